@@ -1,0 +1,140 @@
+"""The farm's configuration: one frozen value, read once, from ``farm.toml``, then ``FARM_*``, then flags."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key, where it came from, and the remedy."""
+
+
+def _default_state_dir() -> Path:
+    return Path("/var/lib/farm") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "farm"
+
+
+class Config(BaseModel):
+    """Every key of ``farm.toml``; the environment variable of ``key`` is ``FARM_KEY``.
+
+    ``redis_url`` None: the farm runs its own redis-server in ``state_dir``. ``slots`` None: as many sandboxes as the
+    machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
+    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``. ``ray_port`` 0 lets Ray choose.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    state_dir: Path = Field(default_factory=_default_state_dir)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8710, ge=0, le=65535)
+    redis_url: SecretStr | None = None
+    ray_port: int = Field(default=0, ge=0, le=65535)
+    node_ip: str = "127.0.0.1"
+    runtime: Literal["auto", "docker"] = "auto"
+    docker_host: str | None = None
+    slots: int | None = Field(default=None, ge=1, le=10_000)
+    lease_s: float = Field(default=300.0, gt=0, le=86_400)
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    tokens_file: Path | None = None
+    tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _token_before_open_address(self) -> "Config":
+        if self.host not in LOOPBACK and not self.tokens:
+            raise ValueError(
+                f"host: {self.host} is not loopback and no token is set; set FARM_TOKENS=operator=…,learner=… first"
+            )
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets and process files of what runs now; short, since a Unix socket's path holds 107 bytes."""
+        return self.state_dir / "run"
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def load_config(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Config:
+    """Read the configuration. ``path`` None takes ``farm.toml`` here if there is one. Raises ConfigError."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    for origin, found in (
+        (str(path or "farm.toml"), _read_file(path)),
+        ("the environment", _read_environ(environ)),
+        ("a flag", {key: value for key, value in (flags or {}).items() if value is not None}),
+    ):
+        _refuse_unknown(found, origin)
+        values |= found
+    try:
+        if values.get("tokens_file"):
+            values["tokens"] = _parse_tokens(_read_secret(Path(values["tokens_file"]))) | values.get("tokens", {})
+        return Config(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"{key}: {first['msg']}" if key else str(first["msg"]).removeprefix("Value error, ")
+        ) from None
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    chosen = path or Path("farm.toml")
+    if path is None and not chosen.exists():
+        return {}
+    try:
+        found = tomllib.loads(chosen.read_text())
+    except OSError as error:
+        raise ConfigError(f"{chosen}: {error.strerror}; name a readable file with --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{chosen} is not TOML: {error}") from None
+    if "tokens" in found:
+        raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
+    return found
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name.removeprefix("FARM_").lower(): value for name, value in environ.items() if name.startswith("FARM_")
+    }
+    if "tokens" in found:
+        found["tokens"] = _parse_tokens(found["tokens"])
+    return found
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"tokens_file {path}: {error.strerror}") from None
+
+
+def _parse_tokens(text: str) -> dict[str, str]:
+    tokens: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.replace("\n", ",").split(","))):
+        role, sign, token = item.partition("=")
+        if not sign or not token:
+            raise ConfigError("tokens: write them as role=token,role=token with the roles learner, operator, viewer")
+        tokens[role.strip()] = token.strip()
+    return tokens
+
+
+def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
+    for key in found:
+        if key not in Config.model_fields:
+            near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.0)
+            raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near[0]!r}")

@@ -1,0 +1,1 @@
+"""What the farm decides, with no I/O: plain values, pure functions, time as an argument."""

@@ -1,0 +1,218 @@
+"""The rollout: the finished record of an episode that a learner reads (schema version 1)."""
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SCHEMA_VERSION = 1
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class Status(StrEnum):
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+class StopReason(StrEnum):
+    AGENT_DONE = "agent_done"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_LENGTH = "context_length"
+    AGENT_TIMEOUT = "agent_timeout"
+    PARSE_ERROR = "parse_error"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class Origin(StrEnum):
+    """Whose fault a failure is. Only an ``infra`` or ``model`` failure may be retried."""
+
+    INFRA = "infra"
+    MODEL = "model"
+    AGENT = "agent"
+    TASK = "task"
+    VERIFIER = "verifier"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    origin: Origin
+    type: str
+    message: str
+    retryable: bool
+
+
+class SegmentKind(StrEnum):
+    MAIN = "main"
+    COMPACTED = "compacted"
+    SUBAGENT = "subagent"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSpan:
+    """Tokens ``[start, end)`` of a segment were sampled by weights ``version``."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTurn:
+    """Tokens ``[start, end)`` of a segment were sampled by one request."""
+
+    start: int
+    end: int
+    finish_reason: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A token sequence the policy saw as one context.
+
+    ``token_ids``: int32[T], typecode ``i``. ``loss_mask``: uint8[T], 1 on sampled tokens. ``logprobs``:
+    float32[T], typecode ``f``, 0 where masked. ``prompt_length`` tokens precede the first sampled one.
+    """
+
+    token_ids: array[int]
+    loss_mask: bytes
+    logprobs: array[float]
+    weight_versions: tuple[WeightSpan, ...]
+    prompt_length: int
+    turns: tuple[SegmentTurn, ...]
+    kind: SegmentKind = SegmentKind.MAIN
+    routed_experts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One tool call of a turn and its result. ``arguments`` is the JSON text exactly as the policy wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+    result: str
+    is_error: bool
+    error_kind: str | None
+    exit_code: int | None
+    timed_out: bool
+    truncated: bool
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of the policy and the results of its tool calls. ``started_at`` is Unix time in seconds."""
+
+    index: int
+    content: str
+    reasoning: str | None
+    tool_uses: tuple[ToolUse, ...]
+    finish_reason: str
+    request_id: str
+    prompt_tokens: int
+    completion_tokens: int
+    started_at: float
+    model_s: float
+    tools_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """See the README's record table for the meaning of each field; ``reward`` is None where nothing was judged.
+
+    ``turns``, ``messages_head`` (the system and user messages that opened the episode) and ``patch`` (the agent's
+    change as a git-format diff) are the sidecar: stored and fetched apart from what a learner needs.
+    """
+
+    rollout_id: str
+    attempt: int
+    run_id: str
+    group_id: str
+    group_index: int
+    group_size: int
+    task_id: str
+    task_digest: str
+    image_digest: str
+    split: Split
+    status: Status
+    stop_reason: StopReason
+    error: Failure | None
+    reward: float | None
+    reward_components: Mapping[str, float]
+    reward_version: str
+    metrics: Mapping[str, float]
+    trainable: bool
+    policy: str
+    policy_version_min: int | None
+    policy_version_max: int | None
+    sampling_params: Mapping[str, float | int | str | bool]
+    segments: tuple[Segment, ...]
+    farm_version: str
+    node: str
+    created_at: float
+    finished_at: float
+    turns: tuple[Turn, ...] = ()
+    messages_head: tuple[Mapping[str, str], ...] = ()
+    patch: str = ""
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+
+class InvalidRollout(ValueError):
+    """A rollout breaks an invariant of its schema; the message names the field."""
+
+
+def check(rollout: Rollout) -> None:
+    """Raise InvalidRollout unless the record keeps every promise a learner relies on."""
+    if not 0 <= rollout.group_index < rollout.group_size:
+        raise InvalidRollout(f"group_index {rollout.group_index} is outside a group of {rollout.group_size}")
+    if rollout.reward is not None and not math.isfinite(rollout.reward):
+        raise InvalidRollout(f"reward is {rollout.reward}, not a finite number")
+    if rollout.reward is not None and rollout.status in (Status.FAILED, Status.ABORTED):
+        raise InvalidRollout(f"a {rollout.status} rollout carries the reward {rollout.reward}")
+    if (rollout.status is Status.FAILED) != (rollout.error is not None):
+        raise InvalidRollout(f"status {rollout.status} does not agree with error {rollout.error}")
+    if rollout.trainable and rollout.reward is None:
+        raise InvalidRollout("a rollout without a reward is marked trainable")
+    if rollout.trainable != bool(rollout.segments):
+        raise InvalidRollout(f"trainable={rollout.trainable} with {len(rollout.segments)} segments")
+    for index, segment in enumerate(rollout.segments):
+        _check_segment(f"segments[{index}]", segment)
+
+
+def _check_segment(name: str, segment: Segment) -> None:
+    length = len(segment.token_ids)
+    if len(segment.loss_mask) != length or len(segment.logprobs) != length:
+        raise InvalidRollout(
+            f"{name}: {length} token_ids, {len(segment.loss_mask)} loss_mask, {len(segment.logprobs)} logprobs"
+        )
+    if not 0 <= segment.prompt_length <= length:
+        raise InvalidRollout(f"{name}: prompt_length {segment.prompt_length} of {length} tokens")
+    if any(segment.loss_mask[: segment.prompt_length]):
+        raise InvalidRollout(f"{name}: the loss mask covers the prompt")
+    sampled = bytearray(length)
+    for turn in segment.turns:
+        if not 0 <= turn.start <= turn.end <= length:
+            raise InvalidRollout(f"{name}: turn [{turn.start}, {turn.end}) of {length} tokens")
+        if any(sampled[turn.start : turn.end]):
+            raise InvalidRollout(f"{name}: turn [{turn.start}, {turn.end}) overlaps an earlier one")
+        sampled[turn.start : turn.end] = b"\x01" * (turn.end - turn.start)
+    if bytes(sampled) != segment.loss_mask:
+        raise InvalidRollout(f"{name}: the loss mask is not exactly the sampled tokens")
+    for position, logprob in enumerate(segment.logprobs):
+        if not math.isfinite(logprob):
+            raise InvalidRollout(f"{name}: logprob {logprob} at {position}")
+        if logprob and not segment.loss_mask[position]:
+            raise InvalidRollout(f"{name}: a logprob on the masked token {position}")
+    for span in segment.weight_versions:
+        if not 0 <= span.start < span.end <= length:
+            raise InvalidRollout(f"{name}: weight span [{span.start}, {span.end}) of {length} tokens")

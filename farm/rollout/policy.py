@@ -1,0 +1,66 @@
+"""The seam to a policy: messages in, one reply out."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from farm.core.rollout import StopReason, WeightSpan
+
+Message = Mapping[str, Any]
+"""A chat message in OpenAI's form: ``role``, ``content``, ``tool_calls``, ``tool_call_id``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """``arguments`` is the text the policy wrote, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The engine's own tokens of one reply: nothing here was re-tokenised.
+
+    ``prompt_token_ids`` int32[P]; ``token_ids`` int32[T]; ``logprobs`` float32[T]; spans count from the first of T.
+    """
+
+    prompt_token_ids: array[int]
+    token_ids: array[int]
+    logprobs: array[float]
+    weight_versions: tuple[WeightSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend)."""
+
+    content: str
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: str
+    request_id: str = ""
+    reasoning: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    sampled: Sampled | None = None
+    stop: StopReason | None = None
+
+
+class PolicyError(Exception):
+    """The policy's endpoint failed for good; ``retryable`` says whether a fresh attempt may fare better."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class Policy(Protocol):
+    """One policy in one episode."""
+
+    async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        """The next message. Raises PolicyError."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,172 @@
+"""The two seams of the package: a runtime makes sandboxes, a sandbox runs commands and holds files."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sandboxes.spec import SandboxSpec
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A stream read with a cap: its first and last bytes, and how many between them were not kept."""
+
+    head: bytes
+    tail: bytes = b""
+    elided: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return not self.elided
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """``exit_code`` is None when the command timed out; a signal's death is 128 + its number, as in a shell.
+
+    ``stderr`` is empty where the call merged the two. ``shell_lost``: the session's shell ended with the command
+    (``exit``, ``exec``, a kill or a time-out), so that the next command begins in a fresh one. ``spill`` is the path
+    inside the sandbox of the full output where some was elided.
+    """
+
+    exit_code: int | None
+    stdout: Capture
+    stderr: Capture
+    timed_out: bool
+    duration_s: float
+    shell_lost: bool = False
+    spill: str | None = None
+
+
+class FileKind(StrEnum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """``path`` is relative to the walked root (bytes that are not UTF-8 as surrogates), or as asked in ``stat``."""
+
+    path: str
+    kind: FileKind
+    mode: int
+    size: int
+    mtime_ns: int
+
+
+class Sandbox(Protocol):
+    """One isolated place. Every call may raise SandboxGone or ProtocolError; file calls may raise PathError.
+
+    Calls may be made concurrently, except on one shell session. Paths are the sandbox's own; a relative one starts
+    at the working directory of the spec.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    @property
+    def image_digest(self) -> str: ...
+
+    @property
+    def workdir(self) -> str: ...
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float,
+        output_limit: int = MIB,
+        merge_stderr: bool = False,
+    ) -> ExecResult:
+        """Run a program. At the time-out its whole process tree is killed, also what called setsid."""
+        ...
+
+    async def shell(
+        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+    ) -> ExecResult:
+        """Run a command in a shell that lives on: directory, variables, functions and jobs survive. Streams merged."""
+        ...
+
+    async def restart_shell(self, session: str = "main") -> None: ...
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
+        """At most ``limit`` bytes of a regular file; never blocks on a FIFO or a device."""
+        ...
+
+    async def write_file(
+        self, path: str, content: bytes, *, executable: bool | None = None, parents: bool = False
+    ) -> None:
+        """Replace a file's content in one step. ``executable`` None keeps an existing file's mode.
+
+        A symlink at ``path`` is followed, as an editor would.
+        """
+        ...
+
+    async def write_link(self, path: str, target: str) -> None:
+        """Put a symlink at ``path`` in place of whatever file is there; parents are made, and never followed links."""
+        ...
+
+    async def remove_path(self, path: str) -> None:
+        """Remove a file, a symlink (not what it names) or a whole directory. Nothing there is no error."""
+        ...
+
+    async def stat(self, path: str) -> FileEntry:
+        """Without following a symlink at the end of ``path``."""
+        ...
+
+    async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
+        """Everything below ``root`` but directories, sorted by path, no symlink followed.
+
+        A directory whose base name is in ``prune`` is not entered.
+        """
+        ...
+
+    async def kill_all(self) -> None:
+        """Every process but the tool server is dead when this returns."""
+        ...
+
+    async def remove(self) -> None:
+        """End it and all it holds. Idempotent; safe under cancellation."""
+        ...
+
+
+class Runtime(Protocol):
+    """Makes sandboxes on this machine, and takes away what dead owners left."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        """A sandbox that has answered once. Raises SpecError, ImageError, BootError or RuntimeUnavailable.
+
+        Nothing is left behind when it raises or is cancelled.
+        """
+        ...
+
+    def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+        """``create`` for ``async with``; removed at the end, whatever happened, shielded from a second cancel."""
+        ...
+
+    def living(self) -> AsyncIterator[str]:
+        """Ids of the sandboxes on this machine that this runtime's owner holds."""
+        ...
+
+    async def reap(self) -> int:
+        """Remove what no living owner claims, on the whole machine; how many sandboxes that were."""
+        ...
+
+    async def close(self) -> None:
+        """Remove every sandbox of this owner and let go of the daemon."""
+        ...

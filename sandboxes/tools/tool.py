@@ -1,0 +1,46 @@
+"""What a tool is to a policy: a name, a schema, and an honest result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
+
+from sandboxes.sandbox import Sandbox
+
+
+class ToolErrorKind(StrEnum):
+    """Why a call is an error to the policy. The first three are malformed calls: the tool did not run."""
+
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_JSON = "bad_json"
+    BAD_ARGUMENTS = "bad_arguments"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """``content`` is what the policy reads. ``done`` says that the policy has declared its work finished."""
+
+    content: str
+    error_kind: ToolErrorKind | None = None
+    exit_code: int | None = None
+    timed_out: bool = False
+    truncated: bool = False
+    duration_s: float = 0.0
+    done: bool = False
+
+
+class Tool(Protocol):
+    """One tool. ``Input`` validates the arguments and is the source of the schema."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]
+    Input: ClassVar[type[BaseModel]]
+
+    async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult: ...
+
+
+JsonSchema = Mapping[str, Any]
