@@ -1,0 +1,123 @@
+# Shared by deploy/quickstart.sh and tests/run.sh: brings a machine to the point where the farm can run.
+# Sourced, never run. Every step looks first and does only what is missing.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="$ROOT/.venv"
+LOGS="${TMPDIR:-/tmp}/farm-setup.$(id -u)"
+STARTED_DOCKERD_PID=""
+
+# program:package — what must be on the machine, and the Debian package that brings it.
+PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git musl-gcc:musl-tools make:make rg:ripgrep
+  bash-static:bash-static busybox:busybox-static)
+
+say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# quietly WHAT COMMAND… — run a long step with its output in a log and its running seconds on the terminal.
+quietly() {
+  local what="$1" log started pid status=0
+  shift
+  mkdir -p "$LOGS"
+  log="$LOGS/$(printf '%s' "$what" | tr -c 'a-zA-Z0-9\n' '-').log"
+  started=$SECONDS
+  "$@" >"$log" 2>&1 &
+  pid=$!
+  if [ -t 2 ]; then
+    while kill -0 "$pid" 2>/dev/null; do
+      printf '\r    %s … %ds \033[2m%s\033[0m\033[K' "$what" $((SECONDS - started)) "$(tail -n 1 "$log" | cut -c1-60)" >&2
+      sleep 0.3
+    done
+    printf '\r\033[K' >&2
+  fi
+  wait "$pid" || status=$?
+  if [ "$status" -ne 0 ]; then
+    tail -n 30 "$log" >&2
+    fail "$what failed after $((SECONDS - started)) s (exit $status); the whole output is in $log"
+  fi
+  printf '    %s: %d s\n' "$what" $((SECONDS - started)) >&2
+}
+
+missing_packages() {
+  local entry
+  for entry in "${PROGRAMS[@]}"; do
+    command -v "${entry%%:*}" >/dev/null 2>&1 || printf '%s\n' "${entry##*:}"
+  done
+  docker_answers || command -v dockerd >/dev/null 2>&1 || printf 'docker.io\n'
+  buildkit_cli >/dev/null || printf 'docker.io\n'
+  "${PYTHON:-python3}" -c 'import ensurepip, venv' >/dev/null 2>&1 || printf 'python3-venv\n'
+}
+
+docker_answers() { command -v docker >/dev/null 2>&1 && docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
+
+# A docker client that can build with BuildKit: one with buildx, or one older than 23, which has it built in.
+buildkit_cli() {
+  local cli major
+  for cli in $(type -aP docker); do
+    if "$cli" buildx version >/dev/null 2>&1; then echo "$cli"; return; fi
+    major="$("$cli" --version | sed -n 's/^Docker version \([0-9]*\).*/\1/p')"
+    if [ -n "$major" ] && [ "$major" -lt 23 ]; then echo "$cli"; return; fi
+  done
+  return 1
+}
+
+install_packages() {
+  local packages
+  packages="$(missing_packages | sort -u | tr '\n' ' ')"
+  if [ -z "${packages// /}" ]; then return; fi
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    fail "this machine lacks: $packages— install them (Debian: sudo apt-get install $packages), then run this again"
+  fi
+  say "installing $packages"
+  quietly "package lists" apt-get update -q
+  # shellcheck disable=SC2086
+  quietly "packages" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages
+}
+
+start_docker() {
+  if docker_answers; then return; fi
+  if [ "$(id -u)" -ne 0 ]; then
+    fail "no Docker daemon answers; start it (sudo systemctl start docker) and let this user reach it (sudo usermod -aG docker $USER)"
+  fi
+  if [ -d /run/systemd/system ]; then
+    quietly "docker service" systemctl start docker
+  else
+    say "starting dockerd (this machine has no init system to do it)"
+    mkdir -p "$LOGS"
+    setsid dockerd >"$LOGS/dockerd.log" 2>&1 </dev/null &
+    STARTED_DOCKERD_PID=$!
+  fi
+  local deadline=$((SECONDS + 60))
+  until docker_answers; do
+    if [ -n "$STARTED_DOCKERD_PID" ] && ! kill -0 "$STARTED_DOCKERD_PID" 2>/dev/null; then
+      tail -n 5 "$LOGS/dockerd.log" >&2
+      fail "dockerd ended at once; its output is in $LOGS/dockerd.log"
+    fi
+    [ "$SECONDS" -lt "$deadline" ] || fail "dockerd does not answer after 60 s; see $LOGS/dockerd.log"
+    sleep 0.2
+  done
+}
+
+# Stop the daemon only if start_docker above started it, by its own id.
+stop_docker() {
+  if [ -z "$STARTED_DOCKERD_PID" ]; then return; fi
+  kill "$STARTED_DOCKERD_PID" 2>/dev/null || true
+  local deadline=$((SECONDS + 30))
+  while kill -0 "$STARTED_DOCKERD_PID" 2>/dev/null; do
+    [ "$SECONDS" -lt "$deadline" ] || { kill -9 "$STARTED_DOCKERD_PID"; break; }
+    sleep 0.2
+  done
+  STARTED_DOCKERD_PID=""
+}
+
+# make_venv [EXTRA] — the virtual environment in .venv, made anew only when what it is made from has changed.
+make_venv() {
+  local extra="${1:-}" python="${PYTHON:-python3}" stamp="$VENV/.made-from" wanted
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    fail "Python 3.11 or newer is needed; set PYTHON to one (found: $("$python" --version 2>&1))"
+  wanted="$extra $(cat "$ROOT/pyproject.toml" "$ROOT/deploy/constraints.txt" | sha256sum | cut -d' ' -f1)"
+  if [ -f "$stamp" ] && { [ "$(cat "$stamp")" = "$wanted" ] || [ "$(cat "$stamp")" = "dev ${wanted#* }" ]; }; then return; fi
+  [ -x "$VENV/bin/python" ] || quietly "virtual environment" "$python" -m venv "$VENV"
+  quietly "python packages" "$VENV/bin/pip" install --disable-pip-version-check -c "$ROOT/deploy/constraints.txt" \
+    -e "$ROOT${extra:+[$extra]}"
+  echo "$wanted" >"$stamp"
+}

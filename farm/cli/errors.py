@@ -1,0 +1,5 @@
+"""How a command fails: one line that says what is wrong and what to do."""
+
+
+class CliError(Exception):
+    """The command cannot go on; exit code 1. The message is one line and names the remedy."""
