@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# From a bare Debian machine to graded rollouts in a learner's hands: installs what is missing, builds the images,
+# starts the farm, runs the demo, prints what a learner got, stops the farm. Run again, it only runs the demo.
+set -euo pipefail
+
+usage() {
+  cat <<'END'
+usage: deploy/quickstart.sh [--keep] [--group-size N]
+
+  --keep           leave the farm running afterwards
+  --group-size N   episodes per group in the demo (default 4)
+
+FARM_STATE_DIR and the other FARM_* variables are the farm's configuration, as everywhere.
+END
+}
+
+keep=false
+group_size=4
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --keep) keep=true ;;
+    --group-size) group_size="${2:?--group-size takes a number}"; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) echo "error: unknown flag $1; the flags are --keep and --group-size N" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+# shellcheck source=deploy/lib.sh
+source "$(dirname "$0")/lib.sh"
+cd "$ROOT"
+began=$SECONDS
+
+install_packages
+start_docker
+make_venv
+farm="$VENV/bin/farm"
+
+say "images"
+"$ROOT/images/base/build.sh"
+"$farm" images build images/tasks
+
+say "the farm"
+started=false
+if "$farm" status >/dev/null 2>&1; then
+  echo "    already up" >&2
+else
+  "$farm" up --detach
+  started=true
+fi
+stop() { if $started && ! $keep; then "$farm" down; fi; }
+trap stop EXIT
+
+say "the demo: five tasks, the gold solution and doing nothing, groups of $group_size"
+"$VENV/bin/python" -m farm.examples.demo images/tasks --group-size "$group_size"
+
+say "done in $((SECONDS - began)) s. Three commands to try next:"
+farm_shown="${farm#"$ROOT"/}"
+cat <<END
+    $farm_shown run images/tasks --policy oracle --group-size 2
+    $farm_shown sandbox farm-base:1 -- python3 -c 'print("hello from a sandbox")'
+    $farm_shown doctor
+END

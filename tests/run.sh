@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Everything that must hold, from a bare machine: formatting, lint, types, layers, all the tests, nothing left behind.
+#   tests/run.sh                 all of it
+#   tests/run.sh ARGS…           only pytest, with these arguments (the services are still brought up)
+set -euo pipefail
+
+# shellcheck source=deploy/lib.sh
+source "$(dirname "$0")/../deploy/lib.sh"
+cd "$ROOT"
+# A test reads no configuration but its own.
+for name in "${!FARM_@}"; do unset "$name"; done
+
+install_packages
+start_docker
+scratch="$(mktemp -d /tmp/farm-tests.XXXXXX)"
+finish() {
+  local status=$?
+  rm -rf "$scratch"
+  stop_docker
+  exit "$status"
+}
+trap finish EXIT
+make_venv dev
+bin="$VENV/bin"
+
+# Every process below carries the mark in its environment, so that one left behind is found whatever it is called.
+export FARMTEST_MARK="${scratch##*.}"
+# Sources and the toolbox are fetched and built once, for all tests.
+export FARMTEST_STATE_DIR="$scratch/state"
+export TMPDIR="$scratch/tmp"
+mkdir -p "$TMPDIR"
+"$bin/python" -m tests.leaks snapshot "$scratch/before.json"
+
+say "images"
+"$ROOT/images/base/build.sh"
+FARM_STATE_DIR="$FARMTEST_STATE_DIR" "$bin/farm" images build images/tasks
+
+status=0
+if [ $# -gt 0 ]; then
+  "$bin/pytest" "$@" || status=$?
+else
+  say "formatting, lint, types, layers"
+  "$bin/ruff" format --check .
+  "$bin/ruff" check .
+  quietly "mypy --strict" "$bin/mypy"
+  quietly "import-linter" "$bin/lint-imports"
+  say "tests"
+  "$bin/pytest" -n 2 --dist loadgroup --durations 10 || status=$?
+fi
+
+"$bin/python" -m tests.leaks compare "$scratch/before.json" || status=1
+exit "$status"
