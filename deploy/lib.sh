@@ -3,7 +3,7 @@
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="$ROOT/.venv"
-LOGS="${TMPDIR:-/tmp}/farm-setup.$(id -u)"
+LOGS="$ROOT/.logs"
 STARTED_DOCKERD_PID=""
 
 # program:package — what must be on the machine, and the Debian package that brings it.

@@ -14,7 +14,7 @@ import docker
 from docker.errors import DockerException
 
 OURS = ("farm", "ray")
-PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("/var/tmp"))  # noqa: S108
+PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("/var/tmp"))
 
 
 def containers() -> Iterator[str]:
