@@ -130,8 +130,9 @@ class Turn:
 class Rollout:
     """See the README's record table for the meaning of each field; ``reward`` is None where nothing was judged.
 
-    ``turns``, ``messages_head`` (the system and user messages that opened the episode) and ``patch`` (the agent's
-    change as a git-format diff) are the sidecar: stored and fetched apart from what a learner needs.
+    ``turns``, ``messages_head`` (the system and user messages that opened the episode), ``patch`` (the agent's
+    change as a git-format diff) and ``reason`` (one line on why the reward is what it is) are the sidecar: stored and
+    fetched apart from what a learner needs.
     """
 
     rollout_id: str
@@ -164,6 +165,7 @@ class Rollout:
     turns: tuple[Turn, ...] = ()
     messages_head: tuple[Mapping[str, str], ...] = ()
     patch: str = ""
+    reason: str = ""
     schema_version: int = field(default=SCHEMA_VERSION)
 
 

@@ -59,6 +59,14 @@ class PolicyError(Exception):
 class Policy(Protocol):
     """One policy in one episode."""
 
+    @property
+    def outage(self) -> str | None:
+        """Why the endpoint refuses to serve just now; None where it serves, or is merely thinking.
+
+        An agent's deadline that passes during an outage is not the agent's: the episode fails, retryable.
+        """
+        ...
+
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         """The next message. Raises PolicyError."""
         ...
