@@ -1,5 +1,7 @@
 """The rollout: the finished record of an episode that a learner reads (schema version 1)."""
 
+from __future__ import annotations
+
 import math
 from array import array
 from collections.abc import Mapping

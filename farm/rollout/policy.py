@@ -1,5 +1,7 @@
 """The seam to a policy: messages in, one reply out."""
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

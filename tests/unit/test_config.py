@@ -1,0 +1,84 @@
+"""The configuration is one value with one order of precedence, and a slip in it is named."""
+
+from pathlib import Path
+
+import pytest
+
+from farm.config import Config, ConfigError, load_config
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text("port = 1111\nslots = 3\nlease_s = 10\n")
+    config = load_config(file, environ={"FARM_PORT": "2222", "FARM_SLOTS": "4"}, flags={"port": 3333, "slots": None})
+    assert (config.port, config.slots, config.lease_s) == (3333, 4, 10.0)
+
+
+def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(environ={})
+    assert config.url == "http://127.0.0.1:8710"
+    assert config.redis_url is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"FARM_PROT": "1"}, "'port'"),
+        ({"FARM_PORT": "many"}, "port: "),
+        ({"FARM_PORT": "70000"}, "65535"),
+        ({"FARM_RUNTIME": "podman"}, "runtime: "),
+        ({"FARM_HOST": "0.0.0.0"}, "FARM_TOKENS"),
+        ({"FARM_TOKENS": "operator"}, "role=token"),
+        ({"FARM_TOKENS": "king=abc"}, "tokens"),
+        ({"FARM_TOKENS_FILE": "/nonexistent"}, "tokens_file /nonexistent"),
+    ],
+)
+def test_a_wrong_value_is_named(environ: dict[str, str], said: str, tmp_path: Path) -> None:
+    empty = tmp_path / "farm.toml"
+    empty.touch()
+    with pytest.raises(ConfigError) as caught:
+        load_config(empty, environ=environ)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1", "the nearest one is 'port'"),
+        ("port = ", "is not TOML"),
+        ('tokens = {operator = "x"}', "tokens do not belong"),
+    ],
+)
+def test_a_wrong_file_is_named(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_config(file, environ={})
+
+
+def test_a_file_that_is_asked_for_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        load_config(tmp_path / "none.toml", environ={})
+
+
+def test_an_open_address_needs_a_token() -> None:
+    config = load_config(environ={"FARM_HOST": "0.0.0.0", "FARM_TOKENS": "operator=s3cret,learner=other"})
+    assert config.tokens["operator"].get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(config)
+
+
+def test_tokens_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("operator=a\nlearner=b\n")
+    config = load_config(environ={"FARM_TOKENS_FILE": str(file)})
+    assert {role: token.get_secret_value() for role, token in config.tokens.items()} == {
+        "operator": "a",
+        "learner": "b",
+    }
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config(state_dir=Path("/nowhere")).port = 1
