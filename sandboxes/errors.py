@@ -32,7 +32,11 @@ class BootError(SandboxError):
 
 
 class SandboxGone(SandboxError):
-    pass
+    """``out_of_memory``: what ran inside drove it into its memory limit, so that the machine is not to blame."""
+
+    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
+        super().__init__(message)
+        self.out_of_memory = out_of_memory
 
 
 class ProtocolError(SandboxError):

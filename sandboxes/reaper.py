@@ -1,0 +1,44 @@
+"""The second end of life: whatever carries our label and belongs to an owner that is dead goes.
+
+It cannot take what is being made just now: containers are listed first and their owners judged afterwards, and an owner
+is alive before it makes its first container. An owner is judged by its lock in the state directory that its
+containers name, so that farms with different state directories leave each other's alone.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from sandboxes.errors import SandboxError
+from sandboxes.owner import estate, owner_names
+from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
+from sandboxes.runtimes.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+async def reap(engine: Engine, state_dir: Path) -> int:
+    """Remove what dead owners left, on the whole machine; how many sandboxes that were.
+
+    Several reapers may run at once. What cannot be removed is logged and tried again by the next.
+    """
+    left: dict[tuple[Path, str], list[str]] = defaultdict(list)
+    for container in await engine.containers(LABEL_OWNER):
+        home = Path(container.labels.get(LABEL_STATE_DIR, state_dir))
+        left[home, container.labels[LABEL_OWNER]].append(container.id)
+    for name in owner_names(state_dir):
+        left[state_dir.resolve(), name]  # an owner that left only a directory
+    return sum([await _bury(engine, home, name, containers) for (home, name), containers in left.items()])
+
+
+async def _bury(engine: Engine, home: Path, name: str, containers: Sequence[str]) -> int:
+    try:
+        with estate(home, name) as dead:
+            if not dead:
+                return 0
+            return sum(await asyncio.gather(*(engine.remove(container) for container in containers)))
+    except (SandboxError, OSError) as error:
+        log.warning("what owner %s left in %s stays for now: %s", name, home, error)
+        return 0

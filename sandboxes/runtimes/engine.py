@@ -1,0 +1,184 @@
+"""The Docker Engine's HTTP interface, as much of it as sandboxes need, without blocking the event loop.
+
+A sandbox costs the daemon four requests: image, create, start, inspect. The Docker SDK is synchronous, so that each
+would hold a thread and could not be cancelled; over its socket the interface is plain HTTP with JSON.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+REQUEST_TIMEOUT_S = 120.0
+CONNECTIONS = 16
+
+
+class EngineError(SandboxError):
+    """The daemon refused: its HTTP status and its words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"Docker: {message} ({status})")
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    id: str
+    workdir: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """``pid`` is the init process as this machine numbers it, 0 when it does not run."""
+
+    pid: int
+    running: bool
+    out_of_memory: bool
+    exit_code: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    id: str
+    labels: Mapping[str, str]
+
+
+class Engine:
+    """One daemon on this machine. Calls raise EngineError, or RuntimeUnavailable where it does not answer."""
+
+    def __init__(self, host: str | None = None) -> None:
+        self.host = host or DEFAULT_HOST
+        if not self.host.startswith("unix://"):
+            raise RuntimeUnavailable(
+                f"docker_host {self.host}: sandboxes share files with the daemon, which must be on this machine; "
+                "give unix:///path/to/docker.sock"
+            )
+        self._socket = Path(self.host.removeprefix("unix://"))
+        self._prefix = ""
+        self._http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(
+                uds=str(self._socket),
+                limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            ),
+            base_url="http://docker",
+            timeout=httpx.Timeout(REQUEST_TIMEOUT_S, pool=None),
+        )
+
+    async def connect(self) -> None:
+        """Find the daemon and agree on a version. Raises RuntimeUnavailable with the remedy."""
+        _explain_socket(self._socket)
+        try:
+            version = await self._request("GET", "/version")
+            self._prefix = f"/v{version['ApiVersion']}"
+        except (EngineError, KeyError, TypeError) as error:
+            raise RuntimeUnavailable(f"{self.host} is not a Docker Engine ({error}); set docker_host") from None
+
+    async def image(self, name: str) -> Image:
+        """Raises ImageError where there is no such image here."""
+        try:
+            found = await self._request("GET", f"/images/{name}/json")
+        except EngineError as error:
+            if error.status == 404:
+                raise ImageError(f"image {name} is not on this machine; build or pull it first") from None
+            raise
+        return Image(id=found["Id"], workdir=(found.get("Config") or {}).get("WorkingDir") or "/")
+
+    async def create(self, name: str, config: Mapping[str, Any]) -> str:
+        """The id of a new container."""
+        made = await self._request("POST", "/containers/create", params={"name": name}, body=config)
+        return str(made["Id"])
+
+    async def start(self, container: str) -> None:
+        await self._request("POST", f"/containers/{container}/start")
+
+    async def state(self, container: str) -> ContainerState | None:
+        """None where there is no such container."""
+        try:
+            found = (await self._request("GET", f"/containers/{container}/json"))["State"]
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise
+        return ContainerState(
+            pid=int(found["Pid"]),
+            running=bool(found["Running"]),
+            out_of_memory=bool(found["OOMKilled"]),
+            exit_code=int(found["ExitCode"]),
+            error=str(found["Error"]),
+        )
+
+    async def remove(self, container: str) -> bool:
+        """Kill it and remove it and its volumes; when this returns it is gone. False where there was none."""
+        try:
+            await self._request("DELETE", f"/containers/{container}", params={"force": "1", "v": "1"})
+        except EngineError as error:
+            if error.status == 404:
+                return False
+            if error.status != 409:
+                raise
+            await self._until_removed(container)
+        return True
+
+    async def containers(self, label: str) -> list[ListedContainer]:
+        """Every container, running or not, that carries ``label`` (``key`` or ``key=value``)."""
+        filters = json.dumps({"label": [label]})
+        found = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
+        return [ListedContainer(id=item["Id"], labels=item["Labels"]) for item in found]
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _until_removed(self, container: str) -> None:
+        """Another is removing it: wait for that."""
+        try:
+            await self._request("POST", f"/containers/{container}/wait", params={"condition": "removed"})
+        except EngineError as error:
+            if error.status != 404:
+                raise
+
+    async def _request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> Any:
+        try:
+            answer = await self._http.request(method, self._prefix + path, params=params, json=body)
+        except httpx.TransportError as error:
+            raise RuntimeUnavailable(
+                f"Docker does not answer at {self.host} ({str(error) or type(error).__name__}); start the daemon"
+            ) from None
+        if answer.is_error:
+            raise EngineError(answer.status_code, _message(answer))
+        return answer.json() if answer.content else None
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return " ".join(str(answer.json()["message"]).split())
+    except (ValueError, KeyError, TypeError):
+        return answer.reason_phrase
+
+
+def _explain_socket(path: Path) -> None:
+    """Why the socket cannot be used, where that can be seen without connecting."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise RuntimeUnavailable(
+            f"Docker is not running: there is no {path}; install docker.io and start the daemon "
+            "(systemctl start docker, or dockerd &), or set docker_host"
+        ) from None
+    except PermissionError:
+        mode = stat.S_IFSOCK
+    if not stat.S_ISSOCK(mode):
+        raise RuntimeUnavailable(f"{path} is not a socket; set docker_host to the daemon's")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise RuntimeUnavailable(f"permission denied on {path}; run as root or add this user to its group (docker)")
