@@ -1,0 +1,6 @@
+"""What a policy may do in a sandbox: tools with schemas, and the door through which its calls go."""
+
+from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
+from sandboxes.tools.toolset import Toolset
+
+__all__ = ["Tool", "ToolErrorKind", "ToolResult", "Toolset"]

@@ -1,0 +1,148 @@
+"""A call as the policy wrote it: parsed into a tool's Input, or told apart by what is wrong with it."""
+
+import copy
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from sandboxes.tools.rendering import visible
+from sandboxes.tools.tool import JsonSchema, ToolErrorKind
+
+MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
+
+Input = TypeVar("Input", bound=BaseModel)
+
+
+class MalformedCall(Exception):
+    """The tool did not run; the message names the fault to the policy."""
+
+    def __init__(self, kind: ToolErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def unknown_tool(name: str, known: Sequence[str]) -> MalformedCall:
+    return MalformedCall(
+        ToolErrorKind.UNKNOWN_TOOL,
+        f"there is no tool named {_quoted(name)}{did_you_mean(name, known)}; the tools are: {', '.join(known)}",
+    )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean …?)``, or nothing where no known name is near."""
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    near = difflib.get_close_matches(name[:100].casefold(), by_folded, n=1, cutoff=0.5)
+    return f" (did you mean {by_folded[near[0]]}?)" if near else ""
+
+
+def parse_arguments(model: type[Input], text: str) -> Input:
+    """``text`` as ``model``; empty text is no arguments, and null is an argument left out.
+
+    Raises MalformedCall, and nothing else, whatever the text holds.
+    """
+    raw = _parse_json(text)
+    if not isinstance(raw, dict):
+        raise _bad_arguments(f"the arguments must be a JSON object, not {_json_kind(raw)}")
+    given = {key: value for key, value in raw.items() if value is not None}
+    for key, value in given.items():
+        if isinstance(value, str) and (at := _surrogate(value)) is not None:
+            raise _bad_arguments(f"{_quoted(key)}: character {at} is half of a surrogate pair: not valid text")
+    try:
+        return model.model_validate(given, strict=True)
+    except ValidationError as error:
+        keys = [field.alias or name for name, field in model.model_fields.items()]
+        raise _bad_arguments("; ".join(_fault(item, keys) for item in error.errors()[:5])) from None
+
+
+def _parse_json(text: str) -> Any:
+    if len(text) > MOST_ARGUMENT_CHARS:
+        raise _bad_arguments(f"the arguments have {len(text):,} characters; at most {MOST_ARGUMENT_CHARS:,} are taken")
+    try:
+        return json.loads(text, parse_constant=_no_constant) if text.strip() else {}
+    except json.JSONDecodeError as error:
+        near = visible(text[max(0, error.pos - 20) : error.pos + 20])
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _bad_json(f"{error.msg} at {where}, near {_quoted(near)}") from None
+    except RecursionError:
+        raise _bad_json("it is nested too deeply") from None
+    except ValueError as error:  # NaN and Infinity, integers of thousands of digits
+        raise _bad_json(str(error).split(";")[0]) from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _bad_json(message: str) -> MalformedCall:
+    return MalformedCall(ToolErrorKind.BAD_JSON, f"the arguments are not valid JSON: {message}")
+
+
+def _bad_arguments(message: str) -> MalformedCall:
+    return MalformedCall(ToolErrorKind.BAD_ARGUMENTS, message)
+
+
+def _json_kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+        case str():
+            return f"the string {_quoted(value)}"
+        case _:
+            return json.dumps(value)[:100]
+
+
+def _surrogate(text: str) -> int | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start + 1
+    return None
+
+
+def _quoted(text: str) -> str:
+    """``text`` shown in quotes on one line, always valid Unicode, at most some 100 characters."""
+    cut = text if len(text) <= 100 else f"{text[:100]}..."
+    return f'"{visible(cut.encode("utf-8", "backslashreplace").decode())}"'.replace("\n", "␊")
+
+
+def _fault(item: Any, keys: Sequence[str]) -> str:
+    key = _quoted(".".join(str(part) for part in item["loc"]))
+    match item["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "extra_forbidden":
+            name = str(item["loc"][0])
+            return f"{key} is not an argument of this tool{did_you_mean(name, keys)}; it takes: {', '.join(keys)}"
+        case "value_error":
+            message = str(item["ctx"]["error"])
+            return f"{key}: {message}" if item["loc"] else message
+        case _:
+            message = item["msg"].removeprefix("Input should be ")
+            expected = f"expected {message}" if message != item["msg"] else message[0].lower() + message[1:]
+            return f"{key}: {expected}, got {_json_kind(item['input'])}"
+
+
+def schema_of(model: type[BaseModel]) -> JsonSchema:
+    """The JSON schema of ``model`` as engines and policies like it: no titles, no nulls, nothing by reference."""
+    schema = copy.deepcopy(model.model_json_schema(by_alias=True))
+    properties = {name: _plain(value) for name, value in schema.get("properties", {}).items()}
+    required = list(schema.get("required", ()))
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """One property: ``T | None = None`` is T that may be left out."""
+    schema.pop("title", None)
+    if schema.get("default", 0) is None:
+        schema.pop("default")
+    if "anyOf" in schema:
+        (kept,) = (option for option in schema.pop("anyOf") if option.get("type") != "null")
+        schema = kept | schema
+    return schema

@@ -1,0 +1,178 @@
+"""Edits of a text file as pure functions: what an edit does not name keeps its bytes.
+
+A file's text is its bytes decoded as UTF-8 with ``surrogateescape``, so that latin-1 bytes, a byte order mark, CR LF
+line ends and a missing final newline come out as they went in. Lines end at LF; a CR before it belongs to the line end.
+"""
+
+import difflib
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandboxes.tools.rendering import shown_line
+
+_MOST_PLACES = 20
+_BOM = "\ufeff"
+_NUMBERED = re.compile(r"\s*\d+\t")
+
+
+class EditRefused(Exception):
+    """The edit does not fit the file; the message is for the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` where it only removed."""
+
+    text: str
+    first: int
+    last: int
+
+
+def decode(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as a person sees them: without line ends, without a byte order mark."""
+    lines = text.removeprefix(_BOM).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def line_end(text: str) -> str:
+    """The line end that most lines have."""
+    return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
+
+
+def replace(text: str, old: str, new: str) -> Edited:
+    """Put ``new`` for the one place where ``old`` occurs. Raises EditRefused where that is not exactly one.
+
+    In a text with CR LF line ends, LF in ``old`` stands for either, and ``new`` takes the end that most lines have.
+    """
+    if old == new:
+        raise EditRefused("old_str and new_str are the same: nothing to change")
+    flat, dropped = text, list[int]()
+    if "\r\n" in text:
+        flat, dropped = _flatten(text)
+        old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n").replace("\n", line_end(text))
+    places = _places(flat, old)
+    if not places:
+        raise EditRefused(_not_found(text, old))
+    if len(places) > 1:
+        numbers = ", ".join(str(flat.count("\n", 0, place) + 1) for place in places[:_MOST_PLACES])
+        many = f"more than {_MOST_PLACES}" if len(places) > _MOST_PLACES else str(len(places))
+        raise EditRefused(
+            f"old_str occurs {many} times, at lines {numbers}: give more of the text around the one meant"
+        )
+    start, end = (place + bisect_left(dropped, place) for place in (places[0], places[0] + len(old)))
+    first = flat.count("\n", 0, places[0]) + 1
+    written = new.count("\n") - (1 if new.endswith("\n") else 0)
+    last = first + written if new else first - 1
+    return Edited(text[:start] + new + text[end:], first, last)
+
+
+def _flatten(text: str) -> tuple[str, list[int]]:
+    """``text`` with LF for CR LF, and where in it those line ends are: what maps its offsets back."""
+    pieces = text.split("\r\n")
+    dropped, at = list[int](), -1
+    for piece in pieces[:-1]:
+        at += len(piece) + 1
+        dropped.append(at)
+    return "\n".join(pieces), dropped
+
+
+def _places(text: str, part: str) -> list[int]:
+    """Where ``part`` occurs, overlaps included; the search ends past the ``_MOST_PLACES``."""
+    places = list[int]()
+    at = text.find(part)
+    while at >= 0 and len(places) <= _MOST_PLACES:
+        places.append(at)
+        at = text.find(part, at + 1)
+    return places
+
+
+def insert(text: str, line: int, addition: str) -> Edited:
+    """Put ``addition`` as whole lines after line ``line``; 0 is before the first. Raises EditRefused past the end.
+
+    It takes the line end that most lines have. A missing final newline stays missing where ``addition`` has none.
+    """
+    count = len(lines_of(text))
+    if not 0 <= line <= count:
+        raise EditRefused(f"insert_line is {line}, but the file has {_counted(count)}: give 0 to {count}")
+    end = line_end(text)
+    if "\r\n" in text:
+        addition = addition.replace("\r\n", "\n").replace("\n", end)
+    open_end = bool(text.removeprefix(_BOM)) and not text.endswith("\n")
+    if open_end and line == count:
+        return _edited(text + end + addition, line, addition)
+    if not addition.endswith("\n"):
+        addition += end
+    at = _offset(text, line)
+    return _edited(text[:at] + addition + text[at:], line, addition)
+
+
+def _edited(text: str, line: int, addition: str) -> Edited:
+    return Edited(text, line + 1, line + max(1, addition.count("\n") + (0 if addition.endswith("\n") else 1)))
+
+
+def _offset(text: str, line: int) -> int:
+    """Where the line after the first ``line`` ones begins."""
+    at = len(_BOM) if text.startswith(_BOM) else 0
+    for _ in range(line):
+        at = text.index("\n", at) + 1
+    return at
+
+
+def _counted(lines: int) -> str:
+    return "1 line" if lines == 1 else f"{lines} lines"
+
+
+def _not_found(text: str, old: str) -> str:
+    """Why ``old`` is not in ``text``, as far as that can be told, with the lines that come nearest."""
+    wanted = old.split("\n")
+    filled = [line for line in wanted if line.strip()]
+    if filled and all(_NUMBERED.match(line) for line in filled):
+        return "old_str does not occur: it seems to carry the line numbers that view prints; leave them out"
+    if "\r\n" in old and "\r\n" not in text:
+        return "old_str does not occur: it has CR LF line ends, the file has LF"
+    lines = lines_of(text)
+    at = _nearest(lines, wanted)
+    if at is None:
+        return "old_str does not occur in the file, and no line resembles its first one"
+    window = lines[at : at + min(len(wanted), 8)]
+    space = "".join(old.split()) == "".join("\n".join(lines[at : at + len(wanted)]).split())
+    reason = "but for white space it is at" if space else "the nearest is at"
+    shown = "\n".join(f"{at + i + 1:6}\t{shown_line(line[:500])}" for i, line in enumerate(window))
+    return f"old_str does not occur; {reason} line {at + 1}:\n{shown}"
+
+
+def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
+    """Index of the line where ``wanted`` best begins: words in common choose candidates, likeness decides."""
+    lead = next((i for i, line in enumerate(wanted) if line.strip()), None)
+    if lead is None:
+        return None
+    words = set(re.findall(r"\w+", wanted[lead][:200]))
+    common = ((len(words & set(re.findall(r"\w+", line[:200]))), -i) for i, line in enumerate(lines[:20_000]))
+    best, found = 0.5, None
+    for shared, negative in sorted(common, reverse=True)[:5]:
+        at = -negative - lead
+        if not shared or at < 0:
+            continue
+        pairs = list(zip(lines[at : at + 8], wanted[:8], strict=False))
+        score = sum(_likeness(mine, theirs) for mine, theirs in pairs) / len(pairs)
+        if score > best:
+            best, found = score, at
+    return found
+
+
+def _likeness(one: str, other: str) -> float:
+    if one == other:
+        return 1.0
+    return difflib.SequenceMatcher(None, one.strip()[:200], other.strip()[:200], autojunk=False).ratio()

@@ -1,0 +1,79 @@
+"""Search file contents."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxes.sandbox import Sandbox
+from sandboxes.tools.arguments import Name
+from sandboxes.tools.ripgrep import listed, search
+from sandboxes.tools.tool import ToolResult
+
+Context = Annotated[int, Field(ge=0, le=100)]
+_MODES = {
+    "content": ("--no-heading", "--with-filename", "--max-columns=1000", "--max-columns-preview"),
+    "files_with_matches": ("--files-with-matches",),
+    "count": ("--count", "--with-filename"),
+}
+
+
+class GrepInput(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    pattern: Annotated[Name, Field(description="Regular expression in Rust's syntax; escape literal braces: \\{\\}.")]
+    path: Annotated[Name | None, Field(description="File or directory; default: the working directory.")] = None
+    glob: Annotated[
+        Name | None, Field(description='Only files whose path matches, e.g. "*.py", "src/**/*.{js,ts}", "!*_test.go".')
+    ] = None
+    output_mode: Annotated[
+        Literal["content", "files_with_matches", "count"],
+        Field(description="Matching lines, paths of matching files, or matching lines counted per file."),
+    ] = "files_with_matches"
+    ignore_case: Annotated[bool, Field(alias="-i", description="Ignore case.")] = False
+    line_numbers: Annotated[bool, Field(alias="-n", description="Line numbers, in content mode.")] = True
+    after: Annotated[Context, Field(alias="-A", description="Lines after each match, in content mode.")] = 0
+    before: Annotated[Context, Field(alias="-B", description="Lines before each match, in content mode.")] = 0
+    around: Annotated[Context, Field(alias="-C", description="Lines on both sides, in content mode.")] = 0
+    head_limit: Annotated[int, Field(ge=1, le=10_000, description="At most so many lines of output.")] = 250
+
+    def options(self) -> list[str]:
+        options = [*_MODES[self.output_mode], f"--regexp={self.pattern}"]
+        if "\n" in self.pattern or "\\n" in self.pattern:
+            options.append("--multiline")
+        if self.ignore_case:
+            options.append("--ignore-case")
+        if self.output_mode == "content":
+            options.append("--line-number" if self.line_numbers else "--no-line-number")
+            options.append(f"--after-context={max(self.after, self.around)}")
+            options.append(f"--before-context={max(self.before, self.around)}")
+        return options
+
+
+class Grep:
+    name: ClassVar[str] = "grep"
+    description: ClassVar[str] = (
+        "Search file contents with ripgrep, sorted by path. Hidden files are searched; .git, binary files and what "
+        ".gitignore excludes are not, unless path names the file. Relative paths begin at the working directory, "
+        "whatever bash's directory is. Lines over 1,000 characters are cut."
+    )
+    Input: ClassVar[type[BaseModel]] = GrepInput
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    async def run(self, sandbox: Sandbox, args: GrepInput, *, timeout_s: float) -> ToolResult:
+        found = await search(
+            sandbox,
+            args.options(),
+            args.path or ".",
+            globs=(args.glob,) if args.glob else (),
+            cwd=sandbox.workdir,
+            timeout_s=timeout_s,
+        )
+        return listed(
+            found,
+            none="No matches.",
+            limit=args.head_limit,
+            max_chars=self._max_chars,
+            narrow="narrow the pattern, path or glob, or raise head_limit",
+        )

@@ -1,0 +1,83 @@
+"""Bytes of a sandbox as text that a policy may read: always valid Unicode, never longer in characters than in bytes.
+
+What a command printed: terminal sequences (colour, cursor, titles) are taken out, CR LF and a lone CR become a line
+end, invalid UTF-8 becomes U+FFFD. Every other control character is shown by its picture: NUL as ``␀``, ESC as ``␛``.
+A file's lines keep their terminal sequences, shown so.
+"""
+
+import codecs
+import re
+from collections.abc import Sequence
+
+from sandboxes.sandbox import Capture
+
+_TERMINAL = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: titles, links
+    r"|[PX^_][^\x1b]*\x1b\\"  # DCS, SOS, PM, APC
+    r"|[ -/]+[0-~]"  # character sets
+    r"|[0-OQ-WYZ\\`-~]"  # single functions
+    r")"
+)
+_PICTURES = (
+    {code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}
+    | {0x7F: "\u2421"}
+    | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+)
+_LINE_END = re.compile(r"\r\n?")
+
+
+def visible(text: str) -> str:
+    """``text`` with every control character but tab and newline shown by its picture."""
+    return text.translate(_PICTURES)
+
+
+def printed(data: bytes) -> str:
+    """What a program printed."""
+    return _readable(data.decode("utf-8", "replace"))
+
+
+def _readable(text: str) -> str:
+    return visible(_LINE_END.sub("\n", _TERMINAL.sub("", text)))
+
+
+def captured(capture: Capture, spill: str | None) -> str:
+    """Head and tail of a capped stream with what lies between them counted; characters cut in two are dropped."""
+    if capture.whole:
+        return printed(capture.head + capture.tail)
+    head = codecs.getincrementaldecoder("utf-8")("replace").decode(capture.head)
+    start = next((i for i, byte in enumerate(capture.tail[:3]) if byte & 0xC0 != 0x80), min(3, len(capture.tail)))
+    tail = capture.tail[start:].decode("utf-8", "replace")
+    where = f"; the full output is in {shown_name(spill)}" if spill else ""
+    return f"{_readable(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_readable(tail)}"
+
+
+def shown_name(name: str | bytes) -> str:
+    """A file name on one line: bytes that are not UTF-8 as ``\\xNN``, control characters by their pictures."""
+    text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
+    return shown_line(text).replace("\n", "␊").replace("\t", "␉")
+
+
+def shown_line(line: str) -> str:
+    """A line of a file decoded with ``surrogateescape``: bytes that are not UTF-8 as ``\\xNN``."""
+    return visible(line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
+
+
+def clipped(text: str, limit: int) -> str:
+    """``text``, its middle taken out where it has more than ``limit`` characters (at least 100)."""
+    if len(text) <= limit:
+        return text
+    keep = limit - 60
+    head, tail = text[: keep - keep // 2], text[len(text) - keep // 2 :]
+    return f"{head}\n[... {len(text) - keep:,} characters elided ...]\n{tail}"
+
+
+def fitting(lines: Sequence[str], limit: int) -> int:
+    """How many of the first ``lines``, each with its newline, fit in ``limit`` characters."""
+    room = limit
+    for count, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return count
+    return len(lines)
