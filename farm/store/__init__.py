@@ -1,0 +1,36 @@
+"""Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema."""
+
+from farm.store.embedded import EmbeddedRedis
+from farm.store.errors import (
+    BadCursor,
+    GroupMismatch,
+    LeaseLost,
+    RunExists,
+    StoreError,
+    StoreUnavailable,
+    UnknownLease,
+    UnknownRun,
+)
+from farm.store.leases import LeaseFilter
+from farm.store.records import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
+from farm.store.store import Store
+
+__all__ = [
+    "BadCursor",
+    "EmbeddedRedis",
+    "GroupMismatch",
+    "Lease",
+    "LeaseFilter",
+    "LeaseLost",
+    "LeasedGroup",
+    "RolloutPage",
+    "RunExists",
+    "RunRecord",
+    "RunState",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "StreamState",
+    "UnknownLease",
+    "UnknownRun",
+]

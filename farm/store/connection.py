@@ -1,0 +1,69 @@
+"""The one way to Redis: a client, the atomic steps, and every refusal turned into StoreUnavailable."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+
+from farm.store.errors import StoreUnavailable
+
+_CONNECT_S = 5.0
+_ANSWER_S = 30.0
+_RETRY = 3
+_MOST_CONNECTIONS = 4096
+
+
+def redacted(url: str) -> str:
+    """A Redis URL without user and password."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+class Connection:
+    """Every step may be sent twice: on a lost connection the client asks again."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = redacted(url)
+        try:
+            self.redis: redis.Redis = redis.Redis.from_url(
+                url,
+                socket_connect_timeout=_CONNECT_S,
+                socket_timeout=_ANSWER_S,
+                max_connections=_MOST_CONNECTIONS,
+                health_check_interval=30,
+                retry=Retry(ExponentialBackoff(cap=1.0, base=0.02), _RETRY),
+                retry_on_error=[ConnectionError, TimeoutError],
+            )
+        except ValueError as error:
+            raise StoreUnavailable(f"redis_url {self.shown}: {error}") from None
+        source = resources.files("farm.store").joinpath("lua/store.lua").read_text()
+        self._script = self.redis.register_script(source)
+
+    @asynccontextmanager
+    async def reach(self) -> AsyncIterator[Any]:
+        """The client, whose stubs mix bytes and str; whatever Redis refuses inside becomes StoreUnavailable."""
+        try:
+            yield self.redis
+        except (AuthenticationError, NoPermissionError):
+            raise StoreUnavailable(
+                f"Redis at {self.shown} refuses our password; set redis_url with the right one"
+            ) from None
+        except (RedisError, OSError, TimeoutError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise StoreUnavailable(
+                f"Redis at {self.shown} does not serve us ({reason}); start it or set redis_url"
+            ) from None
+
+    async def step(self, base: str, command: str, *arguments: str | int | float | bytes) -> Any:
+        """Run one atomic step of ``lua/store.lua``."""
+        async with self.reach():
+            return await self._script(keys=[base], args=[command, *arguments])
+
+    async def close(self) -> None:
+        await self.redis.aclose()

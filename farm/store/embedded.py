@@ -1,0 +1,186 @@
+"""The farm's own redis-server: one child process, append-only persistence, gone with its owner."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+from asyncio.subprocess import DEVNULL, Process
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis.asyncio as redis
+from redis.exceptions import BusyLoadingError, RedisError
+
+from farm.store.errors import StoreUnavailable
+
+_START_S = 60.0
+_STOP_S = 20.0
+_PROBE_S = 0.01
+_PORT_TRIES = 5
+
+_CONFIG = """\
+bind {bind}
+port {port}
+protected-mode yes
+requirepass {password}
+dir {directory}
+logfile {directory}/redis.log
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+tcp-backlog 511
+"""
+
+
+class EmbeddedRedis:
+    """A redis-server in ``state_dir/redis`` for the length of an ``async with``.
+
+    Acked writes survive ``kill -9`` of the server, and a power cut to within a second. The server gets SIGTERM when
+    its owner dies, however that happens. ``port`` 0 takes a free one. ``url`` holds the password (also kept in
+    ``state_dir/redis/password``, mode 0600). Entering raises StoreUnavailable.
+    """
+
+    def __init__(self, state_dir: Path, bind: str = "127.0.0.1", port: int = 0) -> None:
+        self._directory = state_dir / "redis"
+        self._bind = bind
+        self._wanted_port = port
+        self._port = 0
+        self._password = ""
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        host = _reachable(self._bind)
+        host = f"[{host}]" if ":" in host else host
+        return f"redis://:{self._password}@{host}:{self._port}/0"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Until the server has ended; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def __aenter__(self) -> Self:
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._password = _kept_password(self._directory / "password")
+        for attempt in range(_PORT_TRIES):
+            self._port = self._wanted_port or _free_port(self._bind)
+            self._process = await self._spawn()
+            try:
+                if await self._ready(self._process):
+                    return self
+            except BaseException:
+                await self._stop()
+                raise
+            if self._wanted_port or attempt == _PORT_TRIES - 1 or not self._port_was_taken():
+                raise StoreUnavailable(self._why_not())
+        raise AssertionError("unreachable")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._stop())
+
+    async def _spawn(self) -> Process:
+        server, setpriv = shutil.which("redis-server"), shutil.which("setpriv")
+        if server is None:
+            raise StoreUnavailable("redis-server is not installed: apt-get install redis-server, or set redis_url")
+        if setpriv is None:
+            raise StoreUnavailable("setpriv is not installed: apt-get install util-linux, or set redis_url")
+        config = self._directory / "redis.conf"
+        text = _CONFIG.format(bind=self._bind, port=self._port, password=self._password, directory=self._directory)
+        _write_private(config, text)
+        (self._directory / "redis.log").unlink(missing_ok=True)
+        return await asyncio.create_subprocess_exec(
+            setpriv, "--pdeathsig", "TERM", server, str(config),
+            stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    async def _ready(self, process: Process) -> bool:
+        """True once the server answers, its log replayed; False when it ended instead."""
+        client = redis.Redis(host=_reachable(self._bind), port=self._port, password=self._password)
+        try:
+            async with asyncio.timeout(_START_S):
+                while process.returncode is None:
+                    try:
+                        await client.ping()
+                    except (BusyLoadingError, ConnectionError, RedisError, OSError):
+                        await asyncio.sleep(_PROBE_S)
+                    else:
+                        return True
+        except TimeoutError:
+            raise StoreUnavailable(f"redis-server did not answer in {_START_S:.0f} s; {self._why_not()}") from None
+        finally:
+            await client.aclose()
+        return False
+
+    async def _stop(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _log(self) -> list[str]:
+        try:
+            return (self._directory / "redis.log").read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+
+    def _port_was_taken(self) -> bool:
+        return any("already in use" in line for line in self._log())
+
+    def _why_not(self) -> str:
+        if self._port_was_taken():
+            return f"port {self._port} on {self._bind} is taken; free it or choose another for redis-server"
+        complaints = [line for line in self._log() if "# " in line and "WARNING" not in line]
+        last = complaints[-1].partition("# ")[2] if complaints else "it said nothing"
+        return f"redis-server did not start: {last}; see {self._directory}/redis.log"
+
+
+def _kept_password(path: Path) -> str:
+    if not path.exists():
+        _write_private(path, secrets.token_urlsafe(32))
+    return path.read_text().strip()
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, and readable by nobody else at any moment."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    fresh.replace(path)
+
+
+def _reachable(bind: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
+
+
+def _free_port(bind: str) -> int:
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.bind((bind, 0))
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise StoreUnavailable(
+            f"cannot listen on {bind} ({error.strerror}); choose an address of this machine"
+        ) from None

@@ -1,0 +1,43 @@
+"""What can go wrong with the store, by what the caller can do about it.
+
+StoreError
+├── StoreUnavailable   Redis does not answer or refuses; the message names the address and the remedy
+├── UnknownRun         no run of this id
+├── RunExists          another run has this id
+├── UnknownLease       no lease of this id, or one that ended more than a day ago
+├── LeaseLost          the lease ran out or was given back: its groups are free for others
+├── GroupMismatch      a rollout names a group size that disagrees with its group's
+└── BadCursor          a page cursor that this store did not make
+"""
+
+
+class StoreError(Exception):
+    """Root of the tree."""
+
+
+class StoreUnavailable(StoreError):
+    pass
+
+
+class UnknownRun(StoreError):
+    pass
+
+
+class RunExists(StoreError):
+    pass
+
+
+class UnknownLease(StoreError):
+    pass
+
+
+class LeaseLost(StoreError):
+    pass
+
+
+class GroupMismatch(StoreError):
+    pass
+
+
+class BadCursor(StoreError):
+    pass

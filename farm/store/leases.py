@@ -1,0 +1,214 @@
+"""Leases: at-least-once delivery of complete groups, with waiting that never polls."""
+
+import asyncio
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from farm.core.orders import rollout_id
+from farm.store.connection import Connection
+from farm.store.errors import LeaseLost, UnknownLease, UnknownRun
+from farm.store.records import Lease, LeasedGroup, StreamState
+
+_LONGEST_BLOCK_S = 20.0
+"""Under the client's own answer deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFilter:
+    """What a learner does not want is dropped for good and counted, never silently.
+
+    ``zero_variance`` ``drop``: groups whose judged rewards are all equal. ``max_staleness`` with ``policy_version``:
+    groups whose oldest token was sampled more than that many versions ago. ``max_tokens`` bounds what one lease
+    holds, but for a single group that is larger. 0: no bound.
+    """
+
+    zero_variance: Literal["keep", "drop"] = "keep"
+    max_tokens: int = 0
+    policy_version: int | None = None
+    max_staleness: int | None = None
+
+    def encoded(self) -> str:
+        chosen: dict[str, Any] = {"zero_variance": self.zero_variance}
+        if self.policy_version is not None and self.max_staleness is not None:
+            chosen |= {"policy_version": self.policy_version, "max_staleness": self.max_staleness}
+        return json.dumps(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    lease: Lease
+    wake_id: bytes
+    next_expiry_s: float | None
+    more: bool
+
+
+class LeaseDesk:
+    """A lease id is ``<run id>.<token>``; the token cannot be guessed, and who holds it holds the lease."""
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+
+    async def announce(self, run_id: str) -> None:
+        """A new run: learners that wait for any run look again."""
+        async with self._connection.reach() as redis:
+            await redis.sadd(f"{self._prefix}:live", run_id)
+            await redis.xadd(f"{self._prefix}:wake", {"run": run_id}, maxlen=1, approximate=False)
+
+    async def lease(
+        self,
+        consumer: str,
+        run_id: str | None,
+        *,
+        max_groups: int,
+        lease_s: float,
+        wait_s: float,
+        wanted: LeaseFilter,
+        token: str | None = None,
+    ) -> Lease:
+        """Take up to ``max_groups`` complete groups of a run, or of the oldest run that has any, for ``lease_s``.
+
+        Waits up to ``wait_s`` for a first group; returns at once, with no groups, when the stream is not open. Groups
+        that were put back or whose lease ran out come first. With the ``token`` of a living lease its groups are
+        answered again. Cancelled while waiting, it leaves nothing leased. Raises UnknownRun, LeaseLost (the token's
+        lease has ended).
+        """
+        token = token or secrets.token_urlsafe(18)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while True:
+            farm_wake = await self._farm_wake() if run_id is None else b""
+            runs = [run_id] if run_id is not None else await self._live_runs()
+            answers: dict[str, _Answer] = {}
+            for run in runs:
+                answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
+                if answer.lease.groups:
+                    return answer.lease
+                answers[run] = answer
+                if run_id is None and answer.lease.stream is not StreamState.OPEN:
+                    await self._retire(run)
+            stream = await self._joint_stream(run_id, answers)
+            left_s = deadline - loop.time()
+            if stream is not StreamState.OPEN or (left_s <= 0 and not any(one.more for one in answers.values())):
+                return Lease("", run_id or "", 0.0, (), stream)
+            if not any(one.more for one in answers.values()):
+                await self._wait(answers, farm_wake, left_s)
+
+    async def settle(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
+        answer = await self._ending(command, lease_id)
+        return StreamState(answer[1].decode())
+
+    async def extend(self, lease_id: str, lease_s: float) -> float:
+        answer = await self._ending("extend", lease_id, int(lease_s * 1000))
+        return int(answer[1]) / 1000
+
+    async def _ending(self, command: str, lease_id: str, *arguments: int) -> Any:
+        run_id, dot, token = lease_id.rpartition(".")
+        if not dot:
+            raise UnknownLease("there is no such lease")
+        answer = await self._connection.step(self._base(run_id), command, token, *arguments)
+        if answer == b"unknown":
+            raise UnknownLease("there is no such lease")
+        if answer == b"lost":
+            raise LeaseLost("the lease has ended: its groups are free for others; lease anew")
+        return answer
+
+    async def _take(
+        self, run_id: str, token: str, consumer: str, max_groups: int, lease_s: float, wanted: LeaseFilter
+    ) -> _Answer:
+        step = asyncio.ensure_future(
+            self._connection.step(
+                self._base(run_id),
+                "lease",
+                token,
+                consumer,
+                int(lease_s * 1000),
+                max_groups,
+                wanted.max_tokens,
+                wanted.encoded(),
+            )
+        )
+        try:
+            raw = await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._undo(step, f"{run_id}.{token}"))
+            raise
+        if raw == b"unknown":
+            raise UnknownRun(f"there is no run {run_id}")
+        if raw == b"lost":
+            raise LeaseLost("the lease has ended: its groups are free for others; lease anew")
+        return _parse(run_id, raw)
+
+    async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
+        """Nobody hears the answer of a cancelled lease, so what it took goes back."""
+        await asyncio.wait([step])
+        if step.exception() is None and not isinstance(step.result(), bytes) and step.result()[0]:
+            await self.settle("nack", lease_id)
+
+    async def _joint_stream(self, run_id: str | None, answers: dict[str, _Answer]) -> StreamState:
+        """Of any run: open while one is, or before the first one; then drained."""
+        if run_id is not None:
+            return answers[run_id].lease.stream
+        if any(answer.lease.stream is StreamState.OPEN for answer in answers.values()):
+            return StreamState.OPEN
+        async with self._connection.reach() as redis:
+            return StreamState.DRAINED if await redis.exists(f"{self._prefix}:runs") else StreamState.OPEN
+
+    async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
+        """Until something may have become free: a stream of wakes moves, or the next lease runs out."""
+        expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
+        block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
+        streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
+        if farm_wake:
+            streams[f"{self._prefix}:wake"] = farm_wake
+        async with self._connection.reach() as redis:
+            await redis.xread(streams, count=1, block=max(1, int(block_s * 1000) + 1))
+
+    async def _farm_wake(self) -> bytes:
+        async with self._connection.reach() as redis:
+            last = await redis.xrevrange(f"{self._prefix}:wake", count=1)
+        return bytes(last[0][0]) if last else b"0-0"
+
+    async def _live_runs(self) -> list[str]:
+        """Runs that may still hold groups, oldest first."""
+        async with self._connection.reach() as redis:
+            live = await redis.smembers(f"{self._prefix}:live")
+            order = await redis.zmscore(f"{self._prefix}:runs", list(live)) if live else []
+        ranked = sorted(zip(order, live, strict=True), key=lambda pair: (pair[0] or 0.0, pair[1]))
+        return [name.decode() for _, name in ranked]
+
+    async def _retire(self, run_id: str) -> None:
+        async with self._connection.reach() as redis:
+            await redis.srem(f"{self._prefix}:live", run_id)
+
+    def _base(self, run_id: str) -> str:
+        return f"{self._prefix}:{{{run_id}}}"
+
+
+def _parse(run_id: str, raw: Any) -> _Answer:
+    token, expires_ms, stream, wake_id, next_expiry_ms, more, groups = raw
+    lease = Lease(
+        lease_id=f"{run_id}.{token.decode()}" if token else "",
+        run_id=run_id,
+        expires_at=int(expires_ms) / 1000,
+        groups=tuple(_group(*group) for group in groups),
+        stream=StreamState(stream.decode()),
+    )
+    return _Answer(lease, wake_id, int(next_expiry_ms) / 1000 or None, bool(more))
+
+
+def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> LeasedGroup:
+    facts = json.loads(facts_json)
+    group = name.decode()
+    return LeasedGroup(
+        group_id=group,
+        size=int(size),
+        deliveries=int(deliveries),
+        tokens=int(facts["tokens"]),
+        unjudged=int(facts["unjudged"]),
+        zero_variance=bool(facts["same"]),
+        policy_version=int(facts["version"]) if "version" in facts else None,
+        rollout_ids=tuple(rollout_id(group, index) for index in range(int(size))),
+    )

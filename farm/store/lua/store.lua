@@ -1,0 +1,270 @@
+-- Every step of the store that must be atomic. Called as EVALSHA with KEYS[1] = a run's base and
+-- ARGV = command, arguments…. All keys of a run share one cluster slot: the base is "<prefix>:{<run id>}".
+--
+-- KEYS OF A RUN (base = <prefix>:{<run id>})
+--   base:run              HASH    spec (JSON), state, reason, created_ms, ended_ms
+--                                 state: running | paused | finished | cancelled | failed; the last three are final
+--   base:counts           HASH    counters; see "COUNTERS"
+--   base:payload:<id>     STRING  the rollout as stored wire form: one zstd frame of msgpack
+--   base:sidecar:<id>     STRING  its turns, opening messages and patch: one zstd frame of msgpack
+--   base:heads            HASH    rollout id -> msgpack of the rollout without its tokens
+--   base:order            ZSET    rollout id, scored by its place in the order of acceptance (1, 2, 3 …)
+--   base:group:<group>    HASH    size; for each accepted index i: mark:i (which record was accepted), reward:i
+--                                 ("null" or the number), tokens:i, version:i ("" or the oldest policy version);
+--                                 deliveries: how often the group has been leased; settled: acked | dropped
+--   base:stream           STREAM  one entry a complete group: group, facts; consumer group "learners".
+--                                 Its pending list is exactly the groups that were handed out or put back.
+--   base:held             ZSET    stream entries of the pending list, scored by the ms at which they are free to be
+--                                 leased (again): a lease's end, or 0 for a group that was put back
+--   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries (cjson: [entry, group]);
+--                                 kept a day beyond its end, so that a late ack hears "lost" and not "unknown"
+--   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
+--
+-- KEYS OF THE FARM, written outside these scripts
+--   <prefix>:runs         ZSET    run id, scored by creation (ms)
+--   <prefix>:bundle:<digest>  STRING  a packed task bundle
+--   <prefix>:once:<key>   STRING  the kept answer of a call with an Idempotency-Key
+--
+-- COUNTERS  accepted, status:<status>, unjudged (reward null), solved (reward >= 1), reward_sum, tokens, bytes,
+--   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
+--   dropped_zero_variance, dropped_stale
+--
+-- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
+--   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
+--   A group is put on the stream once, in the step that accepts its last member.
+
+local base = KEYS[1]
+local command = ARGV[1]
+local LEARNERS = "learners"
+local KEEP_MS = 24 * 3600 * 1000
+local MOST_DROPS = 500
+
+local function key(name) return base .. ":" .. name end
+
+local function now_ms()
+  local time = redis.call("TIME")
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function count(name, by) redis.call("HINCRBY", key("counts"), name, by or 1) end
+
+local function wake() redis.call("XADD", key("wake"), "MAXLEN", "1", "*", "w", "1") end
+
+local function ended(state) return state == "finished" or state == "cancelled" or state == "failed" end
+
+local function counted(name) return tonumber(redis.call("HGET", key("counts"), name) or "0") end
+
+local function stream_state()
+  local state = redis.call("HGET", key("run"), "state")
+  if not ended(state) then return "open" end
+  if counted("groups_complete") > counted("groups_read") then return "open" end
+  if redis.call("EXISTS", key("held")) == 1 then return "open" end
+  return state == "failed" and "failed" or "drained"
+end
+
+local commands = {}
+
+-- spec -> 1 new, 0 the same run is there already, -1 another run has this id
+function commands.create_run(spec)
+  local known = redis.call("HGET", key("run"), "spec")
+  if known then return known == spec and 0 or -1 end
+  redis.call("HSET", key("run"), "spec", spec, "state", "running", "reason", "", "created_ms", now_ms())
+  redis.call("XGROUP", "CREATE", key("stream"), LEARNERS, "0", "MKSTREAM")
+  return 1
+end
+
+-- state, reason -> 1 done, 0 the run has ended otherwise, -1 no such run
+function commands.set_state(state, reason)
+  local current = redis.call("HGET", key("run"), "state")
+  if not current then return -1 end
+  if current == state then return 1 end
+  if ended(current) then return 0 end
+  redis.call("HSET", key("run"), "state", state, "reason", reason)
+  if ended(state) then redis.call("HSET", key("run"), "ended_ms", now_ms()) end
+  wake()
+  return 1
+end
+
+local function complete(group, size)
+  local names = {}
+  for i = 0, size - 1 do
+    names[#names + 1] = "reward:" .. i
+    names[#names + 1] = "tokens:" .. i
+    names[#names + 1] = "version:" .. i
+  end
+  local found = redis.call("HMGET", key("group:" .. group), unpack(names))
+  local facts, first = { tokens = 0, unjudged = 0, same = true }, nil
+  for i = 1, #found, 3 do
+    if found[i] == "null" then
+      facts.unjudged = facts.unjudged + 1
+    else
+      first = first or found[i]
+      if found[i] ~= first then facts.same = false end
+    end
+    facts.tokens = facts.tokens + tonumber(found[i + 1])
+    local version = tonumber(found[i + 2])
+    if version and (not facts.version or version < facts.version) then facts.version = version end
+  end
+  facts.size = size
+  redis.call("XADD", key("stream"), "*", "group", group, "facts", cjson.encode(facts))
+  count("groups_complete")
+  wake()
+end
+
+-- rollout id, group, index, size, mark, status, reward, tokens, version, payload, sidecar, head
+-- -> 1 this record is the accepted one, 0 another attempt was accepted before, -1 no such run, -2 size disagrees
+function commands.publish(id, group, index, size, mark, status, reward, tokens, version, payload, sidecar, head)
+  if redis.call("EXISTS", key("run")) == 0 then return -1 end
+  local name = key("group:" .. group)
+  local accepted = redis.call("HGET", name, "mark:" .. index)
+  if accepted then return accepted == mark and 1 or 0 end
+  local known = redis.call("HGET", name, "size")
+  if known and known ~= size then return -2 end
+  redis.call("HSET", name, "size", size, "mark:" .. index, mark, "reward:" .. index, reward,
+    "tokens:" .. index, tokens, "version:" .. index, version)
+  redis.call("SET", key("payload:" .. id), payload)
+  redis.call("SET", key("sidecar:" .. id), sidecar)
+  redis.call("HSET", key("heads"), id, head)
+  redis.call("ZADD", key("order"), redis.call("HINCRBY", key("counts"), "accepted", 1), id)
+  count("status:" .. status)
+  count("tokens", tokens)
+  count("bytes", #payload)
+  if reward == "null" then
+    count("unjudged")
+  else
+    redis.call("HINCRBYFLOAT", key("counts"), "reward_sum", reward)
+    if tonumber(reward) >= 1 then count("solved") end
+  end
+  if redis.call("HINCRBY", name, "accepted", 1) == tonumber(size) then complete(group, tonumber(size)) end
+  return 1
+end
+
+-- The next group that is free, put back or expired ones first: entry id, group, facts; nil when there is none.
+local function next_free(consumer, now)
+  local free = redis.call("ZRANGE", key("held"), "-inf", now, "BYSCORE", "LIMIT", 0, 1)
+  local entry
+  if free[1] then
+    entry = redis.call("XCLAIM", key("stream"), LEARNERS, consumer, 0, free[1])[1]
+  else
+    local read = redis.call("XREADGROUP", "GROUP", LEARNERS, consumer, "COUNT", 1, "STREAMS", key("stream"), ">")
+    if not read then return nil end
+    entry = read[1][2][1]
+    count("groups_read")
+    redis.call("ZADD", key("held"), 0, entry[1])
+  end
+  return entry[1], entry[2][2], cjson.decode(entry[2][4])
+end
+
+local function settle(entry, group, how)
+  redis.call("XACK", key("stream"), LEARNERS, entry)
+  redis.call("ZREM", key("held"), entry)
+  redis.call("HSET", key("group:" .. group), "settled", how)
+end
+
+local function unwanted(facts, filter)
+  if filter.zero_variance == "drop" and facts.same then return "dropped_zero_variance" end
+  if filter.max_staleness and facts.version and filter.policy_version - facts.version > filter.max_staleness then
+    return "dropped_stale"
+  end
+end
+
+local function answer(lease, expires, groups, now, more)
+  local next_expiry = redis.call("ZRANGE", key("held"), 0, 0, "WITHSCORES")[2]
+  local last = redis.call("XREVRANGE", key("wake"), "+", "-", "COUNT", 1)[1]
+  return { lease, expires, stream_state(), last and last[1] or "0-0",
+    next_expiry and math.max(1, next_expiry - now) or 0, more and 1 or 0, groups }
+end
+
+local function described(group, facts_json)
+  local found = redis.call("HMGET", key("group:" .. group), "size", "deliveries")
+  return { group, found[1], found[2] or "0", facts_json }
+end
+
+-- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson)
+-- -> { lease id or "", its end in ms, stream state, wake id, ms to the next expiry or 0, 1 if groups were left for
+--      lack of time, { { group, size, deliveries, facts (cjson) } … } }
+-- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost".
+function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_json)
+  local now = now_ms()
+  local name = key("lease:" .. id)
+  local known = redis.call("HMGET", name, "state", "expires_ms", "entries")
+  if known[1] then
+    if known[1] ~= "live" or now >= tonumber(known[2]) then return "lost" end
+    local groups = {}
+    for _, pair in ipairs(cjson.decode(known[3])) do groups[#groups + 1] = described(pair[2], pair[3]) end
+    return answer(id, tonumber(known[2]), groups, now, false)
+  end
+  if redis.call("EXISTS", key("run")) == 0 then return "unknown" end
+  local filter = cjson.decode(filter_json)
+  local expires, left, drops = now + lease_ms, tonumber(max_tokens), 0
+  local entries, groups = {}, {}
+  while #groups < tonumber(max_groups) and drops < MOST_DROPS do
+    local entry, group, facts = next_free(consumer, now)
+    if not entry then break end
+    local reason = unwanted(facts, filter)
+    if reason then
+      settle(entry, group, "dropped")
+      count(reason)
+      drops = drops + 1
+    else
+      if left > 0 and #groups > 0 and facts.tokens > left then break end
+      left = left > 0 and math.max(1, left - facts.tokens) or 0
+      redis.call("ZADD", key("held"), expires, entry)
+      if redis.call("HINCRBY", key("group:" .. group), "deliveries", 1) > 1 then count("groups_redelivered") end
+      count("groups_leased")
+      local facts_json = cjson.encode(facts)
+      entries[#entries + 1] = { entry, group, facts_json }
+      groups[#groups + 1] = described(group, facts_json)
+    end
+  end
+  if drops > 0 then wake() end
+  if #groups == 0 then return answer("", 0, groups, now, drops >= MOST_DROPS) end
+  redis.call("HSET", name, "consumer", consumer, "state", "live", "expires_ms", expires,
+    "entries", cjson.encode(entries))
+  redis.call("PEXPIREAT", name, expires + KEEP_MS)
+  return answer(id, expires, groups, now, false)
+end
+
+local function ending(id, wanted)
+  local found = redis.call("HMGET", key("lease:" .. id), "state", "expires_ms", "entries")
+  if not found[1] then return "unknown" end
+  if found[1] == wanted then return "done" end
+  if found[1] ~= "live" or now_ms() >= tonumber(found[2]) then return "lost" end
+  return nil, cjson.decode(found[3])
+end
+
+-- lease id -> { "ok", stream state } | "unknown" | "lost"; repeating it is harmless
+function commands.ack(id)
+  local verdict, entries = ending(id, "acked")
+  if verdict == "done" then return { "ok", stream_state() } end
+  if verdict then return verdict end
+  for _, pair in ipairs(entries) do settle(pair[1], pair[2], "acked") end
+  count("groups_acked", #entries)
+  redis.call("HSET", key("lease:" .. id), "state", "acked")
+  wake()
+  return { "ok", stream_state() }
+end
+
+-- lease id -> { "ok", stream state } | "unknown" | "lost"; repeating it is harmless
+function commands.nack(id)
+  local verdict, entries = ending(id, "nacked")
+  if verdict == "done" then return { "ok", stream_state() } end
+  if verdict then return verdict end
+  for _, pair in ipairs(entries) do redis.call("ZADD", key("held"), 0, pair[1]) end
+  redis.call("HSET", key("lease:" .. id), "state", "nacked")
+  wake()
+  return { "ok", stream_state() }
+end
+
+-- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost"
+function commands.extend(id, lease_ms)
+  local verdict, entries = ending(id, "extended")
+  if verdict then return verdict end
+  local expires = now_ms() + lease_ms
+  for _, pair in ipairs(entries) do redis.call("ZADD", key("held"), expires, pair[1]) end
+  redis.call("HSET", key("lease:" .. id), "expires_ms", expires)
+  redis.call("PEXPIREAT", key("lease:" .. id), expires + KEEP_MS)
+  return { "ok", expires }
+end
+
+return commands[command](unpack(ARGV, 2))

@@ -1,0 +1,314 @@
+"""Runs, rollouts and bundles in Redis. The key schema heads ``lua/store.lua``."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.core.orders import RunSpec, rollout_id
+from farm.core.rollout import Rollout, Status, check
+from farm.store.connection import Connection
+from farm.store.errors import BadCursor, GroupMismatch, RunExists, UnknownRun
+from farm.store.leases import LeaseDesk, LeaseFilter
+from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState
+from farm.wire.frames import pack_frame, unpack_frame
+from farm.wire.orders import dump_run_spec, load_run_spec
+from farm.wire.record import RolloutHead, RolloutRecord, Sidecar, from_msgpack, head_of, sidecar_of, to_msgpack
+
+_SCAN = 500
+"""Heads looked at per round trip."""
+
+_MOST_SCANNED = 10_000
+"""Heads looked at per page, so that a filter nothing passes cannot hold a request for long."""
+
+
+class Store:
+    """Everything durable. Safe to use from many tasks of one event loop; every method may raise StoreUnavailable."""
+
+    def __init__(self, url: str, *, prefix: str = "farm") -> None:
+        self._connection = Connection(url)
+        self._prefix = prefix
+        self._leases = LeaseDesk(self._connection, prefix)
+
+    @property
+    def shown_url(self) -> str:
+        """The address without its password."""
+        return self._connection.shown
+
+    async def ping(self) -> None:
+        async with self._connection.reach() as redis:
+            await redis.ping()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    # Bundles
+
+    async def put_bundle(self, digest: str, data: bytes) -> None:
+        async with self._connection.reach() as redis:
+            await redis.set(f"{self._prefix}:bundle:{digest}", data, nx=True)
+
+    async def get_bundle(self, digest: str) -> bytes | None:
+        async with self._connection.reach() as redis:
+            found: bytes | None = await redis.get(f"{self._prefix}:bundle:{digest}")
+        return found
+
+    # Runs
+
+    async def put_run(self, spec: RunSpec) -> None:
+        """Add a run in the state ``running``. The same spec again is no error. Raises RunExists."""
+        if await self._connection.step(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
+            raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
+        async with self._connection.reach() as redis:
+            await redis.zadd(f"{self._prefix}:runs", {spec.run_id: int(spec.created_at * 1000)}, nx=True)
+        await self._leases.announce(spec.run_id)
+
+    async def get_run(self, run_id: str) -> RunRecord | None:
+        async with self._connection.reach() as redis:
+            pipeline = redis.pipeline(transaction=False)
+            pipeline.hgetall(f"{self._base(run_id)}:run")
+            pipeline.hgetall(f"{self._base(run_id)}:counts")
+            run, counts = await pipeline.execute()
+        return _run_record(run, counts) if run else None
+
+    async def list_runs(self) -> tuple[RunRecord, ...]:
+        """All runs, newest first."""
+        names = await self._run_ids()
+        async with self._connection.reach() as redis:
+            pipeline = redis.pipeline(transaction=False)
+            for name in names:
+                pipeline.hgetall(f"{self._base(name)}:run")
+                pipeline.hgetall(f"{self._base(name)}:counts")
+            found = await pipeline.execute()
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return tuple(_run_record(run, counts) for run, counts in pairs if run)
+
+    async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
+        """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""
+        answer = await self._connection.step(self._base(run_id), "set_state", RunState(state).value, reason)
+        if answer < 0:
+            raise UnknownRun(f"there is no run {run_id}")
+        return bool(answer)
+
+    # Rollouts
+
+    async def publish(self, rollout: Rollout) -> bool:
+        """Store a finished rollout; the first accepted attempt wins, and completes its group on the run's stream.
+
+        True: this very record is the accepted one, also when it was published before (a repeat after a lost answer is
+        harmless). False: another attempt was accepted before, and this one is dropped. Raises InvalidRollout,
+        MalformedRecord, UnknownRun, GroupMismatch.
+        """
+        packed = await asyncio.to_thread(_pack, rollout)
+        answer = await self._connection.step(
+            self._base(rollout.run_id),
+            "publish",
+            rollout.rollout_id,
+            rollout.group_id,
+            rollout.group_index,
+            rollout.group_size,
+            packed.mark,
+            rollout.status.value,
+            "null" if rollout.reward is None else repr(float(rollout.reward)),
+            sum(len(segment.token_ids) for segment in rollout.segments),
+            "" if rollout.policy_version_min is None else rollout.policy_version_min,
+            packed.payload,
+            packed.sidecar,
+            packed.head,
+        )
+        if answer == -1:
+            raise UnknownRun(f"rollout {rollout.rollout_id} belongs to the run {rollout.run_id}, which is not stored")
+        if answer == -2:
+            raise GroupMismatch(f"rollout {rollout.rollout_id} disagrees with its group's size ({rollout.group_size})")
+        return bool(answer)
+
+    async def accepted(self, run_id: str) -> dict[str, set[int]]:
+        """The indices of each group that have an accepted rollout."""
+        async with self._connection.reach() as redis:
+            names: Sequence[bytes] = await redis.zrange(f"{self._base(run_id)}:order", 0, -1)
+        groups: dict[str, set[int]] = {}
+        for name in names:
+            group, _, index = name.decode().rpartition("-")
+            groups.setdefault(group, set()).add(int(index))
+        return groups
+
+    async def rollout(self, rollout_id: str) -> Rollout | None:
+        """The record with its tokens, without its sidecar."""
+        (payload,) = await self.payloads([rollout_id])
+        return None if payload is None else from_msgpack(RolloutRecord, unpack_frame(payload)).to_core()
+
+    async def turns(self, rollout_id: str) -> Sidecar | None:
+        async with self._connection.reach() as redis:
+            frame: bytes | None = await redis.get(f"{self._base(run_of(rollout_id))}:sidecar:{rollout_id}")
+        return None if frame is None else from_msgpack(Sidecar, unpack_frame(frame))
+
+    async def payloads(self, rollout_ids: Sequence[str]) -> list[bytes | None]:
+        """Rollouts of one run as stored: each one zstd frame of the record's msgpack."""
+        async with self._connection.reach() as redis:
+            names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
+            return list(await redis.mget(names)) if names else []
+
+    async def list_rollouts(
+        self,
+        run_id: str | None = None,
+        *,
+        group_id: str | None = None,
+        task_id: str | None = None,
+        status: Status | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> RolloutPage:
+        """Newest runs first, and within a run the latest accepted first. Raises BadCursor.
+
+        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor: a filter scans so far and
+        no farther per call.
+        """
+        runs = [run_id] if run_id is not None else await self._run_ids()
+        place = _parse_cursor(cursor)
+        if place:
+            if place[0] not in runs:
+                raise BadCursor("the cursor belongs to another listing; start again without one")
+            runs = runs[runs.index(place[0]) :]
+        found: list[RolloutHead] = []
+        scanned = 0
+        for run in runs:
+            below = place[1] if place and place[0] == run else None
+            while True:
+                batch = await self._heads_below(run, below)
+                for seq, head in batch:
+                    below = seq
+                    scanned += 1
+                    if (
+                        group_id in (None, head.group_id)
+                        and task_id in (None, head.task_id)
+                        and status in (None, head.status)
+                    ):
+                        found.append(head)
+                    if len(found) >= limit or scanned >= _MOST_SCANNED:
+                        return RolloutPage(tuple(found), f"{run}:{below}")
+                if len(batch) < _SCAN:
+                    break
+        return RolloutPage(tuple(found), None)
+
+    # Leases
+
+    async def lease(
+        self,
+        consumer: str,
+        run_id: str | None = None,
+        *,
+        max_groups: int = 1,
+        lease_s: float,
+        wait_s: float = 0.0,
+        wanted: LeaseFilter | None = None,
+        lease_token: str | None = None,
+    ) -> Lease:
+        """See LeaseDesk.lease."""
+        return await self._leases.lease(
+            consumer,
+            run_id,
+            max_groups=max_groups,
+            lease_s=lease_s,
+            wait_s=wait_s,
+            wanted=wanted or LeaseFilter(),
+            token=lease_token,
+        )
+
+    async def ack(self, lease_id: str) -> StreamState:
+        """Finish a lease: its groups are never delivered again. Repeating it is harmless.
+
+        Returns what the run's stream still holds. Raises LeaseLost, UnknownLease.
+        """
+        return await self._leases.settle("ack", lease_id)
+
+    async def nack(self, lease_id: str) -> StreamState:
+        """Give a lease back: its groups are free at once. Repeating it is harmless. Raises LeaseLost, UnknownLease."""
+        return await self._leases.settle("nack", lease_id)
+
+    async def extend(self, lease_id: str, lease_s: float) -> float:
+        """Let a lease end ``lease_s`` from now; returns that Unix time. Raises LeaseLost, UnknownLease."""
+        return await self._leases.extend(lease_id, lease_s)
+
+    # Kept answers
+
+    async def claim_once(self, key: str, pending: bytes, ttl_s: float) -> bytes | None:
+        """Claim an idempotency key: None when it is ours now, else what is kept under it."""
+        async with self._connection.reach() as redis:
+            found: bytes | None = await redis.set(
+                f"{self._prefix}:once:{key}", pending, nx=True, get=True, px=int(ttl_s * 1000)
+            )
+        return found
+
+    async def keep_once(self, key: str, answer: bytes, ttl_s: float) -> None:
+        async with self._connection.reach() as redis:
+            await redis.set(f"{self._prefix}:once:{key}", answer, px=int(ttl_s * 1000))
+
+    async def forget_once(self, key: str) -> None:
+        async with self._connection.reach() as redis:
+            await redis.delete(f"{self._prefix}:once:{key}")
+
+    def _base(self, run_id: str) -> str:
+        return f"{self._prefix}:{{{run_id}}}"
+
+    async def _run_ids(self) -> list[str]:
+        async with self._connection.reach() as redis:
+            names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:runs", 0, -1, desc=True)
+        return [name.decode() for name in names]
+
+    async def _heads_below(self, run_id: str, below: int | None) -> list[tuple[int, RolloutHead]]:
+        base = self._base(run_id)
+        top = "+inf" if below is None else f"({below}"
+        async with self._connection.reach() as redis:
+            found = await redis.zrange(
+                f"{base}:order", top, "-inf", desc=True, byscore=True, offset=0, num=_SCAN, withscores=True
+            )
+            heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
+        return [
+            (int(score), from_msgpack(RolloutHead, head)) for (_, score), head in zip(found, heads, strict=True) if head
+        ]
+
+
+def run_of(rollout: str) -> str:
+    """The run of a rollout id; an id of another form names no run that exists."""
+    return rollout.rpartition("-")[0].rpartition("-g")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    mark: str
+    payload: bytes
+    sidecar: bytes
+    head: bytes
+
+
+def _pack(rollout: Rollout) -> _Packed:
+    check(rollout)
+    if run_of(rollout.rollout_id) != rollout.run_id or rollout.rollout_id != rollout_id(
+        rollout.group_id, rollout.group_index
+    ):
+        raise GroupMismatch(f"rollout id {rollout.rollout_id} is not that of {rollout.group_id}[{rollout.group_index}]")
+    record = RolloutRecord.of(rollout)
+    data = to_msgpack(record)
+    mark = f"{rollout.attempt}:{hashlib.sha256(data).hexdigest()[:16]}"
+    return _Packed(mark, pack_frame(data), pack_frame(to_msgpack(sidecar_of(rollout))), to_msgpack(head_of(record)))
+
+
+def _run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> RunRecord:
+    ended = run.get(b"ended_ms")
+    return RunRecord(
+        spec=load_run_spec(run[b"spec"]),
+        state=RunState(run[b"state"].decode()),
+        reason=run[b"reason"].decode(),
+        created_at=int(run[b"created_ms"]) / 1000,
+        ended_at=int(ended) / 1000 if ended else None,
+        counts={name.decode(): float(value) for name, value in counts.items()},
+    )
+
+
+def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:
+    if cursor is None:
+        return None
+    run, _, seq = cursor.rpartition(":")
+    if not run or not seq.isascii() or not seq.isdigit() or len(seq) > 18:
+        raise BadCursor("the cursor is not one of ours; start again without one")
+    return run, int(seq)

@@ -1,0 +1,27 @@
+"""zstd frames: a rollout is stored as one, and frames laid end to end are again a zstd stream (RFC 8878 §3)."""
+
+import zstandard
+
+MAX_RECORD_BYTES = 512 * 1024 * 1024
+"""Redis's own bound on a value, and so ours on what one frame may unpack to."""
+
+LEVEL = 3
+
+
+class MalformedFrame(ValueError):
+    """Bytes that are no zstd frame, or one that would unpack to too much."""
+
+
+def pack_frame(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=LEVEL).compress(data)
+
+
+def unpack_frame(frame: bytes, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
+    """The content of one frame that states its size. Raises MalformedFrame."""
+    try:
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= max_bytes:
+            raise MalformedFrame(f"a frame of {size} bytes; at most {max_bytes} are taken")
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError as error:
+        raise MalformedFrame(f"not a zstd frame: {error}") from None
