@@ -1,0 +1,38 @@
+"""What the farm is doing just now, as the scheduler sees it: for people and for the gateway."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """``state``: ``open`` (takes episodes), ``full``, ``draining``, ``pressed`` or ``unwell``; ``why`` explains it.
+
+    ``seen_s`` seconds have passed since the node's last beat. The loads are fractions, that of the cores may exceed 1.
+    """
+
+    node_id: str
+    state: str
+    why: str
+    slots: int
+    running: int
+    seen_s: float
+    cpu_load: float
+    memory_load: float
+    disk_load: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """``why_waiting`` is empty where nothing of the run waits."""
+
+    run_id: str
+    running: int
+    waiting: int
+    retries: int
+    why_waiting: str
+
+
+@dataclass(frozen=True, slots=True)
+class FarmStatus:
+    nodes: tuple[NodeStatus, ...]
+    runs: tuple[RunStatus, ...]

@@ -1,0 +1,32 @@
+"""The scheduler as the gateway sees it; whoever runs the scheduler provides one, and the gateway imports no Ray."""
+
+from typing import Protocol
+
+from farm.core.orders import RunSpec
+from farm.core.status import FarmStatus
+
+
+class SchedulerUnavailable(Exception):
+    """The scheduler does not answer; one line that names the remedy."""
+
+
+class SchedulerPort(Protocol):
+    """Every method may raise SchedulerUnavailable, or any exception of its transport, which is taken as the same.
+
+    The run is in the store before ``submit`` is called, and its new state before ``pause``, ``resume`` and
+    ``cancel`` are: a scheduler that was away catches up from there. Unknown runs are no error.
+    """
+
+    async def submit(self, spec: RunSpec) -> None: ...
+
+    async def pause(self, run_id: str) -> None: ...
+
+    async def resume(self, run_id: str) -> None: ...
+
+    async def cancel(self, run_id: str) -> None: ...
+
+    async def status(self) -> FarmStatus: ...
+
+    async def metrics(self) -> bytes:
+        """Prometheus text format."""
+        ...
