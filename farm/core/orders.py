@@ -114,3 +114,11 @@ def group_id(run_id: str, ordinal: int) -> str:
 
 def rollout_id(group: str, index: int) -> str:
     return f"{group}-{index:03d}"
+
+
+def parse_rollout_id(text: str) -> tuple[str, int, int] | None:
+    """Run id, ordinal of the group and index in it; None where ``text`` is no rollout id."""
+    match text.rsplit("-", 2):
+        case [run_id, group, index] if group[:1] == "g" and group[1:].isdecimal() and index.isdecimal():
+            return run_id, int(group[1:]), int(index)
+    return None

@@ -1,0 +1,112 @@
+"""What the scheduler is told, and what it orders: plain values, no behaviour."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from farm.core.orders import EpisodeOrder, EpisodeReport, RunSpec
+from farm.core.rollout import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard a node is pressed: runnable threads per core; used fractions of its memory and of its disk."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+    disk: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSubmitted:
+    """``accepted``: group id → indices that already have a rollout, so that a restart resumes."""
+
+    spec: RunSpec
+    accepted: Mapping[str, Collection[int]] = field(default_factory=dict)
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaused:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled:
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeat:
+    """A node lives and says what it has. The first one joins it.
+
+    ``incarnation`` names one life of its agent; when it changes, whatever the earlier life ran is dead. ``running``:
+    rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as last time.
+    Beats and reports of one node must arrive in the order in which they were sent.
+    """
+
+    node_id: str
+    incarnation: str
+    slots: int
+    cpus: float
+    memory_available_mib: int
+    load: Load
+    running: Mapping[str, int]
+    images: frozenset[str] | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """Somebody knows that the node is dead, before its missing beats say so."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEnded:
+    """``node_id`` is empty where the scheduler's shell itself published a failure."""
+
+    node_id: str
+    report: EpisodeReport
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = RunSubmitted | RunPaused | RunResumed | RunCancelled | NodeBeat | NodeLost | EpisodeEnded | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class StartEpisode:
+    node_id: str
+    order: EpisodeOrder
+
+
+@dataclass(frozen=True, slots=True)
+class StopEpisode:
+    node_id: str
+    rollout_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailure:
+    """The attempts are used up and no node is left to say so: publish ``order`` as failed, its reward null."""
+
+    order: EpisodeOrder
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    run_id: str
+
+
+Command = StartEpisode | StopEpisode | PublishFailure | RunFinished

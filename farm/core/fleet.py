@@ -1,0 +1,252 @@
+"""The nodes as the scheduler sees them, and which of them takes an episode."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from farm.core.events import Load, NodeBeat
+from farm.core.orders import TaskRef
+
+CANDIDATES = 8
+"""So many open nodes are compared for one placement: the cost stays constant, and the balance is near the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Seconds, and the pressure at which a node gets no more work.
+
+    ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
+    ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``cpu_limit`` counts
+    runnable threads per core and never closes an idle node. After ``failures_before_rest`` infrastructure failures in
+    a row a node rests for ``rest_s``, doubled each further time up to 64-fold: a broken machine that fails fast would
+    otherwise draw all work to itself.
+    """
+
+    lost_after_s: float = 15.0
+    order_grace_s: float = 15.0
+    retry_delay_s: float = 1.0
+    retry_patience_s: float = 15.0
+    cpu_limit: float = 6.0
+    memory_limit: float = 0.95
+    disk_limit: float = 0.95
+    failures_before_rest: int = 5
+    rest_s: float = 2.0
+
+
+@dataclass(slots=True)
+class Episode:
+    """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop."""
+
+    rollout_id: str
+    attempt: int
+    run_id: str
+    place: int | None
+    node_id: str
+    memory_mib: int
+    ordered_at: float
+    seen: bool = False
+    stopping: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.rollout_id, self.attempt
+
+
+@dataclass(slots=True)
+class Node:
+    """``parked``: images whose rotation has dropped this node while it was closed. ``unseen_mib``: the memory limits of
+    episodes ordered since the last beat, which its available memory does not reflect yet."""
+
+    id: str
+    incarnation: str
+    beat_at: float
+    slots: int = 0
+    cpus: float = 0.0
+    available_mib: int = 0
+    load: Load = field(default_factory=Load)
+    draining: bool = False
+    images: set[str] = field(default_factory=set)
+    parked: set[str] = field(default_factory=set)
+    held: dict[tuple[str, int], Episode] = field(default_factory=dict)
+    unseen_mib: int = 0
+    failures: int = 0
+    rest_until: float = 0.0
+
+    @property
+    def room_mib(self) -> int:
+        return self.available_mib - self.unseen_mib
+
+    @property
+    def share(self) -> float:
+        return len(self.held) / self.slots
+
+    def fits(self, task: TaskRef) -> bool:
+        return task.memory_mib <= self.room_mib and task.cpus <= self.cpus
+
+    def why_closed(self, now: float, settings: SchedulerSettings) -> str:
+        """Empty while the node takes episodes."""
+        if self.draining:
+            return "it is draining"
+        if now < self.rest_until:
+            return f"it rests after {self.failures} infrastructure failures in a row"
+        if self.load.disk >= settings.disk_limit:
+            return f"its disk is {self.load.disk:.0%} full"
+        if self.load.memory >= settings.memory_limit:
+            return f"its memory is {self.load.memory:.0%} used"
+        if self.held and self.load.cpu >= settings.cpu_limit:
+            return f"{self.load.cpu:.1f} threads wait for each of its cores"
+        if len(self.held) >= self.slots:
+            return f"its {self.slots} slots are taken"
+        return ""
+
+
+Rotation = OrderedDict[str, None]
+
+
+class Fleet:
+    """Nodes by id, and rotations of those that may be open: one of all, one for each image of those that hold it.
+
+    A rotation is cleaned only when it is read: a node found closed is dropped from it, and put back once it opens. Each
+    drop is paid for by one earlier insertion, so that a placement costs the same with ten nodes and with thousands.
+    """
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self._nodes: OrderedDict[str, Node] = OrderedDict()
+        self._open: Rotation = OrderedDict()
+        self._holders: dict[str, Rotation] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
+    def __contains__(self, node_id: str) -> bool:
+        return node_id in self._nodes
+
+    def get(self, node_id: str) -> Node | None:
+        return self._nodes.get(node_id)
+
+    def beat(self, beat: NodeBeat, now: float) -> Node:
+        """Take in what a node says of itself; its running episodes are the caller's to compare."""
+        node = self._nodes.get(beat.node_id)
+        if node is None:
+            node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now)
+        self._nodes.move_to_end(node.id)
+        node.beat_at = now
+        node.slots, node.cpus, node.draining = beat.slots, beat.cpus, beat.draining
+        node.available_mib, node.load = beat.memory_available_mib, beat.load
+        if beat.images is not None:
+            self._set_images(node, beat.images)
+        return node
+
+    def expired(self, now: float) -> Iterator[str]:
+        """Nodes whose last beat is too old; the caller removes each before it asks for the next."""
+        while self._nodes:
+            oldest = next(iter(self._nodes.values()))
+            if now - oldest.beat_at < self.settings.lost_after_s:
+                return
+            yield oldest.id
+
+    def remove(self, node_id: str) -> list[Episode]:
+        """Forget a node; what it held."""
+        node = self._nodes.pop(node_id)
+        self._open.pop(node_id, None)
+        self._set_images(node, frozenset())
+        return list(node.held.values())
+
+    def hold(self, episode: Episode, now: float) -> None:
+        node = self._nodes[episode.node_id]
+        node.held[episode.key] = episode
+        if not episode.seen:
+            node.unseen_mib += episode.memory_mib
+
+    def see(self, episode: Episode) -> None:
+        """From now on the node's own figures reflect the episode."""
+        if not episode.seen:
+            episode.seen = True
+            self._nodes[episode.node_id].unseen_mib -= episode.memory_mib
+
+    def release(self, node_id: str, key: tuple[str, int], now: float) -> Episode | None:
+        node = self._nodes.get(node_id)
+        episode = node.held.pop(key, None) if node else None
+        if node and episode:
+            self.see(episode)
+            self.refresh(node, now)
+        return episode
+
+    def judge(self, node_id: str, *, infra_failure: bool, now: float) -> None:
+        """Count infrastructure failures in a row; rest the node that only fails."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return
+        node.failures = node.failures + 1 if infra_failure else 0
+        excess = node.failures - self.settings.failures_before_rest
+        if excess >= 0:
+            node.rest_until = now + self.settings.rest_s * 2 ** min(excess, 6)
+
+    def refresh(self, node: Node, now: float) -> None:
+        """Put an open node back where it was dropped."""
+        if node.why_closed(now, self.settings):
+            return
+        self._open.setdefault(node.id)
+        for image in node.parked:
+            self._holders.setdefault(image, OrderedDict()).setdefault(node.id)
+        node.parked.clear()
+
+    def has_open(self, now: float) -> bool:
+        return any(True for _ in self._candidates(self._open, None, now))
+
+    def pick(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
+        """The least taken of a few open nodes that fit, first among those that hold the image; None: not now."""
+        if avoid is not None and len(self) == 1:
+            avoid = None
+        holders = self._holders.get(task.image)
+        node = self._best(holders, task.image, task, avoid, now) if holders else None
+        node = node or self._best(self._open, None, task, avoid, now)
+        if node and task.image not in node.images:
+            node.images.add(task.image)
+            self._holders.setdefault(task.image, OrderedDict()).setdefault(node.id)
+        return node
+
+    def _best(self, rotation: Rotation, image: str | None, task: TaskRef, avoid: str | None, now: float) -> Node | None:
+        fitting = [n for n in self._candidates(rotation, image, now) if n.id != avoid and n.fits(task)]
+        return min(fitting, key=lambda node: node.share, default=None)
+
+    def _candidates(self, rotation: Rotation, image: str | None, now: float) -> Iterator[Node]:
+        """Up to CANDIDATES open nodes from the front of a rotation, which go to its back."""
+        looked = 0
+        while looked < min(CANDIDATES, len(rotation)):
+            node = self._nodes[next(iter(rotation))]
+            if node.why_closed(now, self.settings):
+                del rotation[node.id]
+                if image is not None:
+                    node.parked.add(image)
+                continue
+            rotation.move_to_end(node.id)
+            looked += 1
+            yield node
+
+    def _set_images(self, node: Node, images: frozenset[str]) -> None:
+        for image in node.images - images:
+            node.parked.discard(image)
+            holders = self._holders.get(image, OrderedDict())
+            holders.pop(node.id, None)
+            if not holders:
+                self._holders.pop(image, None)
+        node.parked |= images - node.images
+        node.images = set(images)
+
+    def validate(self, now: float) -> None:
+        for node in self:
+            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.seen)
+            assert node.unseen_mib == unseen, f"{node.id}: {node.unseen_mib} MiB unseen, episodes hold {unseen}"
+            assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held
+            assert node.parked <= node.images, f"{node.id} is parked for images it does not hold"
+            if not node.why_closed(now, self.settings):
+                lost = [image for image in node.images if node.id not in self._holders.get(image, ())]
+                assert set(lost) <= node.parked, f"{node.id} is open and lost to {lost}"
+        for image, holders in self._holders.items():
+            assert all(image in self._nodes[node_id].images for node_id in holders), f"{image}: {list(holders)}"
+        assert self._open.keys() <= self._nodes.keys()

@@ -1,0 +1,78 @@
+"""Short ways to say runs, beats and reports in the scheduler's tests."""
+
+from farm.core.events import EpisodeEnded, Load, NodeBeat
+from farm.core.orders import EpisodeOrder, EpisodeReport, Limits, PolicySpec, RunSpec, TaskRef
+from farm.core.rollout import Failure, Origin, Status, StopReason
+
+INFRA = Failure(Origin.INFRA, "SandboxGone", "the sandbox is gone", retryable=True)
+
+
+def task(name: str = "t", *, memory_mib: int = 100, cpus: float = 1.0) -> TaskRef:
+    return TaskRef(name, f"digest-{name}", f"image-{name}", memory_mib, cpus)
+
+
+def run_spec(
+    run_id: str = "r",
+    *,
+    groups: int = 1,
+    group_size: int = 1,
+    tasks: tuple[TaskRef, ...] | None = None,
+    concurrency: int | None = None,
+    max_attempts: int = 3,
+) -> RunSpec:
+    return RunSpec(
+        run_id,
+        tasks or (task(),),
+        PolicySpec("nop"),
+        group_size,
+        groups,
+        Limits(),
+        concurrency=concurrency,
+        max_attempts=max_attempts,
+    )
+
+
+def beat(
+    node_id: str,
+    *,
+    slots: int = 2,
+    running: dict[str, int] | None = None,
+    incarnation: str = "1",
+    memory_mib: int = 100_000,
+    images: frozenset[str] | None = None,
+    load: Load | None = None,
+    draining: bool = False,
+) -> NodeBeat:
+    return NodeBeat(
+        node_id, incarnation, slots, 8.0, memory_mib, load or Load(), running or {}, images, draining=draining
+    )
+
+
+def solved(node_id: str, order: EpisodeOrder, *, reward: float = 1.0) -> EpisodeEnded:
+    return EpisodeEnded(node_id, _report(order, Status.COMPLETED, StopReason.AGENT_DONE, reward, None, True))
+
+
+def failed(node_id: str, order: EpisodeOrder, failure: Failure = INFRA) -> EpisodeEnded:
+    return EpisodeEnded(node_id, _report(order, Status.FAILED, StopReason.ERROR, None, failure, order.final))
+
+
+def stopped(node_id: str, order: EpisodeOrder) -> EpisodeEnded:
+    return EpisodeEnded(node_id, _report(order, Status.ABORTED, StopReason.CANCELLED, None, None, False))
+
+
+def _report(
+    order: EpisodeOrder, status: Status, why: StopReason, reward: float | None, failure: Failure | None, published: bool
+) -> EpisodeReport:
+    return EpisodeReport(
+        order.rollout_id,
+        order.attempt,
+        order.run_id,
+        order.group_id,
+        order.task.id,
+        status,
+        why,
+        reward,
+        failure,
+        published,
+        {},
+    )

@@ -1,0 +1,310 @@
+"""What the scheduler decides, one case at a time."""
+
+from collections import Counter
+
+import pytest
+
+from farm.core.events import (
+    Command,
+    Event,
+    Load,
+    NodeLost,
+    PublishFailure,
+    RunCancelled,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunSubmitted,
+    StartEpisode,
+    StopEpisode,
+    Tick,
+)
+from farm.core.orders import parse_rollout_id
+from farm.core.scheduler import Scheduler
+from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
+
+
+def starts(commands: list[Command]) -> list[StartEpisode]:
+    return [command for command in commands if isinstance(command, StartEpisode)]
+
+
+class Driver:
+    """A scheduler whose invariants are checked after each event."""
+
+    def __init__(self, *, hold_until: float = 0.0) -> None:
+        self.scheduler = Scheduler(hold_until=hold_until)
+        self.now = 0.0
+
+    def tell(self, event: Event, *, after_s: float = 0.0) -> list[Command]:
+        self.now += after_s
+        commands = self.scheduler.handle(event, self.now)
+        self.scheduler.validate(self.now)
+        return commands
+
+    def why(self, run_id: str = "r") -> str:
+        return self.scheduler.why_waiting(run_id, self.now)
+
+
+def test_a_run_goes_from_submission_to_its_end() -> None:
+    driver = Driver()
+    assert driver.tell(RunSubmitted(run_spec(groups=2, group_size=2))) == []
+    begun = starts(driver.tell(beat("a")))
+    assert [start.order.rollout_id for start in begun] == ["r-g000000-000", "r-g000000-001"]
+    begun += starts(driver.tell(solved("a", begun[0].order)))
+    begun += starts(driver.tell(solved("a", begun[1].order)))
+    assert [start.order.group_id for start in begun] == ["r-g000000"] * 2 + ["r-g000001"] * 2
+    assert driver.tell(solved("a", begun[2].order)) == []
+    assert driver.tell(solved("a", begun[3].order)) == [RunFinished("r")]
+
+
+def test_what_is_accepted_is_not_run_again() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=9))
+    begun = starts(driver.tell(RunSubmitted(run_spec(groups=2, group_size=2), {"r-g000000": {1}, "r-g000001": {0, 1}})))
+    assert [start.order.rollout_id for start in begun] == ["r-g000000-000"]
+    assert driver.tell(RunSubmitted(run_spec("s"), {"s-g000000": {0}})) == [RunFinished("s")]
+
+
+def test_a_failure_is_tried_again_elsewhere_and_the_last_attempt_is_final() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    driver.tell(beat("b"))
+    [first] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=2))))
+    assert not first.order.final
+    assert driver.tell(failed(first.node_id, first.order)) == []
+    [second] = starts(driver.tell(Tick(), after_s=2.0))
+    assert (second.order.rollout_id, second.order.attempt, second.order.final) == (first.order.rollout_id, 2, True)
+    assert second.node_id != first.node_id
+    assert second.order.seed == first.order.seed
+    assert driver.tell(failed(second.node_id, second.order)) == [RunFinished("r")]
+
+
+def test_a_retry_returns_to_its_node_where_there_is_no_other() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [first] = starts(driver.tell(RunSubmitted(run_spec())))
+    driver.tell(failed("a", first.order))
+    [second] = starts(driver.tell(Tick(), after_s=2.0))
+    assert second.node_id == "a"
+
+
+def test_a_retry_waits_for_another_node_only_so_long() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=1))
+    [first] = starts(driver.tell(RunSubmitted(run_spec())))
+    driver.tell(beat("b", draining=True))
+    driver.tell(failed("a", first.order))
+    assert driver.tell(Tick(), after_s=2.0) == []
+    assert "other than a" in driver.why()
+    driver.tell(beat("a", slots=1), after_s=10.0)
+    [second] = starts(driver.tell(beat("a", slots=1), after_s=10.0))
+    assert second.node_id == "a"
+
+
+def test_the_episodes_of_a_lost_node_go_elsewhere() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2))))
+    driver.tell(beat("b"))
+    moved = starts(driver.tell(NodeLost("a")))
+    assert Counter(start.order.rollout_id for start in moved) == Counter(start.order.rollout_id for start in begun)
+    assert {(start.node_id, start.order.attempt) for start in moved} == {("b", 2)}
+
+
+def test_a_silent_node_is_lost() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    driver.tell(RunSubmitted(run_spec()))
+    driver.tell(beat("b"), after_s=10.0)
+    [moved] = starts(driver.tell(Tick(), after_s=6.0))
+    assert moved.node_id == "b"
+
+
+def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [first] = starts(driver.tell(RunSubmitted(run_spec())))
+    [second] = starts(driver.tell(beat("a", incarnation="2")))
+    assert (second.order.rollout_id, second.order.attempt) == (first.order.rollout_id, 2)
+
+
+def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=1))))
+    [command] = driver.tell(NodeLost("a"))
+    assert isinstance(command, PublishFailure)
+    assert command.order == start.order
+    assert "node a was lost" in command.failure.message
+    assert driver.tell(failed("", command.order, command.failure)) == [RunFinished("r")]
+
+
+def test_a_stragglers_failure_is_ignored_and_its_success_ends_the_newer_attempt() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    driver.tell(beat("b", draining=True))
+    [first] = starts(driver.tell(RunSubmitted(run_spec(groups=2, concurrency=1))))
+    driver.tell(beat("b"))
+    [second] = starts(driver.tell(NodeLost("a")))
+    assert driver.tell(failed("a", first.order)) == []
+    commands = driver.tell(solved("a", first.order))
+    assert commands[0] == StopEpisode("b", second.order.rollout_id, 2)
+    assert [start.order.group_id for start in starts(commands)] == ["r-g000001"]
+
+
+def test_a_node_that_comes_back_keeps_what_nobody_else_has_begun() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [start] = starts(driver.tell(RunSubmitted(run_spec())))
+    driver.tell(NodeLost("a"))
+    assert driver.tell(beat("a", running={start.order.rollout_id: 1})) == []
+    assert driver.tell(solved("a", start.order)) == [RunFinished("r")]
+
+
+def test_a_restarted_scheduler_takes_over_what_runs() -> None:
+    driver = Driver(hold_until=3.0)
+    driver.tell(RunSubmitted(run_spec(groups=3), {"r-g000000": [0]}))
+    assert driver.tell(beat("b")) == []
+    assert "restarted" in driver.why()
+    assert driver.tell(beat("a", running={"r-g000001-000": 2})) == []
+    [start] = starts(driver.tell(Tick(), after_s=3.0))
+    assert start.order.rollout_id == "r-g000002-000"
+
+
+def test_what_a_node_runs_for_nobody_is_stopped() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec(), {}))
+    listed = {"gone-g000000-000": 1, "r-g000009-000": 1, "nonsense": 1}
+    commands = driver.tell(beat("a", slots=3, running=dict(listed)))
+    assert {command.rollout_id for command in commands if isinstance(command, StopEpisode)} == set(listed)
+    assert not starts(commands), "the slots are taken until the node stops listing them"
+    assert len(starts(driver.tell(beat("a", slots=3)))) == 1
+
+
+def test_an_order_that_never_arrived_is_given_again() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    driver.tell(RunSubmitted(run_spec()))
+    assert driver.tell(beat("a"), after_s=5.0) == []
+    [again] = starts(driver.tell(beat("a"), after_s=11.0))
+    assert again.order.attempt == 2
+
+
+def test_a_cancelled_run_stops_and_frees_its_slots_once_its_episodes_have_ended() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=1))
+    [start] = starts(driver.tell(RunSubmitted(run_spec(groups=5))))
+    driver.tell(RunSubmitted(run_spec("s")))
+    assert driver.tell(RunCancelled("r")) == [StopEpisode("a", start.order.rollout_id, 1)]
+    [next_start] = starts(driver.tell(stopped("a", start.order)))
+    assert next_start.order.run_id == "s"
+
+
+def test_a_paused_run_starts_nothing_until_it_is_resumed() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec(), paused=True))
+    assert driver.tell(beat("a")) == []
+    assert "paused" in driver.why()
+    [start] = starts(driver.tell(RunResumed("r")))
+    driver.tell(RunSubmitted(run_spec("s", groups=4)))
+    assert driver.tell(RunPaused("s")) == []
+    assert driver.tell(solved("a", start.order)) == [RunFinished("r")]
+
+
+def test_runs_share_the_slots() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec("r", groups=100)))
+    driver.tell(RunSubmitted(run_spec("s", groups=100)))
+    begun = starts(driver.tell(beat("a", slots=10)))
+    assert Counter(start.order.run_id for start in begun) == {"r": 5, "s": 5}
+    driver.tell(RunSubmitted(run_spec("t", groups=100)))
+    for start in begun[:6]:
+        driver.tell(solved("a", start.order))
+    assert {run_id: len(run.running) for run_id, run in driver.scheduler.runs.items()} == {"r": 3, "s": 3, "t": 4}
+
+
+def test_concurrency_caps_a_run() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=10))
+    begun = starts(driver.tell(RunSubmitted(run_spec(groups=5, concurrency=2))))
+    assert len(begun) == 2
+    assert "cap of 2" in driver.why()
+    assert len(starts(driver.tell(solved("a", begun[0].order)))) == 1
+
+
+def test_a_group_goes_where_its_image_is() -> None:
+    driver = Driver()
+    for node in "abcdefghijkl":
+        driver.tell(beat(node, slots=4, images=frozenset({"image-t"}) if node == "h" else frozenset()))
+    begun = starts(driver.tell(RunSubmitted(run_spec(group_size=4))))
+    assert {start.node_id for start in begun} == {"h"}
+    begun = starts(driver.tell(RunSubmitted(run_spec("s", group_size=4, tasks=(task("u"),)))))
+    assert len({start.node_id for start in begun}) == 1, "the first episode's node builds the image for the others"
+
+
+@pytest.mark.parametrize(
+    ("load", "reason"),
+    [(Load(memory=0.97), "memory is 97% used"), (Load(disk=0.99), "disk is 99% full")],
+)
+def test_a_pressed_node_gets_nothing_and_says_why(load: Load, reason: str) -> None:
+    driver = Driver()
+    driver.tell(beat("a", load=load))
+    assert driver.tell(RunSubmitted(run_spec())) == []
+    assert reason in driver.why()
+    assert len(starts(driver.tell(beat("a")))) == 1
+
+
+def test_a_busy_cpu_closes_a_node_but_never_an_idle_one() -> None:
+    driver = Driver()
+    driver.tell(beat("a", load=Load(cpu=50.0)))
+    assert len(starts(driver.tell(RunSubmitted(run_spec(groups=3))))) == 1
+    assert "threads wait" in driver.why()
+
+
+def test_memory_ordered_since_the_last_beat_counts_in_full() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=9, memory_mib=250))
+    begun = starts(driver.tell(RunSubmitted(run_spec(groups=9))))
+    assert len(begun) == 2
+    assert "needs 100 MiB" in driver.why()
+    running = {start.order.rollout_id: 1 for start in begun}
+    assert len(starts(driver.tell(beat("a", slots=9, memory_mib=240, running=running)))) == 2
+
+
+def test_a_task_too_large_for_every_node_says_so_and_blocks_nobody() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=3, memory_mib=1000))
+    giant = task("giant", memory_mib=10**6)
+    begun = starts(driver.tell(RunSubmitted(run_spec(groups=2, tasks=(giant, task())))))
+    assert [start.order.task.id for start in begun] == ["t"]
+    assert "giant needs 1000000 MiB" in driver.why()
+    assert len(starts(driver.tell(RunSubmitted(run_spec("s"))))) == 1
+
+
+def test_a_node_that_only_fails_rests() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=1))
+    driver.tell(RunSubmitted(run_spec(groups=50, max_attempts=1)))
+    for _ in range(5):
+        [episode] = driver.scheduler.runs["r"].running.values()
+        run = driver.scheduler.runs["r"]
+        assert episode.place is not None
+        commands = driver.tell(failed("a", run.order(episode.place, 1)))
+    assert commands == []
+    assert "rests after 5" in driver.why()
+    assert len(starts(driver.tell(beat("a", slots=1), after_s=3.0))) == 1
+
+
+def test_why_nothing_starts_without_nodes_or_slots() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec(groups=3)))
+    assert driver.why() == "no node has joined"
+    driver.tell(beat("a", slots=1))
+    assert driver.why() == "all 1 slots of 1 nodes are taken"
+    assert driver.why("unknown") == ""
+
+
+def test_rollout_ids_are_read_back() -> None:
+    assert parse_rollout_id("a-b-g000012-003") == ("a-b", 12, 3)
+    assert parse_rollout_id("g000012-003") is None
+    assert parse_rollout_id("r-x000012-003") is None

@@ -1,0 +1,319 @@
+"""Whatever happens, in whatever order, the scheduler keeps its promises."""
+
+import random
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from farm.core.events import (
+    Command,
+    EpisodeEnded,
+    Event,
+    NodeLost,
+    PublishFailure,
+    RunCancelled,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunSubmitted,
+    StartEpisode,
+    StopEpisode,
+    Tick,
+)
+from farm.core.orders import EpisodeOrder, RunSpec
+from farm.core.scheduler import Scheduler
+from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
+
+NODES = ("a", "b", "c")
+TASKS = (task("t"), task("u", memory_mib=300), task("v"))
+
+
+class PretendedNode:
+    """What really happens on a node: orders arrive late or never, episodes end, reports are sent again."""
+
+    def __init__(self, name: str, slots: int) -> None:
+        self.name = name
+        self.slots = slots
+        self.incarnation = 1
+        self.draining = False
+        self.mail: list[Command] = []
+        self.running: dict[str, EpisodeOrder] = {}
+
+    def read_mail(self) -> None:
+        for command in self.mail:
+            if isinstance(command, StartEpisode):
+                self.running[command.order.rollout_id] = command.order
+        self.mail.clear()
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(slots=st.lists(st.integers(1, 3), min_size=3, max_size=3))
+    def begin(self, slots: list[int]) -> None:
+        self.now = 0.0
+        self.scheduler = Scheduler()
+        self.nodes = {name: PretendedNode(name, count) for name, count in zip(NODES, slots, strict=True)}
+        self.specs: dict[str, RunSpec] = {}
+        self.paused: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.finished: set[str] = set()
+        self.store: dict[str, set[str]] = {}
+        self.failures: list[PublishFailure] = []
+
+    def tell(self, event: Event) -> list[Command]:
+        room = self._room()
+        commands = self.scheduler.handle(event, self.now)
+        self.scheduler.validate(self.now)
+        for command in commands:
+            match command:
+                case StartEpisode(node_id, order):
+                    self._check_start(order)
+                    self.nodes[node_id].mail.append(command)
+                case StopEpisode(node_id):
+                    if node_id in self.nodes:
+                        self.nodes[node_id].mail.append(command)
+                case PublishFailure():
+                    self.failures.append(command)
+                case RunFinished(run_id):
+                    spec = self.specs[run_id]
+                    assert run_id not in self.finished | self.cancelled
+                    assert len(self.store[run_id]) == spec.groups * spec.group_size
+                    self.finished.add(run_id)
+        self._check_slots(commands, room, event)
+        return commands
+
+    def _room(self) -> dict[str, int]:
+        return {node.id: node.slots - len(node.held) for node in self.scheduler.fleet}
+
+    def _check_slots(self, commands: list[Command], room: dict[str, int], event: Event) -> None:
+        started = Counter(command.node_id for command in commands if isinstance(command, StartEpisode))
+        for node in self.scheduler.fleet:
+            if started[node.id]:
+                assert len(node.held) <= node.slots, f"{node.id} holds {len(node.held)} of {node.slots} after {event}"
+
+    def _check_start(self, order: EpisodeOrder) -> None:
+        run_id = order.run_id
+        assert run_id not in self.cancelled | self.finished | self.paused
+        assert order.rollout_id not in self.store[run_id], "an accepted place was ordered"
+        spec = self.specs[run_id]
+        assert order.attempt <= spec.max_attempts
+        assert order.final == (order.attempt == spec.max_attempts)
+
+    # What people do
+
+    @rule(
+        groups=st.integers(1, 4),
+        size=st.integers(1, 3),
+        cap=st.none() | st.integers(1, 3),
+        attempts=st.integers(1, 3),
+        done=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=3),
+    )
+    def submit(self, groups: int, size: int, cap: int | None, attempts: int, done: set[tuple[int, int]]) -> None:
+        run_id = f"r{len(self.specs)}"
+        spec = run_spec(run_id, groups=groups, group_size=size, tasks=TASKS, concurrency=cap, max_attempts=attempts)
+        self.specs[run_id] = spec
+        accepted: dict[str, set[int]] = {}
+        for ordinal, index in done:
+            if ordinal < groups and index < size:
+                accepted.setdefault(f"{run_id}-g{ordinal:06d}", set()).add(index)
+        self.store[run_id] = {f"{group}-{index:03d}" for group, indices in accepted.items() for index in indices}
+        self.tell(RunSubmitted(spec, accepted))
+
+    @precondition(lambda self: self.specs)
+    @rule(data=st.data(), action=st.sampled_from(["pause", "resume", "cancel", "again"]))
+    def steer(self, data: st.DataObject, action: str) -> None:
+        run_id = data.draw(st.sampled_from(sorted(self.specs)))
+        if run_id in self.finished | self.cancelled:
+            return
+        if action == "pause":
+            self.paused.add(run_id)
+            self.tell(RunPaused(run_id))
+        elif action == "resume":
+            self.paused.discard(run_id)
+            self.tell(RunResumed(run_id))
+        elif action == "cancel":
+            self.cancelled.add(run_id)
+            self.tell(RunCancelled(run_id))
+        else:
+            self.tell(RunSubmitted(self.specs[run_id]))
+
+    # What nodes do
+
+    @rule(name=st.sampled_from(NODES), images=st.none() | st.sets(st.sampled_from(["image-t", "image-u"])))
+    def send_beat(self, name: str, images: set[str] | None) -> None:
+        node = self.nodes[name]
+        running = {rollout: order.attempt for rollout, order in node.running.items()}
+        self.tell(
+            beat(
+                name,
+                slots=node.slots,
+                running=running,
+                incarnation=str(node.incarnation),
+                memory_mib=1000,
+                images=frozenset(images) if images is not None else None,
+                draining=node.draining,
+            )
+        )
+
+    @rule(name=st.sampled_from(NODES), lose=st.booleans())
+    def deliver(self, name: str, lose: bool) -> None:
+        node = self.nodes[name]
+        stops = [command for command in node.mail if isinstance(command, StopEpisode)]
+        if lose:
+            node.mail.clear()
+            return
+        node.read_mail()
+        for stop in stops:
+            order = node.running.get(stop.rollout_id)
+            if order and order.attempt == stop.attempt:
+                del node.running[stop.rollout_id]
+                self.tell(stopped(name, order))
+
+    @rule(data=st.data(), name=st.sampled_from(NODES), how=st.sampled_from(["solved", "failed", "solved twice"]))
+    def end(self, data: st.DataObject, name: str, how: str) -> None:
+        node = self.nodes[name]
+        if not node.running:
+            return
+        order = node.running.pop(data.draw(st.sampled_from(sorted(node.running))))
+        report = failed(name, order) if how == "failed" else solved(name, order)
+        self._report(report)
+        if how == "solved twice":
+            self._report(report)
+
+    def _report(self, event: EpisodeEnded) -> None:
+        if event.report.published and event.report.run_id in self.store:
+            self.store[event.report.run_id].add(event.report.rollout_id)
+        self.tell(event)
+
+    @rule(name=st.sampled_from(NODES))
+    def die(self, name: str) -> None:
+        node = self.nodes[name]
+        node.incarnation += 1
+        node.running.clear()
+        node.mail.clear()
+
+    @rule(name=st.sampled_from(NODES))
+    def lose(self, name: str) -> None:
+        """The scheduler believes a node dead which may be alive."""
+        self.tell(NodeLost(name))
+
+    @rule(name=st.sampled_from(NODES))
+    def drain(self, name: str) -> None:
+        self.nodes[name].draining = not self.nodes[name].draining
+
+    # What the scheduler's shell does
+
+    @precondition(lambda self: self.failures)
+    @rule()
+    def publish_failure(self) -> None:
+        command = self.failures.pop()
+        assert command.order.final
+        self._report(failed("", command.order, command.failure))
+
+    @rule(passed_s=st.floats(0.1, 20.0))
+    def tick(self, passed_s: float) -> None:
+        self.now += passed_s
+        self.tell(Tick())
+
+    @rule()
+    def restart(self) -> None:
+        """The scheduler's process dies and is built again from what the store holds."""
+        self.scheduler = Scheduler(hold_until=self.now + 3.0)
+        self.failures.clear()
+        for run_id, spec in self.specs.items():
+            if run_id in self.finished | self.cancelled:
+                continue
+            accepted: dict[str, list[int]] = {}
+            for rollout in self.store[run_id]:
+                group, _, index = rollout.rpartition("-")
+                accepted.setdefault(group, []).append(int(index))
+            self.tell(RunSubmitted(spec, accepted, paused=run_id in self.paused))
+
+    @invariant()
+    def no_slot_is_over_committed(self) -> None:
+        for node in getattr(self, "nodes", {}).values():
+            assert len(node.running) <= node.slots + len(node.mail)
+
+    def teardown(self) -> None:
+        """Left alone with nodes that work, everything that was asked for ends."""
+        if not hasattr(self, "nodes"):
+            return
+        for run_id in sorted(self.paused - self.finished - self.cancelled):
+            self.steer_resume(run_id)
+        rng = random.Random(0)
+        for _ in range(400):
+            if not self.scheduler.runs:
+                break
+            self.now += 1.0
+            self.tell(Tick())
+            while self.failures:
+                self.publish_failure()
+            for name, node in self.nodes.items():
+                node.draining = False
+                self.deliver(name, lose=False)
+                for rollout in [rollout for rollout in node.running if rng.random() < 0.5]:
+                    self._report(solved(name, node.running.pop(rollout)))
+                self.send_beat(name, None)
+        assert self.specs.keys() == self.finished | self.cancelled
+
+    def steer_resume(self, run_id: str) -> None:
+        self.paused.discard(run_id)
+        self.tell(RunResumed(run_id))
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestScheduler = SchedulerMachine.TestCase
+
+
+def test_a_thousand_nodes_work_off_what_they_are_given() -> None:
+    """Nodes fail, vanish and return; each place is accepted once and no slot is given twice."""
+    rng = random.Random(7)
+    scheduler = Scheduler()
+    names = [f"n{number:04d}" for number in range(1000)]
+    specs = {
+        run_id: run_spec(run_id, groups=800, group_size=4, tasks=tuple(task(f"t{i}") for i in range(20)))
+        for run_id in ("r", "s", "t")
+    }
+    running: dict[str, dict[str, EpisodeOrder]] = {name: {} for name in names}
+    accepted: Counter[str] = Counter()
+    finished: set[str] = set()
+    now = 0.0
+
+    def tell(event: Event) -> None:
+        for command in scheduler.handle(event, now):
+            match command:
+                case StartEpisode(node_id, order):
+                    assert len(running[node_id]) < 4
+                    running[node_id][order.rollout_id] = order
+                case StopEpisode(node_id, rollout_id):
+                    running[node_id].pop(rollout_id, None)
+                case PublishFailure(order, failure):
+                    accepted[order.rollout_id] += 1
+                    tell(failed("", order, failure))
+                case RunFinished(run_id):
+                    finished.add(run_id)
+
+    for spec in specs.values():
+        tell(RunSubmitted(spec))
+    for _ in range(60):
+        now += 1.0
+        tell(Tick())
+        for name in names:
+            if rng.random() < 0.002:
+                running[name].clear()
+                tell(NodeLost(name))
+            for rollout in [rollout for rollout in running[name] if rng.random() < 0.3]:
+                order = running[name].pop(rollout)
+                report = failed(name, order) if rng.random() < 0.05 else solved(name, order)
+                accepted[rollout] += report.report.published
+                tell(report)
+            tell(beat(name, slots=4, running={rollout: order.attempt for rollout, order in running[name].items()}))
+        if finished == specs.keys():
+            break
+    scheduler.validate(now)
+    assert finished == specs.keys()
+    assert len(accepted) == sum(spec.groups * spec.group_size for spec in specs.values())
+    assert set(accepted.values()) == {1}
