@@ -1,0 +1,128 @@
+"""Edits as pure functions, against a model that works on lists of lines with their line ends kept apart."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sandboxes.tools.editing import EditRefused, decode, encode, insert, line_end, lines_of, replace
+
+bodies = st.text(alphabet="ab é\t\udcff", max_size=4)
+"""Line bodies of few letters, so that parts recur; one is a byte that is not UTF-8."""
+
+
+@st.composite
+def texts(draw: st.DrawFn, ends: tuple[str, ...] = ("\n", "\r\n")) -> str:
+    """A file: perhaps a byte order mark, lines with either end, perhaps no end at the last."""
+    rows = draw(st.lists(st.tuples(bodies, st.sampled_from(ends)), max_size=8))
+    mark = "\ufeff" if draw(st.booleans()) else ""
+    return mark + "".join(body + end for body, end in rows) + draw(bodies)
+
+
+def rows_of(text: str) -> list[tuple[str, str]]:
+    """Each line with the end it has: the model's way to cut a text."""
+    cut = re.findall(r"([^\n]*?)(\r?\n|\Z)", text)
+    return [(str(body), str(end)) for body, end in cut if body or end]
+
+
+@given(st.binary(max_size=200))
+@example(b"\xef\xbb\xbfcaf\xe9\r\n\x00")
+def test_any_bytes_come_back_as_they_were(data: bytes) -> None:
+    assert encode(decode(data)) == data
+
+
+@given(texts())
+def test_lines_are_the_bodies_of_the_rows(text: str) -> None:
+    assert lines_of(text) == [body for body, _ in rows_of(text.removeprefix("\ufeff"))]
+
+
+@given(texts(ends=("\n",)), st.text("ab \n", min_size=1, max_size=4), st.text("abc \n\r", max_size=5))
+def test_with_plain_line_ends_it_is_the_replacement_of_strings(text: str, old: str, new: str) -> None:
+    places = [i for i in range(len(text)) if text.startswith(old, i)]
+    if len(places) == 1 and old != new:
+        edited = replace(text, old, new)
+        assert edited.text == text[: places[0]] + new + text[places[0] + len(old) :]
+        if new:
+            assert edited.first == text[: places[0]].count("\n") + 1
+    else:
+        with pytest.raises(EditRefused):
+            replace(text, old, new)
+
+
+@given(texts(), st.text("ab \n", min_size=1, max_size=4), st.text("abc\n", max_size=5))
+def test_with_mixed_line_ends_all_but_the_place_keeps_its_bytes(text: str, old: str, new: str) -> None:
+    flat = text.replace("\r\n", "\n")
+    places = [i for i in range(len(flat)) if flat.startswith(old, i)]
+    if len(places) != 1 or old == new:
+        return
+    edited = replace(text, old, new)
+    rest = flat[places[0] + len(old) :]
+    assert edited.text.replace("\r\n", "\n") == flat[: places[0]] + new + rest
+    head = next(i for i in range(len(text) + 1) if text[:i].replace("\r\n", "\n") == flat[: places[0]])
+    assert edited.text.startswith(text[:head].removesuffix("\r"))
+    tail = next(i for i in range(len(text) + 1) if text[len(text) - i :].replace("\r\n", "\n") == rest)
+    assert edited.text.endswith(text[len(text) - tail :])
+    written = edited.text[head : len(edited.text) - tail]
+    assert re.findall(r"\r?\n", written) == [line_end(text)] * new.count("\n")
+
+
+@given(texts(), st.integers(-1, 10), st.lists(bodies, min_size=1, max_size=3), st.booleans())
+def test_insert_puts_whole_lines_between_untouched_ones(text: str, at: int, added: list[str], ended: bool) -> None:
+    addition = "\n".join(added) + "\n" * ended
+    before = rows_of(text.removeprefix("\ufeff"))
+    if not 0 <= at <= len(before):
+        with pytest.raises(EditRefused):
+            insert(text, at, addition)
+        return
+    if not addition:
+        return
+    edited = insert(text, at, addition)
+    end = line_end(text)
+    bodies_added = addition.removesuffix("\n").split("\n") if addition != "\n" else [""]
+    after = rows_of(edited.text.removeprefix("\ufeff"))
+    assert edited.text.startswith("\ufeff") == text.startswith("\ufeff")
+    assert [body for body, _ in after] == [b for b, _ in before[:at]] + bodies_added + [b for b, _ in before[at:]]
+    kept = after[:at] + after[at + len(bodies_added) :]
+    assert [one for one, other in zip(kept, before, strict=True) if one != other] in ([], [(before[-1][0], end)])
+    assert (edited.first, edited.last) == (at + 1, at + len(bodies_added))
+    if before and at == len(before) and not before[-1][1]:
+        assert edited.text.endswith("\n") == addition.endswith("\n")
+    else:
+        assert edited.text.endswith("\n") == (not before or not before[at:] or bool(before[-1][1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "told"),
+    [
+        ("a = 1\nb = 2\n", "a = 1", "same"),
+        ("x\nx\nx\n", "x", "3 times, at lines 1, 2, 3"),
+        ("aaa", "aa", "2 times, at lines 1, 1"),
+        ("x\n" * 100, "x", "more than 20 times"),
+        (
+            "def area(w, h):\n    return w * h\n",
+            "def area(w, h):\n  return w * h\n",
+            "but for white space it is at line 1",
+        ),
+        (
+            "import os\n\n\ndef total(xs):\n    return sum(xs)\n",
+            "def total(ys):\n    return sum(ys)",
+            "     4\tdef total",
+        ),
+        ("a\nb\n", "     1\ta\n     2\tb", "line numbers"),
+        ("a\nb\n", "a\r\nb", "CR LF"),
+        ("a\nb\n", "zebra", "no line resembles"),
+        ("\ufeffcaf\udce9 one\n", "caf two one", "\\xe9"),
+    ],
+)
+def test_a_refusal_says_what_to_do(text: str, old: str, told: str) -> None:
+    with pytest.raises(EditRefused) as refusal:
+        replace(text, old, "a = 1")
+    assert told in str(refusal.value)
+    str(refusal.value).encode()
+
+
+def test_refusing_a_huge_file_costs_little_work() -> None:
+    text = "the same words over and over again in a line\n" * 150_000
+    with pytest.raises(EditRefused, match="does not occur"):
+        replace(text, "the same words over and over, again\n" * 50, "")

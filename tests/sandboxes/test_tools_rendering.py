@@ -1,0 +1,89 @@
+"""Bytes of a sandbox as text for a policy."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxes.sandbox import Capture
+from sandboxes.tools.glob import split_pattern
+from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x1b[1;31mred\x1b[0m plain", "red plain"),
+        (b"\x1b]0;title\x07a\x1b]8;;http://x\x1b\\link", "alink"),
+        (b"\x1b(B\x1b=ok\x1bM", "ok"),
+        (b"\x1b[", "␛["),
+        (b"a\r\nb\rc\r\r\nd", "a\nb\nc\n\nd"),
+        (b"nul\x00 bell\x07 back\x08 del\x7f", "nul␀ bell␇ back␈ del␡"),
+        (b"caf\xe9 \xc3\xa9 \xff\xfe", "caf\ufffd é \ufffd\ufffd"),
+        ("\x85\x9b31m".encode(), "\ufffd\ufffd31m"),
+        (b"\ttab\n", "\ttab\n"),
+    ],
+)
+def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
+    assert printed(data) == text
+
+
+@given(st.binary(max_size=300))
+def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
+    text = printed(data)
+    assert len(text) <= len(data)
+    assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
+    text.encode()
+
+
+@given(st.text(min_size=1), st.integers(0, 400), st.integers(0, 400))
+def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> None:
+    data = text.encode()
+    head = min(head, len(data))
+    tail = min(tail, len(data) - head)
+    if head + tail == len(data):
+        return
+    shown = captured(Capture(data[:head], data[len(data) - tail :], len(data) - head - tail), "/tmp/out")
+    assert "\ufffd" not in shown or "\ufffd" in printed(data)
+    assert f"{len(data) - head - tail:,} bytes elided; the full output is in /tmp/out" in shown
+
+
+def test_a_whole_capture_joins_its_halves_before_it_is_read() -> None:
+    assert captured(Capture(b"caf\xc3", b"\xa9"), None) == "café"
+
+
+@given(st.text(), st.integers(100, 300))
+def test_clipped_keeps_both_ends_within_the_limit(text: str, limit: int) -> None:
+    shown = clipped(text * 20, limit)
+    assert len(shown) <= limit
+    assert shown == text * 20 or (shown.startswith(text[:20]) and shown.endswith(text[-20:]))
+
+
+@given(st.lists(st.text(max_size=5)), st.integers(0, 40))
+def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
+    count = fitting(lines, limit)
+    assert sum(len(line) + 1 for line in lines[:count]) <= limit
+    assert count == len(lines) or sum(len(line) + 1 for line in lines[: count + 1]) > limit
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a b.py", "a b.py"), (b"caf\xe9", "caf\\xe9"), ("line\nbreak\x1b[1m", "line␊break␛[1m"), ("\udcff", "\\xff")],
+)
+def test_a_file_name_is_one_line(name: str | bytes, shown: str) -> None:
+    assert shown_name(name) == shown
+
+
+@pytest.mark.parametrize(
+    ("pattern", "directory", "rest"),
+    [
+        ("*.py", "", "*.py"),
+        ("src/**/*.py", "", "src/**/*.py"),
+        ("/srv/app/*.py", "/srv/app/", "/*.py"),
+        ("/srv/{a,b}/x", "/srv/", "/{a,b}/x"),
+        ("./src/*.py", "./src/", "/*.py"),
+        ("../x.py", "../", "/x.py"),
+        ("/*", "/", "/*"),
+    ],
+)
+def test_an_absolute_pattern_begins_at_its_directory(pattern: str, directory: str, rest: str) -> None:
+    assert split_pattern(pattern) == (directory, rest)
