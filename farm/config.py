@@ -1,7 +1,10 @@
 """The farm's configuration: one frozen value, read once, from ``farm.toml``, then ``FARM_*``, then flags."""
 
+import ast
 import difflib
 import os
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +12,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from sandboxes.builds import BuildSettings
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+_SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_CLIENT_VARIABLES = ("PATH", "HOME", "DOCKER_CONFIG")
+_PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
 
 
 class ConfigError(Exception):
@@ -138,3 +149,48 @@ def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
         if key not in Config.model_fields:
             near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.0)
             raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near[0]!r}")
+
+
+def read_build_settings(environ: Mapping[str, str] | None = None) -> BuildSettings:
+    """What image builds borrow of this machine: its trust, its package settings, its Docker clients.
+
+    Asks pip and apt, which takes about half a second.
+    """
+    environ = os.environ if environ is None else environ
+    bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
+    return BuildSettings(
+        clients=tuple(Path(directory, "docker") for directory in environ.get("PATH", os.defpath).split(os.pathsep)),
+        ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
+        pip_conf=_pip_conf(_answer(environ, sys.executable, "-m", "pip", "config", "list")),
+        apt_conf=_apt_conf(_answer(environ, "apt-config", "dump")),
+        proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
+        environment={name: environ[name] for name in _CLIENT_VARIABLES if name in environ},
+    )
+
+
+def _answer(environ: Mapping[str, str], *command: str) -> str:
+    """A program's output; nothing where it is missing or fails, for then there is nothing to borrow."""
+    try:
+        return subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _pip_conf(listing: str) -> str:
+    """``pip config list`` as a pip.conf, less what names files of this machine."""
+    lines: dict[str, str] = {}
+    for line in listing.splitlines():
+        name, _, literal = line.partition("=")
+        key = name.rpartition(".")[2]
+        if key not in _PIP_KEYS:
+            continue
+        words = [word for word in str(ast.literal_eval(literal)).split() if not word.startswith("file:")]
+        if words:
+            lines[key.removeprefix("default-")] = " ".join(words)
+    return "".join(["[global]\n", *(f"{key} = {value}\n" for key, value in sorted(lines.items()))]) if lines else ""
+
+
+def _apt_conf(dump: str) -> str:
+    return "".join(
+        f"{line}\n" for line in dump.splitlines() if line.startswith("Acquire::http") and "Proxy" in line.split(" ")[0]
+    )

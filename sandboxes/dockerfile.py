@@ -1,0 +1,90 @@
+"""Rewriting a Dockerfile for the build only: what each ``RUN`` is given, and nothing else touched."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_DIRECTIVE = re.compile(r"^\s*#\s*([A-Za-z]+)\s*=\s*(.+?)\s*$")
+_INSTRUCTION = re.compile(r"^(\s*)([A-Za-z]+)(?=\s|$)")
+_HEREDOC = re.compile(r"(?<!<)<<(-?)(['\"]?)([A-Za-z_][A-Za-z0-9_.]*)\2(?!<)")
+_TAKES_HEREDOC = frozenset({"RUN", "COPY", "ADD"})
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One logical instruction. ``first`` and ``last`` are indices of its physical lines, heredoc bodies included."""
+
+    name: str
+    first: int
+    last: int
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """The instructions of a Dockerfile in order; names in upper case. Comments and blank lines belong to none."""
+    lines = text.split("\n")
+    escape = _escape(lines)
+    index = 0
+    while index < len(lines):
+        match = _INSTRUCTION.match(lines[index])
+        if match is None:
+            index += 1
+            continue
+        name = match[2].upper()
+        last = _end_of_continuation(lines, index, escape)
+        if name in _TAKES_HEREDOC:
+            last = _end_of_heredocs(lines, index, last)
+        yield Instruction(name, index, last)
+        index = last + 1
+
+
+def grant(text: str, *, mounts: Sequence[str], arguments: Sequence[str]) -> str:
+    """Give every ``RUN`` the ``--mount=`` specs in ``mounts``, and declare ``arguments`` in every build stage.
+
+    Continuations, heredocs, the JSON form, flags already there and ``ONBUILD RUN`` keep their meaning. A Dockerfile
+    is returned as it was when there is nothing to grant.
+    """
+    if not mounts and not arguments:
+        return text
+    lines = text.split("\n")
+    flags = "".join(f" --mount={mount}" for mount in mounts)
+    declarations = "".join(f"\nARG {name}" for name in arguments)
+    for instruction in instructions(text):
+        if instruction.name == "RUN":
+            lines[instruction.first] = _INSTRUCTION.sub(rf"\g<0>{flags}", lines[instruction.first], count=1)
+        elif instruction.name == "FROM":
+            lines[instruction.last] += declarations
+    return "\n".join(lines)
+
+
+def _escape(lines: Sequence[str]) -> str:
+    """The escape character: directives stand at the very top, and the first other line ends them."""
+    for line in lines:
+        directive = _DIRECTIVE.match(line)
+        if directive is None:
+            break
+        if directive[1].lower() == "escape":
+            return directive[2]
+    return "\\"
+
+
+def _end_of_continuation(lines: Sequence[str], index: int, escape: str) -> int:
+    while lines[index].rstrip().endswith(escape) and index + 1 < len(lines):
+        index += 1
+        while _between(lines[index]) and index + 1 < len(lines):
+            index += 1
+    return index
+
+
+def _between(line: str) -> bool:
+    """Blank lines and comments inside a continuation are skipped by Docker, and do not end it."""
+    return not line.strip() or line.lstrip().startswith("#")
+
+
+def _end_of_heredocs(lines: Sequence[str], first: int, last: int) -> int:
+    head = " ".join(lines[first : last + 1])
+    for dash, _, word in _HEREDOC.findall(head):
+        for index in range(last + 1, len(lines)):
+            if (lines[index].lstrip("\t") if dash else lines[index]) == word:
+                last = index
+                break
+    return last
