@@ -1,0 +1,29 @@
+"""Many small calls to one sandbox at once, a bounded number in flight."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TypeVar
+
+IN_FLIGHT = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def each(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The results of ``call`` in the order of ``items``. The first failure cancels the rest and is raised as it is."""
+    todo = list(items)
+    results: dict[int, R] = {}
+    queue = iter(enumerate(todo))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(IN_FLIGHT, len(todo))):
+                group.create_task(_drain(queue, call, results))
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[index] for index in range(len(todo))]
+
+
+async def _drain(queue: Iterator[tuple[int, T]], call: Callable[[T], Awaitable[R]], results: dict[int, R]) -> None:
+    for index, item in queue:
+        results[index] = await call(item)

@@ -1,0 +1,135 @@
+"""Which paths of a change do not travel into the grading sandbox: those by which it could decide its own verdict."""
+
+import configparser
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pathspec import GitIgnoreSpec
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.task import Verifier
+from farm.grading.apply import parents
+from sandboxes.sandbox import FileKind
+
+DEFAULT_PATTERNS = (
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "*.pth",
+    "*.egg-info",
+    "*.dist-info",
+    "*.egg-link",
+    "pyvenv.cfg",
+)
+"""Protected in every task; a task lifts one of them with a pattern of its own (``!docs/conftest.py``)."""
+
+TEST_DIRECTORY = re.compile(r"tests?|.*[_-]tests?|tests?[_-].*", re.IGNORECASE)
+HARNESS_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py"})
+"""What a test run imports before the code under test, beside the standard library."""
+
+
+class Protection:
+    """Decides for one task and one pristine workspace.
+
+    Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
+    holds one; DEFAULT_PATTERNS and then the task's own, as one gitignore file; a new module at the top that would be
+    imported in place of the standard library's or the test runner's. A ``pyproject.toml``, ``setup.cfg`` or
+    ``tox.ini`` travels as long as what it tells pytest is what the pristine one tells it.
+    """
+
+    def __init__(self, verifier: Verifier, injected: Iterable[str], pristine: Mapping[str, FileKind]) -> None:
+        self._injected = frozenset(injected)
+        self._above = {parent for path in self._injected for parent in parents(path)}
+        self._test_directories = frozenset(filter(None, map(_test_directory, self._injected)))
+        self._patterns = GitIgnoreSpec.from_lines((*DEFAULT_PATTERNS, *verifier.protected))
+        self._pristine_tops = {_module(path) for path in pristine}
+
+    def covers(self, file: FileChange, old: bytes | None) -> bool:
+        """``old`` is the pristine content of the file, None where there is none."""
+        path = file.path
+        above = parents(path)
+        matchable = path.replace("\n", "?")
+        return (
+            path in self._injected
+            or path in self._above
+            or path in self._test_directories
+            or any(parent in self._injected or parent in self._test_directories for parent in above)
+            or bool(self._patterns.match_file(matchable))
+            or bool(self._patterns.match_file(f"{matchable}/"))
+            or self._shadows(path)
+            or _changes_pytest_settings(file, old)
+        )
+
+    def _shadows(self, path: str) -> bool:
+        module = _module(path)
+        reserved = module in sys.stdlib_module_names or module in HARNESS_MODULES or module.startswith("pytest_")
+        return reserved and module not in self._pristine_tops
+
+
+def split_change(
+    change: Change, protection: Protection, old: Callable[[str], bytes | None]
+) -> tuple[Change, tuple[str, ...]]:
+    """The part of a change that travels, and the paths that do not."""
+    kept: list[FileChange] = []
+    dropped: list[str] = []
+    for file in change.files:
+        if protection.covers(file, old(file.path)):
+            dropped.append(file.path)
+        else:
+            kept.append(file)
+    return Change(tuple(kept)), tuple(dropped)
+
+
+def _test_directory(path: str) -> str | None:
+    """The outermost directory above the path that is named as one for tests."""
+    return next((parent for parent in parents(path) if TEST_DIRECTORY.fullmatch(parent.rpartition("/")[2])), None)
+
+
+def _module(path: str) -> str:
+    """The name under which the workspace's top level would offer a path for import."""
+    return path.split("/", 1)[0].split(".", 1)[0]
+
+
+def _changes_pytest_settings(file: FileChange, old: bytes | None) -> bool:
+    read = _SETTINGS.get(file.path.rpartition("/")[2])
+    if read is None:
+        return False
+    if file.kind is ChangeKind.SYMLINK:
+        return True
+    new = file.content if file.kind is ChangeKind.WRITE else b""
+    try:
+        return read(new) != _settings_before(read, old)
+    except (ValueError, RecursionError, configparser.Error):
+        return True
+
+
+def _settings_before(read: Callable[[bytes], Any], old: bytes | None) -> Any:
+    try:
+        return read(old or b"")
+    except (ValueError, configparser.Error):
+        return None
+
+
+def _toml_settings(content: bytes) -> Any:
+    tool = tomllib.loads(content.decode()).get("tool")
+    return tool.get("pytest") if isinstance(tool, dict) else None
+
+
+def _ini_settings(content: bytes) -> Any:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.read_string(content.decode())
+    return {name: dict(parser.items(name)) for name in ("pytest", "tool:pytest") if parser.has_section(name)} or None
+
+
+_SETTINGS: Mapping[str, Callable[[bytes], Any]] = {
+    "pyproject.toml": _toml_settings,
+    "setup.cfg": _ini_settings,
+    "tox.ini": _ini_settings,
+}

@@ -1,0 +1,33 @@
+"""The reward file of a Harbor ``test.sh``, parsed to one finite number."""
+
+import json
+import math
+
+from farm.grading.errors import ReportError
+
+MAX_REWARD_BYTES = 64 * 1024
+
+
+def parse_reward(content: bytes, *, is_json: bool) -> float:
+    """``reward.txt`` holds a number; ``reward.json`` a number, or an object whose key ``reward`` is one.
+
+    Raises ReportError for anything else.
+    """
+    if len(content) > MAX_REWARD_BYTES:
+        raise ReportError(f"the reward file holds more than {MAX_REWARD_BYTES} bytes")
+    try:
+        text = content.decode()
+        value = json.loads(text) if is_json else float(text.strip())
+    except (ValueError, RecursionError):
+        raise ReportError("the reward file cannot be read as a number") from None
+    if isinstance(value, dict):
+        value = value.get("reward")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ReportError("the reward file holds no number")
+    try:
+        reward = float(value)
+    except OverflowError:
+        raise ReportError("the reward file's number is too large") from None
+    if not math.isfinite(reward):
+        raise ReportError(f"the reward file holds {reward}")
+    return reward

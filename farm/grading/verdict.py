@@ -1,0 +1,113 @@
+"""From what a grading sandbox showed to a reward; pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from farm.core.task import Verifier
+from farm.grading.canary import Canary
+from farm.grading.errors import ReportError, VerifierError
+from farm.grading.junit import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a change is worth.
+
+    ``reason`` is one line. ``components`` are raw numbers, among them ``resolved`` and the fractions ``fail_to_pass``
+    and ``pass_to_pass`` of expected ids seen passed. ``tampered``: the results contradict what is known of them.
+    ``protected_paths`` did not travel into the grading sandbox. ``patch`` shows the whole change as a git-format diff,
+    ``output`` the last of what the verifier printed.
+    """
+
+    reward: float
+    resolved: bool
+    reason: str
+    tampered: bool = False
+    components: Mapping[str, float] = field(default_factory=dict)
+    protected_paths: tuple[str, ...] = ()
+    patch: str = ""
+    output: str = ""
+    boot_s: float = 0.0
+    command_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one run of a pytest verifier gave. ``fault`` says why there are no ``outcomes``, where there are none."""
+
+    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    fault: str | None = None
+
+
+def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: bool) -> Verdict:
+    """Reward 1 if and only if each expected id was seen passed and the canary did as it must; else 0.
+
+    ``pristine`` says that nothing of the agent's was applied: what then keeps the verifier from giving a sound report
+    is its own fault and raises VerifierError.
+    """
+    passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
+    fault = evidence.fault or _contradiction(canary, evidence.outcomes, passed & _expected(verifier))
+    if fault is not None and pristine:
+        raise VerifierError(f"with nothing changed, {fault}")
+    tampered = fault is not None and evidence.fault is None
+    missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
+    resolved = fault is None and not missing
+    credited: Collection[str] = () if tampered else passed
+    return Verdict(
+        reward=1.0 if resolved else 0.0,
+        resolved=resolved,
+        reason=fault or _reason(missing, evidence.outcomes, len(_expected(verifier))),
+        tampered=tampered,
+        components=_components(verifier, credited) | {"resolved": float(resolved), "tampered": float(tampered)},
+    )
+
+
+def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdict:
+    """The verdict of a verifier that names its reward itself; ``reward`` is why there is none where there is none."""
+    if isinstance(reward, ReportError):
+        if pristine:
+            raise VerifierError(f"with nothing changed, {reward}")
+        return refusal(str(reward))
+    resolved = reward >= 1.0
+    return Verdict(reward, resolved, f"the verifier gave {reward:g}", components={"resolved": float(resolved)})
+
+
+def refusal(reason: str) -> Verdict:
+    """The verdict on a change that nothing was run for."""
+    return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})
+
+
+def _expected(verifier: Verifier) -> frozenset[str]:
+    return frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
+
+
+def _contradiction(canary: Canary, outcomes: Mapping[str, Outcome], credited: Collection[str]) -> str | None:
+    """How the results give themselves away. Where no expected test passed, a canary that never ran proves nothing."""
+    for test in canary.must_fail:
+        if outcomes.get(test) is Outcome.PASSED:
+            return "a canary test that must fail was reported passed"
+        if credited and outcomes.get(test) is not Outcome.FAILED:
+            return "a canary test that must fail was not reported failed"
+    for test in canary.must_pass:
+        if credited and outcomes.get(test) is not Outcome.PASSED:
+            return "a canary test that must pass was not reported passed"
+    return None
+
+
+def _reason(missing: list[str], outcomes: Mapping[str, Outcome], expected: int) -> str:
+    if not missing:
+        return f"all {expected} expected tests passed"
+    first = missing[0]
+    seen = outcomes.get(first)
+    return f"{len(missing)} of {expected} expected tests did not pass; the first is {first} ({seen or 'not reported'})"
+
+
+def _components(verifier: Verifier, passed: Collection[str]) -> dict[str, float]:
+    components: dict[str, float] = {}
+    for name, tests in (("fail_to_pass", verifier.fail_to_pass), ("pass_to_pass", verifier.pass_to_pass)):
+        count = sum(test in passed for test in tests)
+        components[name] = count / len(tests) if tests else 1.0
+        components[f"{name}_passed"] = float(count)
+        components[f"{name}_total"] = float(len(tests))
+    return components
