@@ -51,7 +51,7 @@ class Owner:
         path = _home(self.state_dir, self.name) / sandbox_id
         if (excess := len(os.fsencode(path / SOCKET_NAME)) - SOCKET_PATH_BYTES) > 0:
             raise RuntimeUnavailable(
-                f"state_dir {self.state_dir} is {excess} bytes too long for a Unix socket below it; choose a shorter one"
+                f"state_dir {self.state_dir} is {excess} bytes too long for the sockets below it; choose a shorter one"
             )
         return path
 

@@ -22,14 +22,15 @@ log = logging.getLogger(__name__)
 async def reap(engine: Engine, state_dir: Path) -> int:
     """Remove what dead owners left, on the whole machine; how many sandboxes that were.
 
-    Several reapers may run at once. What cannot be removed is logged and tried again by the next.
+    ``state_dir`` as ``Owner.state_dir`` has it. Several reapers may run at once. What cannot be removed is logged and
+    tried again by the next.
     """
-    left: dict[tuple[Path, str], list[str]] = defaultdict(list)
+    left: defaultdict[tuple[Path, str], list[str]] = defaultdict(list)
     for container in await engine.containers(LABEL_OWNER):
         home = Path(container.labels.get(LABEL_STATE_DIR, state_dir))
         left[home, container.labels[LABEL_OWNER]].append(container.id)
     for name in owner_names(state_dir):
-        left[state_dir.resolve(), name]  # an owner that left only a directory
+        left[state_dir, name]  # an owner that left only a directory
     return sum([await _bury(engine, home, name, containers) for (home, name), containers in left.items()])
 
 

@@ -1,0 +1,296 @@
+"""Sandboxes in memory: no isolation and no daemon, the same contract. For tests of what stands on sandboxes.
+
+Failures are values handed in: an error for the n-th boot, a number of calls after which the n-th sandbox is gone, or
+``FakeSandbox.die`` while a call is under way.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import posixpath
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sandboxes.errors import ImageError, SandboxError, SandboxGone
+from sandboxes.runtimes.container import check_spec
+from sandboxes.runtimes.fake_files import FakeFiles, Node
+from sandboxes.runtimes.fake_shell import FakeShell, Processes, Program, ShellExit, Streams
+from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
+from sandboxes.spec import SandboxSpec
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+T = TypeVar("T")
+
+
+class FakeRuntime:
+    """``images`` maps an image's name to its files. ``programs`` are further commands of every sandbox.
+
+    The n-th ``create`` raises the n-th of ``boot_errors`` (None: boots); the n-th sandbox that boots answers as many
+    calls as the n-th of ``lifetimes`` says (None: any number). Where a sequence ends nothing more goes wrong.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        images: Mapping[str, Mapping[str, bytes]],
+        *,
+        programs: Mapping[str, Program] | None = None,
+        boot_errors: Iterable[SandboxError | None] = (),
+        lifetimes: Iterable[int | None] = (),
+    ) -> None:
+        self._images = images
+        self._programs = programs or {}
+        self._boot_errors = iter(boot_errors)
+        self._lifetimes = iter(lifetimes)
+        self._numbers = itertools.count(1)
+        self.sandboxes: dict[str, FakeSandbox] = {}
+        """Those that live, by id."""
+
+    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        check_spec(spec)
+        files = self._images.get(spec.image)
+        if files is None:
+            raise ImageError(f"image {spec.image} is not on this machine; build or pull it first")
+        error = next(self._boot_errors, None)
+        if error is not None:
+            raise error
+        sandbox = FakeSandbox(
+            f"fake-{next(self._numbers)}", spec, files, self._programs, self, lifetime=next(self._lifetimes, None)
+        )
+        self.sandboxes[sandbox.id] = sandbox
+        return sandbox
+
+    @contextlib.asynccontextmanager
+    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.remove()
+
+    async def living(self) -> AsyncIterator[str]:
+        for sandbox_id in list(self.sandboxes):
+            yield sandbox_id
+
+    async def reap(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        for sandbox in list(self.sandboxes.values()):
+            await sandbox.remove()
+
+
+class FakeSandbox:
+    def __init__(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        files: Mapping[str, bytes],
+        programs: Mapping[str, Program],
+        runtime: FakeRuntime,
+        *,
+        lifetime: int | None,
+    ) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.image_digest = _digest(files)
+        self.workdir = spec.workdir or "/"
+        self.files = FakeFiles(files)
+        self.files.make_directory(self.workdir)
+        self._programs = programs
+        self._processes = Processes()
+        self._shells: dict[str, FakeShell] = {}
+        self._runtime = runtime
+        self._calls_left = lifetime
+        self._gone: asyncio.Future[SandboxGone] = asyncio.get_running_loop().create_future()
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float,
+        output_limit: int = MIB,
+        merge_stderr: bool = False,
+    ) -> ExecResult:
+        shell = self._shell(cwd=self._path(cwd or "."), env=env or {})
+        streams = _streams(stdin, merge_stderr)
+        work = shell.program(argv, streams)
+        return await self._call(self._timed(shell, work, streams, timeout_s, output_limit, session=False))
+
+    async def shell(
+        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+    ) -> ExecResult:
+        shell = self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
+        streams = _streams(b"", True)
+        work = shell.run(command, streams)
+        result = await self._call(self._timed(shell, work, streams, timeout_s, output_limit, session=True))
+        if result.shell_lost:
+            self._shells.pop(session, None)
+        return result
+
+    async def restart_shell(self, session: str = "main") -> None:
+        async def restart() -> None:
+            shell = self._shells.pop(session, None)
+            if shell:
+                await self._processes.kill(shell.tree)
+
+        await self._call(restart())
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
+        async def read() -> bytes:
+            return self.files.read(self._path(path))[offset : offset + limit]
+
+        return await self._call(read())
+
+    async def write_file(
+        self, path: str, content: bytes, *, executable: bool | None = None, parents: bool = False
+    ) -> None:
+        async def write() -> None:
+            self.files.write(self._path(path), content, executable=executable, parents=parents)
+
+        await self._call(write())
+
+    async def write_link(self, path: str, target: str) -> None:
+        async def link() -> None:
+            where = posixpath.normpath(self._path(path))
+            self.files.make_directory(posixpath.dirname(where))
+            self.files.put(where, Node(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
+
+        await self._call(link())
+
+    async def remove_path(self, path: str) -> None:
+        async def remove() -> None:
+            self.files.remove(self._path(path))
+
+        await self._call(remove())
+
+    async def stat(self, path: str) -> FileEntry:
+        async def stat() -> FileEntry:
+            found = self.files.stat(self._path(path))
+            return FileEntry(path, found.kind, found.mode, found.size, found.mtime_ns)
+
+        return await self._call(stat())
+
+    async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
+        async def walk() -> list[FileEntry]:
+            return list(self.files.walk(self._path(root), prune))
+
+        return await self._call(walk())
+
+    async def kill_all(self) -> None:
+        async def kill() -> None:
+            self._shells.clear()
+            await self._processes.kill()
+
+        await self._call(kill())
+
+    async def remove(self) -> None:
+        await self._end(SandboxGone(f"sandbox {self.id} was removed"))
+        self._runtime.sandboxes.pop(self.id, None)
+
+    async def die(self, *, out_of_memory: bool = False) -> None:
+        """As when the tool server is killed: calls under way and all later ones raise SandboxGone."""
+        reason = "it ran out of memory" if out_of_memory else "its first process ended"
+        await self._end(SandboxGone(f"sandbox {self.id} is gone: {reason}", out_of_memory=out_of_memory))
+
+    async def _end(self, why: SandboxGone) -> None:
+        if not self._gone.done():
+            self._gone.set_result(why)
+        await self._processes.kill()
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """One request: it ends with its result, or with the sandbox."""
+        if self._calls_left == 0:
+            await self.die()
+        if self._gone.done():
+            work.close()
+            raise self._gone.result()
+        if self._calls_left is not None:
+            self._calls_left -= 1
+        task = asyncio.ensure_future(work)
+        first: set[asyncio.Future[Any]] = {task, self._gone}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if self._gone.done():
+            raise self._gone.result()
+        return task.result()
+
+    async def _timed(
+        self,
+        shell: FakeShell,
+        work: Coroutine[Any, Any, int],
+        streams: Streams,
+        timeout_s: float,
+        output_limit: int,
+        *,
+        session: bool,
+    ) -> ExecResult:
+        started = time.monotonic()
+        status: int | None = None
+        timed_out = shell_lost = False
+        task = self._processes.start(shell.tree, shell.pid, work)
+        try:
+            async with asyncio.timeout(timeout_s):
+                status = await asyncio.shield(task)
+        except TimeoutError:
+            timed_out = shell_lost = True
+            await self._processes.kill(shell.tree)
+        except ShellExit as end:
+            status, shell_lost = end.status, True
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise
+            status, shell_lost = 128 + 9, True
+        return ExecResult(
+            exit_code=status,
+            stdout=_capture(streams.out, output_limit),
+            stderr=Capture(b"") if streams.err is streams.out else _capture(streams.err, output_limit),
+            timed_out=timed_out,
+            duration_s=time.monotonic() - started,
+            shell_lost=shell_lost and session,
+        )
+
+    def _shell(self, *, cwd: str, env: Mapping[str, str]) -> FakeShell:
+        shell = FakeShell(
+            self.files,
+            self._processes,
+            self._programs,
+            env={"PATH": PATH, **self.spec.env, **env},
+            cwd=cwd,
+            tree="",
+        )
+        shell.tree = str(shell.pid)
+        return shell
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self.workdir, path)
+
+
+def _streams(stdin: bytes, merged: bool) -> Streams:
+    out = bytearray()
+    return Streams(stdin, out, out if merged else bytearray())
+
+
+def _capture(output: bytearray, limit: int) -> Capture:
+    if len(output) <= limit:
+        return Capture(bytes(output))
+    head = limit // 2
+    return Capture(bytes(output[:head]), bytes(output[len(output) - (limit - head) :]), len(output) - limit)
+
+
+def _digest(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, content in sorted(files.items()):
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return f"sha256:{digest.hexdigest()}"
