@@ -1,16 +1,15 @@
 """Run commands in a shell that lives on."""
 
-import asyncio
 import re
 import shlex
 from typing import Annotated, ClassVar, Self
-from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandboxes.sandbox import ExecResult, Sandbox
 from sandboxes.tools.arguments import Command
 from sandboxes.tools.rendering import captured, printed
+from sandboxes.tools.serial import OneAtATime
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 _STATUS_CHARS = 1000
@@ -54,11 +53,10 @@ class Bash:
 
     def __init__(self, max_chars: int) -> None:
         self._output_limit = max_chars - _STATUS_CHARS
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._serial = OneAtATime()
 
     async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:
-        turn = self._turns.setdefault(sandbox.id, asyncio.Lock())
-        async with turn:
+        async with self._serial.of(sandbox):
             if args.restart:
                 await sandbox.restart_shell()
             if args.command is None:

@@ -15,6 +15,8 @@ from sandboxes.sandbox import MIB, FileKind, Sandbox
 from sandboxes.tools.arguments import Name
 from sandboxes.tools.editing import Edited, EditRefused, decode, encode, insert, lines_of, replace
 from sandboxes.tools.rendering import fitting, shown_line, shown_name
+from sandboxes.tools.ripgrep import files_named
+from sandboxes.tools.serial import OneAtATime
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 MOST_BYTES = 8 * MIB
@@ -73,11 +75,15 @@ class Edit:
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
+        self._serial = OneAtATime()
 
     async def run(self, sandbox: Sandbox, args: EditInput, *, timeout_s: float) -> ToolResult:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._do(sandbox, args, timeout_s)
+                if args.command == "view":
+                    return await self._view(sandbox, args, timeout_s)
+                async with self._serial.of(sandbox):
+                    return await self._write(sandbox, args)
         except EditRefused as refusal:
             return _refused(f"{shown_name(args.path)}: {refusal}")
         except PathError as fault:
@@ -87,19 +93,19 @@ class Edit:
         except TimeoutError:
             return ToolResult(f"error: timed out after {timeout_s:g} s", ToolErrorKind.TIMEOUT, timed_out=True)
 
-    async def _do(self, sandbox: Sandbox, args: EditInput, timeout_s: float) -> ToolResult:
+    async def _view(self, sandbox: Sandbox, args: EditInput, timeout_s: float) -> ToolResult:
+        try:
+            text = await _read(sandbox, args.path)
+        except PathError as fault:
+            if fault.errno != errno.EISDIR:
+                raise
+            return await self._list(sandbox, args, timeout_s)
+        return _shown(lines_of(text), args.view_range, self._max_chars)
+
+    async def _write(self, sandbox: Sandbox, args: EditInput) -> ToolResult:
         if args.command == "create":
             return await self._create(sandbox, args.path, args.file_text or "")
-        try:
-            data = await sandbox.read_file(args.path, limit=MOST_BYTES + 1)
-        except PathError as fault:
-            if fault.errno == errno.EISDIR and args.command == "view":
-                return await self._list(sandbox, args, timeout_s)
-            raise
-        _check_text(data)
-        text = decode(data)
-        if args.command == "view":
-            return _shown(lines_of(text), args.view_range, self._max_chars)
+        text = await _read(sandbox, args.path)
         if args.command == "insert":
             edited = insert(text, args.insert_line or 0, args.insert_text or "")
         else:
@@ -139,13 +145,15 @@ def _kind(kind: FileKind) -> str:
     return "a directory" if kind is FileKind.DIRECTORY else "no regular file (a device, FIFO or socket)"
 
 
-def _check_text(data: bytes) -> None:
+async def _read(sandbox: Sandbox, path: str) -> str:
+    data = await sandbox.read_file(path, limit=MOST_BYTES + 1)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise EditRefused("is UTF-16 text; convert it with bash (iconv) or edit it there")
     if b"\0" in data[:8192]:
         raise EditRefused("is a binary file; look at it with bash (file, xxd, od)")
     if len(data) > MOST_BYTES:
         raise EditRefused(f"has more than {MOST_BYTES // MIB} MiB; use bash (sed -n, head, tail) or grep")
+    return decode(data)
 
 
 def _numbered(lines: Sequence[str], first: int) -> list[str]:
@@ -218,10 +226,14 @@ async def _names(sandbox: Sandbox, directory: str, depth: int, timeout_s: float)
 
 
 async def _nearest(sandbox: Sandbox, path: str) -> str:
-    """A remedy for a name that is not there: like names beside it, or files of that name elsewhere."""
-    folder, base = posixpath.split(posixpath.normpath(posixpath.join(sandbox.workdir, path)))
-    beside = await _names(sandbox, folder, 1, _LISTING_S)
-    if beside is None:
-        return f"; its directory {shown_name(folder)} does not exist either"
-    near = difflib.get_close_matches(base, [name.rstrip("/") for name in beside], n=3, cutoff=0.5)
-    return f"; did you mean {', '.join(shown_name(posixpath.join(folder, name)) for name in near)}?" if near else ""
+    """A remedy for a name that is not there: like names where the path breaks off, or files of that name elsewhere."""
+    at, missing = posixpath.split(path.rstrip("/"))
+    beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, _LISTING_S)
+    while beside is None and at not in ("", "/"):
+        at, missing = posixpath.split(at)
+        beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, _LISTING_S)
+    near = difflib.get_close_matches(missing, [name.rstrip("/") for name in beside or ()], n=3, cutoff=0.6)
+    found = [shown_name(posixpath.join(at, name)) for name in near]
+    if not found:
+        found = await files_named(sandbox, posixpath.basename(path), timeout_s=_LISTING_S)
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""

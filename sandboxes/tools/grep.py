@@ -6,13 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools.arguments import Name
+from sandboxes.tools.rendering import printed, shown_name
 from sandboxes.tools.ripgrep import listed, search
 from sandboxes.tools.tool import ToolResult
 
 Context = Annotated[int, Field(ge=0, le=100)]
 _MODES = {
     "content": ("--no-heading", "--with-filename", "--max-columns=1000", "--max-columns-preview"),
-    "files_with_matches": ("--files-with-matches",),
+    "files_with_matches": ("--files-with-matches", "--null"),
     "count": ("--count", "--with-filename"),
 }
 
@@ -69,6 +70,8 @@ class Grep:
             globs=(args.glob,) if args.glob else (),
             cwd=sandbox.workdir,
             timeout_s=timeout_s,
+            separator=b"\0" if args.output_mode == "files_with_matches" else b"\n",
+            shown=shown_name if args.output_mode == "files_with_matches" else printed,
         )
         return listed(
             found,

@@ -49,7 +49,7 @@ def captured(capture: Capture, spill: str | None) -> str:
     head = codecs.getincrementaldecoder("utf-8")("replace").decode(capture.head)
     start = next((i for i, byte in enumerate(capture.tail[:3]) if byte & 0xC0 != 0x80), min(3, len(capture.tail)))
     tail = capture.tail[start:].decode("utf-8", "replace")
-    where = f"; the full output is in {shown_name(spill)}" if spill else ""
+    where = f"; the full output, 64 MiB at most, is in {shown_name(spill)}" if spill else ""
     return f"{_readable(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_readable(tail)}"
 
 

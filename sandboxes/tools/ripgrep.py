@@ -1,15 +1,19 @@
 """Ripgrep inside the sandbox: what ``grep`` and ``glob`` share."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from sandboxes.errors import PathError
 from sandboxes.sandbox import MIB, ExecResult, Sandbox
-from sandboxes.tools.rendering import fitting, printed
+from sandboxes.tools.rendering import fitting, printed, shown_name
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 PROGRAM = "/.farm/bin/rg"
 _ALWAYS = ("--no-config", "--color=never", "--sort=path", "--hidden")
 _OUTPUT_LIMIT = 2 * MIB
+_LONGEST_S = 60.0
+_MOST_COMPLAINTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,9 @@ async def search(
     separator: bytes = b"\n",
     shown: Callable[[bytes], str] = printed,
 ) -> Found:
-    """Run ripgrep over ``path``, hidden files included and ``.git`` not; the last glob that matches decides."""
+    """Run ripgrep over ``path``, hidden files included and ``.git`` not, for a minute at most."""
     argv = [PROGRAM, *_ALWAYS, *options, *(f"--glob={glob}" for glob in (*globs, "!.git")), "--", path]
-    outcome = await sandbox.exec(argv, cwd=cwd, timeout_s=timeout_s, output_limit=_OUTPUT_LIMIT)
+    outcome = await sandbox.exec(argv, cwd=cwd, timeout_s=min(timeout_s, _LONGEST_S), output_limit=_OUTPUT_LIMIT)
     records = outcome.stdout.head.split(separator)
     if outcome.stdout.whole:
         records = (outcome.stdout.head + outcome.stdout.tail).split(separator)
@@ -43,13 +47,33 @@ async def search(
     if last and outcome.stdout.whole and not outcome.timed_out:
         records.append(last)
     failed = outcome.exit_code not in (0, 1) and not outcome.timed_out
-    complaint = printed(outcome.stderr.head[:2000]).strip() or f"ripgrep ended with exit code {outcome.exit_code}"
+    complaints = printed(outcome.stderr.head[:4000]).strip().splitlines()[:_MOST_COMPLAINTS]
+    complaint = "\n".join(complaints) or f"ripgrep ended with exit code {outcome.exit_code}"
     return Found(
         lines=[shown(record.removeprefix(b"./")) for record in records],
         more=not outcome.stdout.whole,
         error=complaint if failed else "",
         outcome=outcome,
     )
+
+
+async def files_named(sandbox: Sandbox, name: str, *, timeout_s: float) -> list[str]:
+    """Paths from the working directory on of files with that base name; empty where there is nothing to say."""
+    literal = re.sub(r"([*?\[\]{}\\!])", r"[\1]", name)
+    try:
+        found = await search(
+            sandbox,
+            ("--files", "--null"),
+            ".",
+            globs=(f"/**/{literal}",),
+            cwd=sandbox.workdir,
+            timeout_s=timeout_s,
+            separator=b"\0",
+            shown=shown_name,
+        )
+    except PathError:
+        return []
+    return list(found.lines)
 
 
 def listed(found: Found, *, none: str, limit: int, max_chars: int, narrow: str) -> ToolResult:

@@ -20,7 +20,7 @@ MAX_CHARS = 30_000
 
 
 class Toolset:
-    """Calls may be made concurrently and for any number of sandboxes; those to one shell take their turns.
+    """Calls may be made concurrently and for any number of sandboxes; those to one shell, and edits, take their turns.
 
     No result has more than ``max_chars`` characters.
     """
@@ -60,7 +60,7 @@ class Toolset:
         ]
 
     async def call(self, sandbox: Sandbox, name: str, arguments: str, *, timeout_s: float) -> ToolResult:
-        """Run one call as the policy wrote it, in at most ``timeout_s``; ``duration_s`` is the whole of it.
+        """Run one call as the policy wrote it, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
 
         Whatever the policy did wrong comes back as a result. Raises SandboxGone and ProtocolError, which are no
         policy's doing.
