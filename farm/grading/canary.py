@@ -4,10 +4,14 @@ Whoever makes every test pass, drops what fails or rewrites how values are compa
 """
 
 import random
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-NOUNS = """
+NOUNS = tuple(
+    re.findall(
+        r"\w+",
+        """
     account address amount anchor archive balance batch border bracket branch budget buffer bundle calendar caption
     channel chapter cluster column comment counter cursor decimal default digest discount distance domain element
     entry factor field filter folder footer format fraction gradient header history indent index interval invoice
@@ -15,7 +19,9 @@ NOUNS = """
     outline padding paragraph parcel pattern period pointer prefix quantity quarter query range ratio record region
     result row sample section segment sequence series signal symbol table target ticket token total unit value
     vector version volume weight width window
-""".split()
+""",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ def _changes_pytest_settings(file: FileChange, old: bytes | None) -> bool:
         return True
     new = file.content if file.kind is ChangeKind.WRITE else b""
     try:
-        return read(new) != _settings_before(read, old)
+        return bool(read(new) != _settings_before(read, old))
     except (ValueError, RecursionError, configparser.Error):
         return True
 

@@ -19,7 +19,7 @@ from farm.grading.protect import Protection, split_change
 from farm.grading.reward_file import MAX_REWARD_BYTES, parse_reward
 from farm.grading.verdict import Evidence, Verdict, decide, decide_reward_file, refusal
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import PathError
+from sandboxes.errors import PathError, SandboxGone
 from sandboxes.sandbox import ExecResult, FileKind, Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 
@@ -50,9 +50,8 @@ async def grade(
 
     ``verify_s`` caps the task's own limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
-    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: among them SandboxGone where the
-    grading sandbox stopped answering, whoever brought that about. A command that the change's code made die, hang or
-    report nothing is judged 0.
+    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless the
+    sandbox ran out of memory. A command that the change's code made hang, die or report nothing is judged 0.
     """
     task = bundle.task
     _refuse_unfit(task.verifier, bundle)
@@ -135,8 +134,11 @@ class _Grading:
         except (ChangeRefused, PathError) as error:
             return self._refuse(weighed, error)
         files.insert(self._rng.randrange(len(files) + 1), canary.path)
-        result = await self._run(self._command(report, files), PYTEST_ENV)
-        evidence = await self._read_evidence(result, report, files)
+        try:
+            result = await self._run(self._command(report, files), PYTEST_ENV)
+            evidence = await self._read_evidence(result, report, files)
+        except SandboxGone as error:
+            return self._blame_memory(weighed, error)
         verdict = decide(verifier, canary, evidence, pristine=weighed.pristine)
         return _with_facts(verdict, weighed, result)
 
@@ -149,8 +151,12 @@ class _Grading:
         except (ChangeRefused, PathError) as error:
             return self._refuse(weighed, error)
         await self._put_harbor_tests()
-        result = await self._run(self._task.verifier.command or f"bash {HARBOR_TESTS}/test.sh", {})
-        verdict = decide_reward_file(await self._read_reward(result), pristine=weighed.pristine)
+        try:
+            result = await self._run(self._task.verifier.command or f"bash {HARBOR_TESTS}/test.sh", {})
+            reward = await self._read_reward(result)
+        except SandboxGone as error:
+            return self._blame_memory(weighed, error)
+        verdict = decide_reward_file(reward, pristine=weighed.pristine)
         return _with_facts(verdict, weighed, result)
 
     async def _read_old(self, change: Change, pristine: Baseline) -> dict[str, FileChange]:
@@ -256,6 +262,11 @@ class _Grading:
         if weighed.pristine:
             raise VerifierError(f"the tests cannot be put into the workspace: {error}") from error
         return _with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
+
+    def _blame_memory(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
+        if weighed.pristine or not error.out_of_memory:
+            raise error
+        return _with_facts(refusal("the tests ran out of memory"), weighed, None)
 
 
 def _is_real(file: FileChange, old: FileChange | None) -> bool:

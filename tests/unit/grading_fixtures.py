@@ -1,0 +1,117 @@
+"""Tasks and pretended verifiers that the grading tests share; a fake sandbox stands in for the real one."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from xml.sax.saxutils import quoteattr
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.task import GradingMode, ReportFormat, Task, Verifier
+from farm.tasks.bundle import BundleFile, TaskBundle
+from sandboxes.runtimes.fake_shell import FakeProcess
+
+IMAGE = "task:1"
+WORKSPACE = "/work/repo"
+
+
+def make_verifier(**changes: object) -> Verifier:
+    fields: dict[str, object] = {
+        "mode": GradingMode.PATCH,
+        "command": "pretend {report} {files}",
+        "report": ReportFormat.PYTEST,
+        "fail_to_pass": ("tests/test_a.py::test_new",),
+        "pass_to_pass": ("tests/test_a.py::test_old",),
+        "protected": (),
+        "timeout_s": 5.0,
+    }
+    return Verifier(**(fields | changes))  # type: ignore[arg-type]
+
+
+def make_bundle(verifier: Verifier | None = None, tests: Mapping[str, bytes] | None = None) -> TaskBundle:
+    task = Task(
+        id="demo",
+        digest="0" * 64,
+        instruction="Do it.",
+        image=IMAGE,
+        workspace=WORKSPACE,
+        verifier=verifier or make_verifier(),
+        agent_timeout_s=60,
+        build_timeout_s=60,
+        max_turns=10,
+        tools=(),
+        cpus=1,
+        memory_mib=256,
+        storage_mib=1024,
+    )
+    contents = {"tests/test_a.py": b"# the real tests\n"} if tests is None else tests
+    return TaskBundle(task, {}, {path: BundleFile(content) for path, content in contents.items()}, None, {})
+
+
+def image(files: Mapping[str, bytes]) -> dict[str, Mapping[str, bytes]]:
+    return {IMAGE: {f"{WORKSPACE}/{path}": content for path, content in files.items()}}
+
+
+def write(path: str, content: bytes = b"new\n", *, executable: bool = False) -> FileChange:
+    return FileChange(path, ChangeKind.WRITE, content, executable)
+
+
+def link(path: str, target: bytes) -> FileChange:
+    return FileChange(path, ChangeKind.SYMLINK, target)
+
+
+def delete(path: str) -> FileChange:
+    return FileChange(path, ChangeKind.DELETE)
+
+
+def change(*files: FileChange) -> Change:
+    return Change(tuple(sorted(files, key=lambda file: file.path)))
+
+
+async def busybox(process: FakeProcess) -> int:
+    """``readlink -n --``, the one word of it that grading speaks."""
+    assert list(process.argv[1:4]) == ["readlink", "-n", "--"]
+    process.streams.out += process.files.node(process.argv[4], follow_last=False).content
+    return 0
+
+
+def junit(*cases: str) -> bytes:
+    return f"<?xml version='1.0'?><testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>".encode()
+
+
+def case(classname: str, name: str, child: str = "") -> str:
+    return f"<testcase classname={quoteattr(classname)} name={quoteattr(name)}>{child}</testcase>"
+
+
+FAILURE = "<failure message='assert 1 == 2'>no</failure>"
+
+Judge = Callable[[FakeProcess, str], bool]
+
+
+def pretend_pytest(passes: Judge) -> Callable[[FakeProcess], Awaitable[int]]:
+    """A verifier ``pretend REPORT FILE…``: runs the canary truly, and asks ``passes`` about each other test."""
+
+    async def run(process: FakeProcess) -> int:
+        report, *files = process.argv[1:]
+        cases = []
+        for path in files:
+            module = path.removesuffix(".py").replace("/", ".")
+            source = process.files.read(process.path(path)).decode()
+            if "def test_" not in source:
+                cases += [
+                    case(module, name, "" if passes(process, name) else FAILURE) for name in ("test_new", "test_old")
+                ]
+                continue
+            scope: dict[str, Callable[[], None]] = {}
+            exec(source, scope)
+            for name in [name for name in scope if name.startswith("test_")]:
+                cases.append(case(module, name, "" if _holds(scope[name]) else FAILURE))
+        process.files.write(report, junit(*cases), parents=True)
+        return 1
+
+    return run
+
+
+def _holds(test: Callable[[], None]) -> bool:
+    try:
+        test()
+    except AssertionError:
+        return False
+    return True

@@ -1,0 +1,205 @@
+"""``grade`` from change to verdict, over the sandbox in memory and a pretended verifier."""
+
+import asyncio
+import random
+
+import pytest
+
+from farm.core.change import Change
+from farm.core.task import GradingMode, ReportFormat
+from farm.grading import VerifierError, grade
+from farm.tasks.bundle import TaskBundle
+from sandboxes.errors import SandboxGone
+from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.runtimes.fake_shell import FakeProcess, Program
+from tests.unit.grading_fixtures import (
+    WORKSPACE,
+    busybox,
+    change,
+    image,
+    junit,
+    link,
+    make_bundle,
+    make_verifier,
+    pretend_pytest,
+    write,
+)
+
+PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n", "conftest.py": b""}
+FIX = write("src/a.py", b"fixed\n")
+
+
+def passes(process: FakeProcess, name: str) -> bool:
+    return name == "test_old" or process.files.read(f"{WORKSPACE}/src/a.py") == b"fixed\n"
+
+
+def runtime(verifier: Program | None = None, *, lifetime: int | None = None) -> FakeRuntime:
+    programs = {"busybox": busybox, "pretend": verifier or pretend_pytest(passes)}
+    return FakeRuntime(image(PRISTINE), programs=programs, lifetimes=[lifetime])
+
+
+async def judge(made: Change, farm: FakeRuntime | None = None, bundle: TaskBundle | None = None) -> tuple[float, str]:
+    farm = farm or runtime()
+    verdict = await grade(bundle or make_bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    assert not farm.sandboxes
+    return verdict.reward, verdict.reason
+
+
+async def test_gold_is_rewarded_and_nothing_is_not() -> None:
+    assert await judge(change(FIX)) == (1.0, "all 2 expected tests passed")
+    reward, reason = await judge(change())
+    assert reward == 0.0
+    assert reason.endswith("tests/test_a.py::test_new (failed)")
+
+
+async def test_the_verdict_tells_what_the_change_was() -> None:
+    made = change(FIX, write("tests/test_a.py", b"def test_new(): pass\n"), write("conftest.py", b""))
+    verdict = await grade(make_bundle(), made, runtime(), verify_s=None, rng=random.Random(1))
+    assert verdict.reward == 1.0
+    assert verdict.protected_paths == ("tests/test_a.py",)
+    assert verdict.components["protected_paths_touched"] == 1
+    assert verdict.components["changed_files"] == 2
+    assert "-bug\n+fixed\n" in verdict.patch
+    assert "conftest" not in verdict.patch
+
+
+@pytest.mark.parametrize(
+    "in_the_way", [write("tests/test_a.py/x"), link("tests", b"/etc"), link("tests/test_a.py", b"x")]
+)
+async def test_nothing_stands_in_the_way_of_a_test(in_the_way: object) -> None:
+    assert isinstance(in_the_way, type(FIX))
+    assert await judge(change(FIX, in_the_way)) == (1.0, "all 2 expected tests passed")
+
+
+async def test_a_change_that_does_not_apply_is_worth_nothing() -> None:
+    reward, reason = await judge(change(write("src/a.py/b"), link("lib", b"/"), write("lib/x")))
+    assert reward == 0.0
+    assert reason.startswith("the change does not apply: ")
+
+
+async def hang(_: FakeProcess) -> int:
+    await asyncio.Event().wait()
+    return 0
+
+
+async def silent(_: FakeProcess) -> int:
+    return 0
+
+
+async def garbled(process: FakeProcess) -> int:
+    process.files.write(process.argv[1], b"<!DOCTYPE x>", parents=True)
+    return 0
+
+
+async def all_pass(process: FakeProcess) -> int:
+    honest = pretend_pytest(lambda *_: True)
+    await honest(process)
+    content = process.files.read(process.argv[1])
+    process.files.write(
+        process.argv[1], content.replace(b"<failure", b"<system-out").replace(b"</failure", b"</system-out")
+    )
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("verifier", "reason"),
+    [
+        (hang, "the test command did not end within 0.05 s"),
+        (silent, "the test command wrote no report (exit code 0)"),
+        (garbled, "the report declares a document type"),
+        (all_pass, "a canary test that must fail was reported passed"),
+    ],
+)
+async def test_a_verifier_without_a_sound_report(verifier: Program, reason: str) -> None:
+    bundle = make_bundle(make_verifier(timeout_s=0.05))
+    assert await judge(change(FIX), runtime(verifier), bundle) == (0.0, reason)
+    with pytest.raises(VerifierError, match="with nothing changed"):
+        await judge(change(), runtime(verifier), bundle)
+    with pytest.raises(VerifierError, match="with nothing changed"):
+        await judge(change(write("conftest.py", b"evil")), runtime(verifier), bundle)
+
+
+async def test_a_dead_sandbox_is_no_reward() -> None:
+    with pytest.raises(SandboxGone):
+        await judge(change(FIX), runtime(lifetime=3))
+
+
+@pytest.mark.parametrize("made", [change(FIX), change()])
+async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
+    farm = runtime()
+
+    async def eat(_: FakeProcess) -> int:
+        (sandbox,) = farm.sandboxes.values()
+        await sandbox.die(out_of_memory=True)
+        return 137
+
+    farm = runtime(eat)
+    if made.empty:
+        with pytest.raises(SandboxGone):
+            await judge(made, farm)
+    else:
+        assert await judge(made, farm) == (0.0, "the tests ran out of memory")
+
+
+@pytest.mark.parametrize(
+    ("verifier", "remedy"),
+    [
+        (make_verifier(mode=GradingMode.SHARED), 'set grading = "patch"'),
+        (make_verifier(mode=GradingMode.SNAPSHOT), 'set grading = "patch"'),
+        (make_verifier(command="pytest {files}"), "lacks {report}"),
+        (make_verifier(command="pytest --junitxml={report}"), "lacks {files}"),
+        (make_verifier(fail_to_pass=(), pass_to_pass=()), "name some in fail_to_pass"),
+        (make_verifier(report=ReportFormat.REWARD_FILE), "tests/test.sh"),
+    ],
+)
+async def test_an_unfit_verifier_is_refused_before_anything_boots(verifier: object, remedy: str) -> None:
+    farm = FakeRuntime({})
+    with pytest.raises(VerifierError, match=remedy):
+        await grade(make_bundle(verifier), change(FIX), farm, verify_s=None, rng=random.Random(1))  # type: ignore[arg-type]
+
+
+async def test_the_report_and_the_canary_are_at_another_place_each_time() -> None:
+    seen: list[tuple[str, ...]] = []
+
+    async def spy(process: FakeProcess) -> int:
+        seen.append(tuple(process.argv[1:]))
+        return await pretend_pytest(passes)(process)
+
+    for seed in range(2):
+        await grade(make_bundle(), change(FIX), runtime(spy), verify_s=None, rng=random.Random(seed))
+    assert seen[0][0] != seen[1][0]
+    assert set(seen[0][1:]) & set(seen[1][1:]) == {"tests/test_a.py"}
+
+
+def harbor(reward: bytes | None) -> tuple[TaskBundle, FakeRuntime]:
+    async def score(process: FakeProcess) -> int:
+        if reward is not None:
+            process.files.write("/logs/verifier/reward.txt", reward)
+        return 0
+
+    verifier = make_verifier(report=ReportFormat.REWARD_FILE, command="score")
+    files = {**image(PRISTINE)["task:1"], "/logs/verifier/reward.txt": b"1\n", "/tests/stale": b""}
+    return make_bundle(verifier, {"test.sh": b"#!/bin/sh\n"}), FakeRuntime({"task:1": files}, programs={"score": score})
+
+
+async def test_a_reward_file_is_read_where_the_fresh_sandbox_made_it() -> None:
+    bundle, farm = harbor(b"0.5\n")
+    assert await judge(change(FIX), farm, bundle) == (0.5, "the verifier gave 0.5")
+
+
+@pytest.mark.parametrize("reward", [None, b"nan"])
+async def test_a_reward_file_that_was_there_before_counts_for_nothing(reward: bytes | None) -> None:
+    bundle, farm = harbor(reward)
+    assert (await judge(change(FIX), farm, bundle))[0] == 0.0
+    bundle, farm = harbor(reward)
+    with pytest.raises(VerifierError):
+        await judge(change(), farm, bundle)
+
+
+async def test_an_empty_junit_report_is_no_success() -> None:
+    async def empty(process: FakeProcess) -> int:
+        process.files.write(process.argv[1], junit(), parents=True)
+        return 0
+
+    reward, reason = await judge(change(FIX), runtime(empty))
+    assert (reward, "not reported" in reason) == (0.0, True)

@@ -1,0 +1,114 @@
+"""Reports and reward files are read as hostile input."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.grading import ReportError, junit
+from farm.grading.junit import Outcome, parse_junit
+from farm.grading.reward_file import MAX_REWARD_BYTES, parse_reward
+from tests.unit.grading_fixtures import FAILURE, case
+from tests.unit.grading_fixtures import junit as report
+
+FILES = ("tests/test_a.py", "test_top.py")
+
+
+def test_node_ids_come_from_class_names() -> None:
+    outcomes = parse_junit(
+        report(
+            case("tests.test_a", "test_f"),
+            case("tests.test_a.TestB.TestC", "test_g[x.y-1]"),
+            case("test_top", "test_h", "<skipped type='pytest.xfail'/>"),
+            case("tests.test_a", "test_e", "<error/>"),
+            case("tests.test_other", "test_f"),
+            case("", "tests.test_a"),
+        ),
+        FILES,
+    )
+    assert outcomes == {
+        "tests/test_a.py::test_f": Outcome.PASSED,
+        "tests/test_a.py::TestB::TestC::test_g[x.y-1]": Outcome.PASSED,
+        "test_top.py::test_h": Outcome.SKIPPED,
+        "tests/test_a.py::test_e": Outcome.ERROR,
+    }
+
+
+@pytest.mark.parametrize("children", [("", FAILURE), (FAILURE, ""), ("", "<skipped/>")])
+def test_a_test_seen_twice_is_as_bad_as_its_worse_half(children: tuple[str, str]) -> None:
+    outcomes = parse_junit(report(*(case("test_top", "test", child) for child in children)), FILES)
+    assert outcomes["test_top.py::test"] is not Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no xml",
+        b"<testsuites>",
+        b"<other/>",
+        b"<testsuite>\0</testsuite>",
+        b"<?xml version='1.0' encoding='klingon'?><testsuite/>",
+        b"<!DOCTYPE a><testsuite/>",
+        b"<!DOCTYPE a [<!ENTITY x 'y'><!ENTITY z '&x;&x;'>]><testsuite>&z;</testsuite>",
+        b"<!DOCTYPE a [<!ENTITY x SYSTEM 'file:///etc/passwd'>]><testsuite>&x;</testsuite>",
+        b"<testsuite>" * 40,
+        b"<testsuite><testcase classname='a' classname='b'/></testsuite>",
+    ],
+)
+def test_what_is_no_plain_report_is_refused(content: bytes) -> None:
+    with pytest.raises(ReportError):
+        parse_junit(content, FILES)
+
+
+def test_a_report_has_a_bound() -> None:
+    with pytest.raises(ReportError, match="bytes"):
+        parse_junit(bytes(junit.MAX_REPORT_BYTES + 1), FILES)
+    with pytest.raises(ReportError, match="tests"):
+        parse_junit(b"<testsuite>" + b"<testcase/>" * (junit.MAX_TESTS + 1), FILES)
+
+
+@given(st.binary())
+def test_no_bytes_raise_anything_else(content: bytes) -> None:
+    for data in (content, b"<testsuite>" + content + b"</testsuite>"):
+        try:
+            parse_junit(data, FILES)
+        except ReportError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("content", "is_json", "reward"),
+    [
+        (b"1", False, 1.0),
+        (b" 0.25\n", False, 0.25),
+        (b'{"reward": 0.5, "note": "x"}', True, 0.5),
+        (b"1", True, 1.0),
+    ],
+)
+def test_a_reward_file_holds_a_number(content: bytes, is_json: bool, reward: float) -> None:
+    assert parse_reward(content, is_json=is_json) == reward
+
+
+@pytest.mark.parametrize(
+    ("content", "is_json"),
+    [
+        (b"", False),
+        (b"nan", False),
+        (b"inf", False),
+        (b"1e999", False),
+        (b"one", False),
+        (b"\xff", False),
+        (b"NaN", True),
+        (b"Infinity", True),
+        (b"1" + b"0" * 400, True),
+        (b'{"reward": "1"}', True),
+        (b'{"reward": true}', True),
+        (b"{}", True),
+        (b"[1]", True),
+        (b"[" * 60_000, True),
+        (b"1" * (MAX_REWARD_BYTES + 1), False),
+    ],
+)
+def test_any_other_reward_file_is_refused(content: bytes, is_json: bool) -> None:
+    with pytest.raises(ReportError):
+        parse_reward(content, is_json=is_json)

@@ -1,0 +1,187 @@
+"""What decides: what travels, what the canary says, which tests were seen passed."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.change import FileChange
+from farm.grading import VerifierError
+from farm.grading.canary import Canary, make_canary
+from farm.grading.junit import Outcome
+from farm.grading.protect import Protection
+from farm.grading.verdict import Evidence, decide
+from sandboxes.sandbox import FileKind
+from tests.unit.grading_fixtures import delete, link, make_verifier, write
+
+NEW, OLD = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
+CANARY = Canary("tests/test_c.py", b"", ("c::no",), ("c::yes",))
+HONEST = {"c::no": Outcome.FAILED, "c::yes": Outcome.PASSED}
+PRISTINE = {"src/lib/a.py": FileKind.FILE, "tests/test_a.py": FileKind.FILE, "token.py": FileKind.FILE}
+
+
+def covers(file: FileChange, old: bytes | None = None, *, protected: tuple[str, ...] = ()) -> bool:
+    protection = Protection(make_verifier(protected=protected), ["tests/test_a.py", "src/lib/test_b.py"], PRISTINE)
+    return protection.covers(file, old)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests/test_a.py",
+        "tests",
+        "tests/helpers.py",
+        "tests/data/x.json",
+        "tests/test_a.py/below",
+        "src",
+        "src/lib/test_b.py",
+        "conftest.py",
+        "src/deep/conftest.py",
+        "conftest.py/x",
+        "pytest.ini",
+        "sitecustomize.py",
+        "src/x.pth",
+        "src/lib.egg-info/entry_points.txt",
+        "lib-1.0.dist-info/METADATA",
+        "pytest.py",
+        "_pytest/__init__.py",
+        "json.py",
+        "unittest/__init__.py",
+        "re.cpython-311-x86_64-linux-gnu.so",
+        "pytest_farm.py",
+        "odd\nname/conftest.py",
+    ],
+)
+def test_protected_paths(path: str) -> None:
+    assert covers(write(path))
+    assert covers(delete(path))
+    assert covers(link(path, b"x"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["src/lib/a.py", "src/lib/new.py", "src/lib/json.py", "token.py", "latest/x.py", "docs/contests.md", "setup.py"],
+)
+def test_the_code_itself_travels(path: str) -> None:
+    assert not covers(write(path))
+
+
+def test_a_task_adds_and_lifts_patterns() -> None:
+    assert covers(write("src/lib/gold.py"), protected=("src/lib/g*.py",))
+    assert not covers(write("docs/conftest.py"), protected=("!docs/conftest.py",))
+    assert covers(write("tests/test_a.py"), protected=("!tests/test_a.py",))
+
+
+SETTINGS = b'[project]\nname = "a"\n[tool.pytest.ini_options]\naddopts = "-q"\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "covered"),
+    [
+        (write("pyproject.toml", SETTINGS.replace(b'"a"', b'"b"')), SETTINGS, False),
+        (write("pyproject.toml", SETTINGS.replace(b"-q", b"-p evil")), SETTINGS, True),
+        (write("pyproject.toml", b"not toml ["), SETTINGS, True),
+        (write("pyproject.toml", b"\xff"), SETTINGS, True),
+        (delete("pyproject.toml"), SETTINGS, True),
+        (link("pyproject.toml", b"evil.toml"), SETTINGS, True),
+        (write("pyproject.toml", b"[project]\nname = 'a'\n"), None, False),
+        (write("sub/pyproject.toml", SETTINGS), None, True),
+        (write("setup.cfg", b"[metadata]\nversion = 2\n"), b"[metadata]\nversion = 1\n", False),
+        (write("setup.cfg", b"[tool:pytest]\naddopts = -p evil\n"), b"", True),
+        (write("tox.ini", b"[pytest]\naddopts = -p evil\n[tox]\n"), b"[tox]\n", True),
+        (delete("tox.ini"), b"[tox]\n", False),
+        (write("setup.cfg", b"no section\n"), b"", True),
+    ],
+)
+def test_settings_travel_while_pytest_hears_the_same(file: FileChange, old: bytes | None, covered: bool) -> None:
+    assert covers(file, old) is covered
+
+
+def test_everything_passed_is_the_only_way_to_a_reward() -> None:
+    verdict = decide(
+        make_verifier(), CANARY, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
+    )
+    assert (verdict.reward, verdict.resolved, verdict.tampered) == (1.0, True, False)
+    assert verdict.components["fail_to_pass"] == verdict.components["pass_to_pass"] == 1.0
+
+
+@given(
+    new=st.none() | st.sampled_from(Outcome),
+    old=st.none() | st.sampled_from(Outcome),
+    no=st.none() | st.sampled_from(Outcome),
+    yes=st.none() | st.sampled_from(Outcome),
+)
+def test_any_other_evidence_is_worth_nothing(
+    new: Outcome | None, old: Outcome | None, no: Outcome | None, yes: Outcome | None
+) -> None:
+    named = {NEW: new, OLD: old, "c::no": no, "c::yes": yes}
+    outcomes = {test: outcome for test, outcome in named.items() if outcome is not None}
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    sound = (new, old, no, yes) == (Outcome.PASSED, Outcome.PASSED, Outcome.FAILED, Outcome.PASSED)
+    assert verdict.resolved is sound
+    assert verdict.reward == float(sound)
+    assert not (verdict.resolved and verdict.tampered)
+    assert "\n" not in verdict.reason
+
+
+def test_fractions_count_what_passed() -> None:
+    outcomes = {NEW: Outcome.FAILED, OLD: Outcome.PASSED} | HONEST
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    assert verdict.components == {
+        "resolved": 0.0,
+        "tampered": 0.0,
+        "fail_to_pass": 0.0,
+        "fail_to_pass_passed": 0.0,
+        "fail_to_pass_total": 1.0,
+        "pass_to_pass": 1.0,
+        "pass_to_pass_passed": 1.0,
+        "pass_to_pass_total": 1.0,
+    }
+    assert verdict.reason == f"1 of 2 expected tests did not pass; the first is {NEW} (failed)"
+
+
+def test_broken_code_is_no_tampering() -> None:
+    verdict = decide(make_verifier(), CANARY, Evidence({}), pristine=False)
+    assert (verdict.reward, verdict.tampered) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    "outcomes", [{"c::no": Outcome.PASSED}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}]
+)
+def test_a_false_canary_is_tampering(outcomes: dict[str, Outcome]) -> None:
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
+    with pytest.raises(VerifierError, match="with nothing changed"):
+        decide(make_verifier(), CANARY, Evidence(outcomes), pristine=True)
+
+
+def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
+    verdict = decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=False)
+    assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
+    with pytest.raises(VerifierError):
+        decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=True)
+
+
+@given(st.integers())
+def test_a_canary_holds_what_it_promises(seed: int) -> None:
+    canary = make_canary(["tests/test_a.py", "test_b.py"], (), random.Random(seed))
+    scope: dict[str, object] = {}
+    exec(canary.content, scope)
+    for test in (*canary.must_fail, *canary.must_pass):
+        path, name = test.split("::")
+        assert path == canary.path
+        run = scope[name]
+        assert callable(run)
+        if test in canary.must_pass:
+            run()
+        else:
+            with pytest.raises(AssertionError):
+                run()
+    assert canary.must_fail
+    assert canary.must_pass
+
+
+def test_a_canary_takes_no_path_that_is_taken() -> None:
+    first = make_canary(["tests/test_a.py"], (), random.Random(1))
+    assert make_canary(["tests/test_a.py"], {first.path}, random.Random(1)).path != first.path
