@@ -30,6 +30,7 @@ class StopReason(StrEnum):
     CONTEXT_LENGTH = "context_length"
     AGENT_TIMEOUT = "agent_timeout"
     PARSE_ERROR = "parse_error"
+    OUT_OF_MEMORY = "out_of_memory"
     CANCELLED = "cancelled"
     ERROR = "error"
 

@@ -1,0 +1,25 @@
+"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy."""
+
+from farm.rollout.baselines import Baselines
+from farm.rollout.episode import run_episode
+from farm.rollout.events import EpisodeEvent, EventKind
+from farm.rollout.failures import classify
+from farm.rollout.policy import Message, Policy, PolicyError, Reply, Sampled, ToolCall
+from farm.rollout.record import aborted, failed, report
+
+__all__ = [
+    "Baselines",
+    "EpisodeEvent",
+    "EventKind",
+    "Message",
+    "Policy",
+    "PolicyError",
+    "Reply",
+    "Sampled",
+    "ToolCall",
+    "aborted",
+    "classify",
+    "failed",
+    "report",
+    "run_episode",
+]

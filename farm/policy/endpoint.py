@@ -1,0 +1,123 @@
+"""One OpenAI-compatible endpoint, shared by all who ask it: its connections, and what it was found to accept."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from farm.rollout.policy import PolicyError
+
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_REFUSED_FIELDS = (400, 422)
+
+_DIALECTS: tuple[Mapping[str, Any], ...] = (
+    {"logprobs": True, "return_token_ids": True, "return_weight_versions": True, "return_meta_info": True},
+    {"logprobs": True, "return_token_ids": True},
+    {"logprobs": True},
+    {},
+)
+"""What may be asked for besides the reply, most telling first; vLLM and SGLang take the first, others less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Endpoint:
+    """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``.
+
+    ``request_timeout_s`` bounds the wait for one reply; nothing of the environment (proxies, keys) is consulted.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None, request_timeout_s: float = 1800.0) -> None:
+        self.url = url.rstrip("/").removesuffix("/chat/completions")
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+            verify=self.url.startswith("https:"),  # without TLS, loading the certificates is 30 ms for nothing
+        )
+        self._dialect = 0
+        self._settled = False
+        self._model = ""
+        self._asking_model = asyncio.Lock()
+
+    async def chat(self, body: Mapping[str, Any]) -> Answer:
+        """One chat completion, asked with as much as the endpoint takes. Raises httpx.HTTPError.
+
+        The first requests find out what that is: while nothing has been accepted, a refusal of the fields steps down.
+        """
+        level = self._dialect
+        while True:
+            answer = await self._post("/chat/completions", {**body, **_DIALECTS[level]})
+            if answer.status == httpx.codes.OK:
+                if not self._settled:
+                    self._dialect, self._settled = level, True
+                return answer
+            if self._settled or answer.status not in _REFUSED_FIELDS or level + 1 == len(_DIALECTS):
+                return answer
+            level += 1
+
+    async def model(self) -> str:
+        """The name of the one model that is served, asked once. Raises PolicyError or httpx.HTTPError."""
+        async with self._asking_model:
+            if not self._model:
+                response = await self._client.get(f"{self.url}/models")
+                self._model = _first_model(response, self.url)
+        return self._model
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
+        async with self._client.stream("POST", self.url + path, json=body) as response:
+            parts, size = [], 0
+            async for part in response.aiter_bytes():
+                size += len(part)
+                if size > MAX_ANSWER_BYTES:
+                    raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+                parts.append(part)
+            return Answer(response.status_code, response.headers, b"".join(parts))
+
+
+class Endpoints:
+    """A node's endpoints by address. ``api_key`` goes to every one of them."""
+
+    def __init__(self, *, api_key: str | None = None, request_timeout_s: float = 1800.0) -> None:
+        self._api_key = api_key
+        self._request_timeout_s = request_timeout_s
+        self._known: dict[str, Endpoint] = {}
+
+    def at(self, url: str) -> Endpoint:
+        """The endpoint at ``url``, one for all who ask. Raises PolicyError for what is no http address."""
+        if url not in self._known:
+            try:
+                parsed = httpx.URL(url)
+            except httpx.InvalidURL as error:
+                raise PolicyError(f"{url} is no address of an endpoint: {error}", retryable=False) from None
+            if parsed.scheme not in ("http", "https") or not parsed.host:
+                raise PolicyError(f"{url!r} is no address of an endpoint; write http://HOST:PORT/v1", retryable=False)
+            self._known[url] = Endpoint(url, api_key=self._api_key, request_timeout_s=self._request_timeout_s)
+        return self._known[url]
+
+    async def close(self) -> None:
+        for endpoint in self._known.values():
+            await endpoint.close()
+        self._known.clear()
+
+
+def _first_model(response: httpx.Response, url: str) -> str:
+    try:
+        name = response.raise_for_status().json()["data"][0]["id"]
+    except (httpx.HTTPStatusError, json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
+        name = None
+    if not isinstance(name, str) or not name:
+        raise PolicyError(f"{url}/models names no model; give the policy a model", retryable=False)
+    return name

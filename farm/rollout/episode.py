@@ -1,0 +1,183 @@
+"""One episode from boot to verdict. Deadlines nest: boot, each tool call, the agent's loop, verify, teardown."""
+
+import asyncio
+import logging
+import random
+import time
+from dataclasses import replace
+
+from farm.core.change import Change
+from farm.core.orders import EpisodeOrder
+from farm.core.rollout import Rollout, StopReason, Turn
+from farm.grading import Baseline, ChangeTooLarge, grade, take_change
+from farm.rollout.baselines import Baselines
+from farm.rollout.events import EpisodeEvent, EventKind, OnEvent
+from farm.rollout.failures import classify
+from farm.rollout.loop import Bounds, TurnLoop, count
+from farm.rollout.messages import opening
+from farm.rollout.policy import Policy
+from farm.rollout.record import Findings, compose, failed
+from farm.rollout.stopwatch import Stopwatch
+from farm.tasks.bundle import TaskBundle
+from sandboxes.errors import PathError, SandboxGone
+from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.tools import Toolset
+
+_log = logging.getLogger(__name__)
+
+
+async def run_episode(
+    order: EpisodeOrder,
+    bundle: TaskBundle,
+    runtime: Runtime,
+    policy: Policy,
+    *,
+    node: str,
+    on_event: OnEvent | None = None,
+    baselines: Baselines | None = None,
+) -> Rollout:
+    """Run ``policy`` on the task of ``bundle`` in a sandbox of its own, and judge what it leaves behind.
+
+    Every failure becomes a rollout without a reward; only CancelledError is raised, after the sandbox is gone.
+    ``policy`` stays open: it belongs to the caller, as does ``baselines``, which spares a walk of each known image.
+    """
+    try:
+        episode = _Episode(order, bundle, runtime, policy, on_event, baselines or Baselines())
+    except Exception as error:  # as below: the task asks for tools that there are none of
+        return failed(order, error, node=node)
+    failure = None
+    try:
+        await episode.run()
+    except Exception as error:  # the boundary at which a failure, whosever it is, becomes data
+        failure = classify(error)
+    return compose(order, episode.findings(), failure, node=node)
+
+
+class _Episode:
+    def __init__(
+        self,
+        order: EpisodeOrder,
+        bundle: TaskBundle,
+        runtime: Runtime,
+        policy: Policy,
+        on_event: OnEvent | None,
+        baselines: Baselines,
+    ) -> None:
+        self._order = order
+        self._bundle = bundle
+        self._runtime = runtime
+        self._on_event = on_event
+        self._baselines = baselines
+        self._watch = Stopwatch()
+        self._found = Findings(opening=opening(bundle.task))
+        self._change = Change()
+        self._loop = TurnLoop(
+            policy,
+            Toolset.default(bundle.task.tools),
+            Bounds.of(bundle.task, order.limits),
+            self._found.opening,
+            watch=self._watch,
+            tell=self._tell,
+        )
+
+    async def run(self) -> None:
+        change = await self._work()
+        if change is not None:
+            self._change = change
+            self._tell(EventKind.GRADING, len(self._loop.turns), None)
+            await self._judge(change)
+
+    async def _work(self) -> Change | None:
+        """What the policy left in the workspace; None where it made that impossible and is judged for it."""
+        with self._watch.phase("boot_s"):
+            sandbox = await self._runtime.create(self._spec(), boot_timeout_s=self._order.limits.boot_s)
+        try:
+            self._found.image_digest = sandbox.image_digest
+            with self._watch.phase("baseline_s"):
+                baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
+            self._found.stop = await self._loop.run(sandbox)
+            with self._watch.phase("change_s"):
+                return await self._take(sandbox, baseline)
+        except SandboxGone as error:
+            if not error.out_of_memory:
+                raise
+            self._found.stop = StopReason.OUT_OF_MEMORY
+            return self._forfeit(f"the work was lost: {error}")
+        finally:
+            with self._watch.phase("teardown_s"):
+                await self._remove(sandbox)
+
+    async def _take(self, sandbox: Sandbox, baseline: Baseline) -> Change | None:
+        limit_s = self._order.limits.tool_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await take_change(sandbox, self._bundle.task.workspace, baseline)
+        except TimeoutError:
+            raise SandboxGone(f"the sandbox did not give its change within {limit_s:g} s") from None
+        except (ChangeTooLarge, PathError) as error:
+            return self._forfeit(str(error))
+
+    def _forfeit(self, reason: str) -> None:
+        """The policy itself made judging impossible: that is worth nothing, and it is no failure of the farm's."""
+        self._found.reward = 0.0
+        self._found.components = {"resolved": 0.0}
+        self._found.reason = reason
+
+    async def _judge(self, change: Change) -> None:
+        limits = self._order.limits
+        verdict = await grade(
+            self._bundle,
+            change,
+            self._runtime,
+            verify_s=limits.verify_s,
+            rng=random.SystemRandom(),
+            boot_timeout_s=limits.boot_s,
+        )
+        self._watch.add("verify_s", verdict.total_s)
+        self._watch.add("verify_boot_s", verdict.boot_s)
+        self._watch.add("verify_command_s", verdict.command_s)
+        self._found.reward = verdict.reward
+        self._found.components = verdict.components
+        self._found.reason = verdict.reason
+        self._found.patch = verdict.patch
+
+    async def _remove(self, sandbox: Sandbox) -> None:
+        """A sandbox that does not go in time is left to the reaper; the rollout is none the worse for it."""
+        try:
+            async with asyncio.timeout(self._order.limits.teardown_s):
+                await sandbox.remove()
+        except Exception:  # the verdict does not depend on it, and the reaper takes what stays
+            _log.warning("sandbox %s was not removed; the reaper will take it", sandbox.id, exc_info=True)
+
+    def _spec(self) -> SandboxSpec:
+        task = self._bundle.task
+        return SandboxSpec(
+            image=task.image,
+            workdir=task.workspace,
+            limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
+            labels={"run": self._order.run_id, "rollout": self._order.rollout_id},
+        )
+
+    def _tell(self, kind: EventKind, turn: int, finished: Turn | None) -> None:
+        if self._on_event is not None:
+            self._on_event(EpisodeEvent(kind, self._order.rollout_id, self._order.attempt, time.time(), turn, finished))
+
+    def findings(self) -> Findings:
+        """All that is known when the episode has ended, however it did."""
+        seconds, total_s = self._watch.seconds, self._watch.total_s
+        elsewhere_s = seconds.get("policy_s", 0.0) + seconds.get("verify_command_s", 0.0)
+        turns = tuple(self._loop.turns)
+        return replace(
+            self._found,
+            turns=turns,
+            replies=tuple(self._loop.replies),
+            metrics={
+                **seconds,
+                "total_s": total_s,
+                "overhead_s": total_s - elsewhere_s,
+                **count(turns),
+                "change_files": float(len(self._change.files)),
+                "change_bytes": float(self._change.size_bytes),
+            },
+        )

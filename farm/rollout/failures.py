@@ -1,0 +1,54 @@
+"""The one place that says whose fault a failure is, and whether a fresh attempt may fare better.
+
+| raised                                             | origin     | retryable        |
+|----------------------------------------------------|------------|------------------|
+| BootError, SandboxGone, ProtocolError, OSError     | `infra`    | yes              |
+| RuntimeUnavailable                                 | `infra`    | yes: another node |
+| ImageError, SpecError, PathError, TaskError        | `task`     | no: the same again |
+| PolicyError                                        | `model`    | as it says       |
+| VerifierError                                      | `verifier` | no               |
+| anything else: a defect of the farm                | `infra`    | no: it would repeat |
+"""
+
+import logging
+
+from farm.core.rollout import Failure, Origin
+from farm.grading import VerifierError
+from farm.rollout.policy import PolicyError
+from farm.tasks import TaskError
+from sandboxes.errors import (
+    BootError,
+    ImageError,
+    PathError,
+    ProtocolError,
+    RuntimeUnavailable,
+    SandboxGone,
+    SpecError,
+)
+
+MESSAGE_CHARS = 500
+
+_log = logging.getLogger(__name__)
+
+
+def classify(error: Exception) -> Failure:
+    """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    match error:
+        case PolicyError():
+            return _failure(error, Origin.MODEL, retryable=error.retryable)
+        case VerifierError():
+            return _failure(error, Origin.VERIFIER, retryable=False)
+        case ImageError() | SpecError() | PathError() | TaskError():
+            return _failure(error, Origin.TASK, retryable=False)
+        case BootError() | SandboxGone() | ProtocolError() | RuntimeUnavailable() | OSError():
+            return _failure(error, Origin.INFRA, retryable=True)
+        case _:
+            _log.error("an episode met a defect of the farm", exc_info=error)
+            return _failure(error, Origin.INFRA, retryable=False)
+
+
+def _failure(error: Exception, origin: Origin, *, retryable: bool) -> Failure:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return Failure(origin=origin, type=type(error).__name__, message=text[:MESSAGE_CHARS], retryable=retryable)

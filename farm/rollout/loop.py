@@ -1,0 +1,174 @@
+"""The turn loop: policy ⇄ tools until the policy is done or a limit is reached."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from farm.core.orders import Limits
+from farm.core.rollout import StopReason, ToolUse, Turn
+from farm.core.task import Task
+from farm.rollout.calls import run_calls
+from farm.rollout.events import EventKind
+from farm.rollout.messages import AFTER_SUBMIT, UNFINISHED, answered, said
+from farm.rollout.policy import Message, Policy, PolicyError, Reply, ToolCall
+from farm.rollout.stopwatch import Stopwatch
+from sandboxes.sandbox import Sandbox
+from sandboxes.tools import Toolset
+from sandboxes.tools.tool import ToolErrorKind, ToolResult
+
+MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.BAD_ARGUMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the loop may take: the task's own limits under the caps of the order."""
+
+    agent_s: float
+    tool_s: float
+    max_turns: int
+    max_tokens: int | None
+
+    @staticmethod
+    def of(task: Task, limits: Limits) -> "Bounds":
+        return Bounds(
+            agent_s=min(task.agent_timeout_s, limits.agent_s or task.agent_timeout_s),
+            tool_s=limits.tool_s,
+            max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
+            max_tokens=limits.max_tokens,
+        )
+
+
+class TurnLoop:
+    """One conversation. ``turns`` and ``replies`` hold what happened also when ``run`` raised or was cut short."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        toolset: Toolset,
+        bounds: Bounds,
+        opening: Sequence[Message],
+        *,
+        watch: Stopwatch,
+        tell: Callable[[EventKind, int, Turn | None], None],
+    ) -> None:
+        self.turns: list[Turn] = []
+        self.replies: list[Reply] = []
+        self._policy = policy
+        self._toolset = toolset
+        self._schemas = toolset.schemas()
+        self._bounds = bounds
+        self._messages: list[Message] = list(opening)
+        self._watch = watch
+        self._tell = tell
+
+    async def run(self, sandbox: Sandbox) -> StopReason:
+        """Why the conversation ended. Raises PolicyError, SandboxGone or ProtocolError."""
+        deadline = asyncio.timeout(self._bounds.agent_s)
+        try:
+            async with deadline:
+                for index in range(self._bounds.max_turns):
+                    stop = await self._take_turn(index, sandbox)
+                    if stop is not None:
+                        return stop
+                return StopReason.MAX_TURNS
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            if self._policy.outage:
+                raise PolicyError(
+                    f"the endpoint was out when the agent's {self._bounds.agent_s:g} s ended: {self._policy.outage}",
+                    retryable=True,
+                ) from None
+            return StopReason.AGENT_TIMEOUT
+
+    async def _take_turn(self, index: int, sandbox: Sandbox) -> StopReason | None:
+        self._tell(EventKind.TURN_STARTED, index, None)
+        started_at, asked = time.time(), time.monotonic()
+        with self._watch.phase("policy_s"):
+            reply = await self._policy.reply(self._messages, self._schemas)
+        replied = time.monotonic()
+        self.replies.append(reply)
+        results: list[ToolResult | None] = [None] * len(reply.tool_calls)
+        try:
+            if reply.stop is None:
+                with self._watch.phase("tools_s"):
+                    await run_calls(self._toolset, sandbox, reply.tool_calls, results, timeout_s=self._bounds.tool_s)
+        finally:
+            turn = _record(index, reply, results, started_at, replied - asked, time.monotonic() - replied)
+            self.turns.append(turn)
+        self._tell(EventKind.TURN_FINISHED, index, turn)
+        self._messages.append(said(reply))
+        self._messages.extend(answered(reply, results))
+        return self._stop_after(reply, results)
+
+    def _stop_after(self, reply: Reply, results: Sequence[ToolResult | None]) -> StopReason | None:
+        """A reply without a tool call ends the work, unless the engine cut it short."""
+        if reply.stop is not None:
+            return reply.stop
+        if any(result is not None and result.done for result in results):
+            return StopReason.AGENT_DONE
+        spent = sum(turn.completion_tokens for turn in self.turns)
+        if self._bounds.max_tokens is not None and spent >= self._bounds.max_tokens:
+            return StopReason.MAX_TOKENS
+        if not reply.tool_calls:
+            return StopReason.MAX_TOKENS if reply.finish_reason == "length" else StopReason.AGENT_DONE
+        return None
+
+
+def count(turns: Sequence[Turn]) -> Mapping[str, float]:
+    """The figures of a conversation, malformed calls by kind."""
+    uses = [use for turn in turns for use in turn.tool_uses]
+    figures = {
+        "turns": len(turns),
+        "tool_calls": len(uses),
+        "tool_failures": sum(use.is_error for use in uses),
+        "tool_timeouts": sum(use.timed_out for use in uses),
+        "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
+        "completion_tokens": sum(turn.completion_tokens for turn in turns),
+    }
+    malformed = {f"malformed_{kind}": sum(use.error_kind == kind for use in uses) for kind in MALFORMED}
+    return {name: float(value) for name, value in (figures | malformed).items()}
+
+
+def _record(
+    index: int,
+    reply: Reply,
+    results: Sequence[ToolResult | None],
+    started_at: float,
+    model_s: float,
+    tools_s: float,
+) -> Turn:
+    submitted = any(result is not None and result.done for result in results)
+    return Turn(
+        index=index,
+        content=reply.content,
+        reasoning=reply.reasoning,
+        tool_uses=tuple(
+            _use(call, result, AFTER_SUBMIT if submitted else UNFINISHED)
+            for call, result in zip(reply.tool_calls, results, strict=True)
+        ),
+        finish_reason=reply.finish_reason,
+        request_id=reply.request_id,
+        prompt_tokens=reply.prompt_tokens,
+        completion_tokens=reply.completion_tokens,
+        started_at=started_at,
+        model_s=model_s,
+        tools_s=tools_s,
+    )
+
+
+def _use(call: ToolCall, result: ToolResult | None, absent: str) -> ToolUse:
+    known = result or ToolResult(content=absent)
+    return ToolUse(
+        id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        result=known.content,
+        is_error=known.error_kind is not None,
+        error_kind=None if known.error_kind is None else str(known.error_kind),
+        exit_code=known.exit_code,
+        timed_out=known.timed_out,
+        truncated=known.truncated,
+        duration_s=known.duration_s,
+    )

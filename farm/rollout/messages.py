@@ -1,0 +1,48 @@
+"""The messages of an episode: how it opens, and how a turn is written back to the policy."""
+
+from collections.abc import Mapping, Sequence
+
+from farm.core.task import Task
+from farm.rollout.policy import Message, Reply
+from sandboxes.tools.tool import ToolResult
+
+_SYSTEM = """\
+You are a coding agent at work in a sandbox: a Linux machine of your own, without a network. The repository is at \
+{workspace}, and that is where your tools begin.
+
+Read what you need, change the code until the task is done, and check your work by running it. You may make several \
+tool calls in one message: searches and views run side by side, everything else in the order you wrote it. Nobody \
+answers questions; a message without a tool call ends the work, as does the submit tool. What you leave in the \
+repository is then judged by tests that you do not see."""
+
+UNFINISHED = "Not finished: the episode ended first."
+AFTER_SUBMIT = "Not run: the work had been submitted."
+
+
+def opening(task: Task) -> tuple[Mapping[str, str], ...]:
+    """The system and the user message of an episode."""
+    return (
+        {"role": "system", "content": _SYSTEM.format(workspace=task.workspace)},
+        {"role": "user", "content": task.instruction},
+    )
+
+
+def said(reply: Reply) -> Message:
+    """A reply as the assistant message of the next request; ``reasoning_content`` only where there was some."""
+    message: dict[str, object] = {"role": "assistant", "content": reply.content}
+    if reply.reasoning is not None:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in reply.tool_calls
+        ]
+    return message
+
+
+def answered(reply: Reply, results: Sequence[ToolResult | None]) -> list[Message]:
+    """One tool message a call, in the order the policy asked."""
+    return [
+        {"role": "tool", "tool_call_id": call.id, "content": result.content if result else AFTER_SUBMIT}
+        for call, result in zip(reply.tool_calls, results, strict=True)
+    ]

@@ -1,0 +1,154 @@
+"""From what an episode found to the rollout a learner reads: status, stop reason, reward and tokens by the contract."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from farm import __version__
+from farm.core.orders import EpisodeOrder, EpisodeReport
+from farm.core.rollout import (
+    Failure,
+    InvalidRollout,
+    Origin,
+    Rollout,
+    Segment,
+    Status,
+    StopReason,
+    Turn,
+    check,
+)
+from farm.rollout.failures import classify
+from farm.rollout.policy import Reply
+from farm.rollout.segments import SampledReply, build_segments, version_range
+
+REWARD_VERSION = "tests-1"
+
+_TRUNCATING = frozenset(
+    {
+        StopReason.MAX_TURNS,
+        StopReason.MAX_TOKENS,
+        StopReason.CONTEXT_LENGTH,
+        StopReason.AGENT_TIMEOUT,
+        StopReason.PARSE_ERROR,
+        StopReason.OUT_OF_MEMORY,
+    }
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is known of an episode so far; a failure keeps what was found before it."""
+
+    created_at: float = field(default_factory=time.time)
+    image_digest: str = ""
+    stop: StopReason | None = None
+    reward: float | None = None
+    components: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    patch: str = ""
+    turns: tuple[Turn, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    opening: tuple[Mapping[str, str], ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def compose(order: EpisodeOrder, found: Findings, failure: Failure | None, *, node: str) -> Rollout:
+    """The checked rollout of an episode. One that breaks the schema's promises comes back as a failure of ours."""
+    rollout = _compose(order, found, failure, node)
+    try:
+        check(rollout)
+    except InvalidRollout as broken:
+        _log.error("rollout %s attempt %d is not fit to publish: %s", order.rollout_id, order.attempt, broken)
+        failure = Failure(Origin.INFRA, type(broken).__name__, str(broken), retryable=False)
+        return _compose(order, replace(found, replies=()), failure, node)
+    return rollout
+
+
+def failed(order: EpisodeOrder, error: Exception, *, node: str) -> Rollout:
+    """The rollout of an episode that could not begin: its image did not build, its bundle was lost."""
+    return compose(order, Findings(), classify(error), node=node)
+
+
+def aborted(order: EpisodeOrder, *, node: str) -> Rollout:
+    """The rollout of an episode that was cancelled: no reward, no error."""
+    return compose(order, Findings(stop=StopReason.CANCELLED), None, node=node)
+
+
+def report(rollout: Rollout, order: EpisodeOrder, published: bool) -> EpisodeReport:
+    """What the scheduler is told of ``rollout``."""
+    return EpisodeReport(
+        rollout_id=rollout.rollout_id,
+        attempt=rollout.attempt,
+        run_id=rollout.run_id,
+        group_id=rollout.group_id,
+        task_id=rollout.task_id,
+        status=rollout.status,
+        stop_reason=rollout.stop_reason,
+        reward=rollout.reward,
+        failure=rollout.error,
+        published=published,
+        metrics=rollout.metrics,
+    )
+
+
+def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node: str) -> Rollout:
+    stop = StopReason.ERROR if failure or found.stop is None else found.stop
+    status = _status(stop)
+    judged = status in (Status.COMPLETED, Status.TRUNCATED)
+    reward = found.reward if judged else None
+    segments = _segments(found.replies) if reward is not None else ()
+    oldest, newest = version_range(segments)
+    return Rollout(
+        rollout_id=order.rollout_id,
+        attempt=order.attempt,
+        run_id=order.run_id,
+        group_id=order.group_id,
+        group_index=order.group_index,
+        group_size=order.group_size,
+        task_id=order.task.id,
+        task_digest=order.task.digest,
+        image_digest=found.image_digest,
+        split=order.split,
+        status=status,
+        stop_reason=stop,
+        error=failure,
+        reward=reward,
+        reward_components=found.components if judged else {},
+        reward_version=REWARD_VERSION,
+        metrics=found.metrics,
+        trainable=bool(segments),
+        policy=order.policy.name,
+        policy_version_min=oldest,
+        policy_version_max=newest,
+        sampling_params=order.policy.sampling_params,
+        segments=segments,
+        farm_version=__version__,
+        node=node,
+        created_at=found.created_at,
+        finished_at=time.time(),
+        turns=found.turns,
+        messages_head=found.opening,
+        patch=found.patch,
+        reason=found.reason if judged else "",
+    )
+
+
+def _status(stop: StopReason) -> Status:
+    if stop is StopReason.ERROR:
+        return Status.FAILED
+    if stop is StopReason.CANCELLED:
+        return Status.ABORTED
+    return Status.TRUNCATED if stop in _TRUNCATING else Status.COMPLETED
+
+
+def _segments(replies: tuple[Reply, ...]) -> tuple[Segment, ...]:
+    """Empty unless every reply came with the engine's own tokens: a conversation with holes is no training data."""
+    sampled = [
+        SampledReply(reply.sampled, reply.finish_reason, reply.request_id)
+        for reply in replies
+        if reply.sampled is not None
+    ]
+    return build_segments(sampled) if len(sampled) == len(replies) else ()

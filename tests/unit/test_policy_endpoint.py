@@ -1,0 +1,276 @@
+"""The policy against real HTTP peers that speak as vLLM, SGLang and OpenAI do, refuse, stall and talk nonsense."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from fastapi import Response
+
+from farm.core.orders import PolicySpec
+from farm.core.rollout import StopReason, WeightSpan
+from farm.policy import Endpoints, make_policy
+from farm.policy.endpoint import Endpoint
+from farm.policy.openai import OpenAIPolicy, Patience
+from farm.rollout.policy import PolicyError, Reply
+from tests.bundles import bundle
+from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
+
+QUICK = Patience(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
+HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+async def ask(
+    model: ModelServer, messages: list[Mapping[str, Any]] = HELLO, *, patience: Patience = QUICK, **params: Any
+) -> Reply:
+    endpoint = Endpoint(model.url)
+    try:
+        policy = OpenAIPolicy(spec(model.url, **params), endpoint, seed=5, patience=patience)
+        return await policy.reply(messages, [])
+    finally:
+        await endpoint.close()
+
+
+def spec(url: str, **params: Any) -> PolicySpec:
+    return PolicySpec(kind="openai", endpoint=url, model="tiny", sampling_params=params)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_the_engines_tokens_arrive_untouched(dialect: str) -> None:
+    async with serving(ModelServer([Say("hi", version=41)], dialect)) as model:
+        reply = await ask(model, temperature=0.5)
+    assert reply.sampled is not None
+    sampled = b"hi|<end>"
+    assert bytes(reply.sampled.token_ids.tolist()) == sampled
+    assert bytes(reply.sampled.prompt_token_ids.tolist()) == b"<user>hello|<end><assistant>"
+    assert reply.sampled.logprobs == array("f", map(logprob, sampled))
+    assert reply.sampled.weight_versions == (WeightSpan(41, 0, len(sampled)),)
+    assert (reply.prompt_tokens, reply.completion_tokens) == (28, 8)
+    assert model.requests[0]["temperature"] == 0.5
+
+
+async def test_an_endpoint_without_tokens_serves_and_the_reply_carries_none() -> None:
+    async with serving(ModelServer([Say("hi")], "openai")) as model:
+        reply = await ask(model)
+    assert (reply.content, reply.sampled) == ("hi", None)
+
+
+async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
+    async with serving(ModelServer([], "openai")) as model:
+        endpoints = Endpoints()
+        for seed in range(2):
+            policy = make_policy(spec(model.url), bundle(), seed=seed, endpoints=endpoints)
+            await policy.reply(HELLO, [])
+        await endpoints.close()
+    asked = [sorted(key for key in request if key.startswith(("return_", "logprobs"))) for request in model.requests]
+    assert asked == [
+        ["logprobs", "return_meta_info", "return_token_ids", "return_weight_versions"],
+        ["logprobs", "return_token_ids"],
+        ["logprobs"],
+        ["logprobs"],
+    ]
+
+
+async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
+    async with serving(ModelServer([])) as model:
+        endpoints = Endpoints(api_key="s3cret")
+        policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), bundle(), seed=0, endpoints=endpoints)
+        await policy.reply(HELLO, [])
+        await endpoints.close()
+    assert model.headers[0]["authorization"] == "Bearer s3cret"
+    assert model.requests[0]["model"] == "tiny"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("wait", ["0", "0.001", format_datetime(datetime.now(UTC) - timedelta(hours=1)), "soon"])
+async def test_a_busy_endpoint_is_waited_for(status: int, wait: str) -> None:
+    busy: Script = [refusal(status, "later", {"Retry-After": wait}) for _ in range(QUICK.tries + 2)]
+    async with serving(ModelServer([*busy, Say("at last")])) as model:
+        assert (await ask(model)).content == "at last"
+
+
+async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> None:
+    release = asyncio.Event()
+
+    async def held(body: Mapping[str, Any]) -> Response:
+        await release.wait()
+        return refusal(503, "restarting", {"Retry-After": "0"})
+
+    async with serving(ModelServer([refusal(503, "loading", {"Retry-After": "0"}), held, Say("up")])) as model:
+        endpoint = Endpoint(model.url)
+        policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
+        outages = [policy.outage]
+        waiting = asyncio.create_task(policy.reply(HELLO, []))
+        while len(model.requests) < 2:
+            model.asked.clear()
+            await model.asked.wait()
+        outages.append(policy.outage)
+        release.set()
+        assert (await waiting).content == "up"
+        outages.append(policy.outage)
+        await endpoint.close()
+    assert outages == [None, f"{model.url} answers 503", None]
+
+
+async def test_a_dead_endpoint_is_a_retryable_failure_after_some_tries() -> None:
+    async with serving(ModelServer([])) as model:
+        pass
+    with pytest.raises(PolicyError, match=r"3 tries\); is the endpoint up\?") as caught:
+        await ask(model)
+    assert caught.value.retryable
+
+
+async def test_server_errors_are_borne_for_a_while() -> None:
+    async with serving(ModelServer([refusal(500, "boom"), refusal(502, "boom"), Say("well")])) as model:
+        assert (await ask(model)).content == "well"
+    async with serving(ModelServer([refusal(500, "boom\nand\nmore") for _ in range(3)])) as model:
+        with pytest.raises(PolicyError, match="500: boom and more") as caught:
+            await ask(model)
+    assert caught.value.retryable
+
+
+GARBAGE = {
+    "not JSON": b"<html>welcome</html>",
+    "no object": b"[1, 2]",
+    "no choices": b'{"id": "x"}',
+    "empty choices": b'{"choices": []}',
+    "no message": b'{"choices": [{"finish_reason": "stop"}]}',
+    "content of a wrong type": b'{"choices": [{"message": {"content": 7}}]}',
+    "calls of a wrong type": b'{"choices": [{"message": {"tool_calls": "ls"}}]}',
+    "nested to the sky": b"[" * 200_000,
+    "not UTF-8": b"\xff\xfe\xfd",
+    "an aborted request": b'{"choices": [{"message": {"content": "half"}, "finish_reason": "abort"}]}',
+}
+
+
+@pytest.mark.parametrize("body", GARBAGE.values(), ids=GARBAGE.keys())
+async def test_garbage_is_asked_again_and_then_one_line(body: bytes) -> None:
+    async with serving(ModelServer([Response(body), Say("sense")])) as model:
+        assert (await ask(model)).content == "sense"
+    async with serving(ModelServer([Response(body), Response(body)])) as model:
+        with pytest.raises(PolicyError, match="answers garbage") as caught:
+            await ask(model)
+    assert not caught.value.retryable
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 4096 tokens. However, your request has 5000 input tokens.",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        "prompt is longer than max_model_len",
+    ],
+)
+async def test_a_full_context_is_a_stop_and_no_failure(message: str) -> None:
+    async with serving(ModelServer([Say("ok"), refusal(400, message)])) as model:
+        endpoint = Endpoint(model.url)
+        policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
+        assert (await policy.reply(HELLO, [])).stop is None
+        assert (await policy.reply(HELLO, [])).stop is StopReason.CONTEXT_LENGTH
+        await endpoint.close()
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(401, "API key"), (404, "base address"), (400, "bad sampling")])
+async def test_a_refusal_is_final_and_names_the_remedy(status: int, remedy: str) -> None:
+    refused: Script = [refusal(status, "bad sampling") for _ in range(4)]
+    async with serving(ModelServer(refused)) as model:
+        with pytest.raises(PolicyError, match=remedy) as caught:
+            await ask(model)
+    assert not caught.value.retryable
+
+
+async def test_malformed_calls_pass_and_travel_back_as_objects() -> None:
+    written = '{"command": "ls"'
+    async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
+        reply = await ask(model)
+        assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", written), ("", "")]
+        history = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "bash", "arguments": written}}],
+        }
+        await ask(model, [*HELLO, history, {"role": "tool", "tool_call_id": "1", "content": "no"}])
+    sent = model.requests[-1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(sent) == {"malformed": written}
+
+
+async def test_half_a_surrogate_pair_does_not_spoil_the_record() -> None:
+    body = (
+        b'{"choices": [{"message": {"content": "a\\ud83dz", "tool_calls": [{"function": {"arguments": "\\udc00"}}]}}]}'
+    )
+    async with serving(ModelServer([Response(body)])) as model:
+        reply = await ask(model)
+    assert reply.content == "a\ufffdz"
+    assert reply.tool_calls[0].arguments == "\ufffd"
+
+
+TOKENS = {
+    "too few logprobs": {"logprobs": {"content": [{"logprob": -1.0}]}},
+    "no logprobs": {"logprobs": None},
+    "a logprob that is no number": {"logprobs": {"content": [{"logprob": -1.0}, {"logprob": float("nan")}]}},
+    "a token that is no number": {"token_ids": [1, "2"]},
+    "a negative token": {"token_ids": [1, -2]},
+    "a token beyond 32 bits": {"token_ids": [1, 2**40]},
+}
+
+
+@pytest.mark.parametrize("wrong", TOKENS.values(), ids=TOKENS.keys())
+async def test_tokens_that_cannot_be_trusted_are_left_out(wrong: dict[str, Any]) -> None:
+    choice = {
+        "message": {"content": "hi"},
+        "token_ids": [1, 2],
+        "logprobs": {"content": [{"logprob": -1.0}, {"logprob": -2.0}]},
+    }
+    body = json.dumps({"prompt_token_ids": [7], "choices": [choice | wrong]}).encode()
+    async with serving(ModelServer([Response(body)])) as model:
+        reply = await ask(model)
+    assert (reply.content, reply.sampled) == ("hi", None)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([{"version": "v7", "start": 0, "end": 1}, {"version": 8, "start": 1, "end": 2}], [(7, 0, 1), (8, 1, 2)]),
+        ([{"version": "default", "start": 0, "end": 2}], []),
+        ([{"version": "v7", "start": 0, "end": 3}], []),
+        ([{"version": "v7", "start": 0, "end": 0}], []),
+    ],
+)
+async def test_weight_versions_are_the_number_of_their_label(
+    spans: list[dict[str, Any]], expected: list[tuple[int, int, int]]
+) -> None:
+    choice = {
+        "message": {"content": "hi"},
+        "token_ids": [1, 2],
+        "logprobs": {"content": [{"logprob": -1.0}, {"logprob": -2.0}]},
+        "weight_versions": spans,
+    }
+    body = json.dumps({"prompt_token_ids": [7], "choices": [choice]}).encode()
+    async with serving(ModelServer([Response(body)])) as model:
+        reply = await ask(model)
+    assert reply.sampled is not None
+    assert [(span.version, span.start, span.end) for span in reply.sampled.weight_versions] == expected
+
+
+async def test_a_seed_differs_by_episode_and_turn() -> None:
+    async with serving(ModelServer([])) as model:
+        await ask(model, seed=100)
+        await ask(model)
+    assert model.requests[0]["seed"] == 105
+    assert "seed" not in model.requests[1]
+
+
+@pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
+def test_what_is_no_address_is_refused_at_once(url: str) -> None:
+    with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
+        make_policy(spec(url), bundle(), seed=0)
+
+
+def test_sampling_parameters_may_not_rewrite_the_request() -> None:
+    with pytest.raises(PolicyError, match="messages"):
+        make_policy(spec("http://h/v1", messages="x"), bundle(), seed=0)
