@@ -20,16 +20,16 @@ class BashInput(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     command: Annotated[Command | None, Field(description="What to run; may be left out with restart.")] = None
-    restart: Annotated[bool, Field(description="Start a fresh shell first: the old one and its jobs are killed.")] = (
-        False
-    )
+    restart: Annotated[
+        bool, Field(description="Start a fresh shell first; the old one and all that runs in it are killed.")
+    ] = False
     timeout_s: Annotated[
         float | None,
         Field(gt=0, le=86_400, allow_inf_nan=False, description="Seconds after which the command is killed."),
     ] = None
     background: Annotated[
         bool,
-        Field(description="Do not wait: the pid and the file that takes the output are returned. Read it with cat."),
+        Field(description="Do not wait: returns the pid and the file that takes the output; read it with cat."),
     ] = False
 
     @model_validator(mode="after")
@@ -45,9 +45,9 @@ class Bash:
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = (
         "Run a command in a bash that lives on: directory, variables, functions and jobs stay from call to call. "
-        "Stdout and stderr come merged, and the exit code; stdin is empty. At the time-out the command's whole process "
-        "tree is killed. Of long output the head and the tail are shown, and the path of the full text. Terminal "
-        "sequences are taken out, other control characters shown by their pictures (NUL as ␀)."
+        "Stdout and stderr come merged, and the exit code; stdin is empty. At the time-out the shell is killed with "
+        "all that runs in it, background jobs too. Of long output the head and the tail are shown, and the path of the "
+        "full text. Terminal sequences are taken out, other control characters shown by pictures (NUL as ␀)."
     )
     Input: ClassVar[type[BaseModel]] = BashInput
 
@@ -85,7 +85,7 @@ def _told(outcome: ExecResult, limit_s: float, workdir: str) -> ToolResult:
     took = f" after {outcome.duration_s:.1f} s" if outcome.duration_s >= 1 else ""
     notes = [f"[exit code {outcome.exit_code}{took}]"]
     if outcome.timed_out:
-        notes = [f"[timed out after {limit_s:g} s: the command's whole process tree was killed]"]
+        notes = [f"[timed out after {limit_s:g} s: the shell's whole process tree was killed, background jobs too]"]
     if outcome.shell_lost:
         notes.append(f"[the shell ended with it; the next command starts in a fresh one, in {workdir}]")
     output = captured(outcome.stdout, outcome.spill)

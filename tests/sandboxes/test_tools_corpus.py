@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.sandbox import Runtime
 from sandboxes.spec import SandboxSpec
@@ -49,5 +48,5 @@ async def test_in_the_fake_sandbox(case: dict[str, Any]) -> None:
 
 @pytest.mark.docker
 @named(CORPUS)
-async def test_in_a_real_sandbox(case: dict[str, Any], docker_runtime: DockerRuntime, base_image: str) -> None:
-    await replay(case, docker_runtime, base_image)
+async def test_in_a_real_sandbox(case: dict[str, Any], docker_runtime: Runtime, test_image: str) -> None:
+    await replay(case, docker_runtime, test_image)

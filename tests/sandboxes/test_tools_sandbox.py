@@ -1,0 +1,181 @@
+"""The tools in a real sandbox, where what they promise needs processes, time or hostile files."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from sandboxes.errors import SandboxGone
+from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.spec import SandboxSpec
+from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
+from sandboxes.tools.toolset import MAX_CHARS
+
+EDIT = "str_replace_based_edit_tool"
+BUSYBOX = "/.farm/bin/busybox"
+
+
+class Hands:
+    """A toolset and a sandbox: ``await hands(name, key=value)``."""
+
+    def __init__(self, sandbox: Sandbox, tools: Toolset) -> None:
+        self.sandbox = sandbox
+        self.tools = tools
+
+    async def __call__(self, name: str, *, within_s: float = 30, **arguments: Any) -> ToolResult:
+        return await self.tools.call(self.sandbox, name, json.dumps(arguments), timeout_s=within_s)
+
+
+@pytest.fixture
+async def hands(docker_runtime: Runtime, test_image: str) -> AsyncIterator[Hands]:
+    async with docker_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
+        yield Hands(sandbox, Toolset.default())
+
+
+pytestmark = pytest.mark.docker
+
+
+async def test_a_time_out_ends_the_whole_tree_and_says_so(hands: Hands) -> None:
+    command = f"{BUSYBOX} setsid {BUSYBOX} sleep 4242 & cd /; X=1; {BUSYBOX} sleep 4242"
+    result = await hands("bash", command=command, timeout_s=0.5)
+    assert result.timed_out
+    assert result.exit_code is None
+    assert result.error_kind is ToolErrorKind.TIMEOUT
+    assert "[timed out after 0.5 s: the shell's whole process tree was killed, background jobs too]" in result.content
+    assert "[the shell ended with it; the next command starts in a fresh one, in /repo]" in result.content
+    after = await hands("bash", command=f"pwd; echo \"X=$X\"; {BUSYBOX} ps -o args | {BUSYBOX} grep -c '[s]leep 4242'")
+    assert after.content == "/repo\nX=\n0\n[exit code 1]"
+
+
+async def test_the_callers_limit_holds_where_the_policy_asks_for_more(hands: Hands) -> None:
+    result = await hands("bash", command=f"{BUSYBOX} sleep 4242", timeout_s=600, within_s=0.3)
+    assert result.timed_out
+    assert "timed out after 0.3 s" in result.content
+
+
+async def test_long_output_keeps_both_ends_and_names_the_whole(hands: Hands) -> None:
+    result = await hands("bash", command=f"{BUSYBOX} seq 200000")
+    assert result.truncated
+    assert result.exit_code == 0
+    assert len(result.content) <= MAX_CHARS
+    assert result.content.startswith("1\n2\n3\n")
+    assert result.content.endswith("\n199999\n200000\n[exit code 0]")
+    elided = re.search(
+        r"\[\.\.\. ([\d,]+) bytes elided; the full output, 64 MiB at most, is in (\S+) \.\.\.\]", result.content
+    )
+    assert elided
+    whole = "".join(f"{n}\n" for n in range(1, 200_001)).encode()
+    shown = len(result.content) - len(elided[0]) - 2 - len("[exit code 0]")
+    assert shown + int(elided[1].replace(",", "")) == len(whole)
+    assert await hands.sandbox.read_file(elided[2]) == whole
+
+
+async def test_a_background_command_outlives_its_call_and_keeps_its_output(hands: Hands) -> None:
+    await hands("bash", command=f"{BUSYBOX} mkfifo go; X=shell; {BUSYBOX} mkdir d; cd d")
+    started = await hands("bash", command='echo "$X in $PWD"; read word < ../go; echo "got $word"', background=True)
+    told = re.fullmatch(r"\[runs in the background: pid (\d+), output in (/tmp/\S+)\]", started.content)
+    assert told, started.content
+    alive = await hands(
+        "bash", command=f"kill -0 {told[1]} && echo go > ../go; wait {told[1]}; {BUSYBOX} cat {told[2]}"
+    )
+    assert alive.content == "shell in /repo/d\ngot go\n[exit code 0]"
+
+
+async def test_calls_to_one_shell_take_their_turns(hands: Hands) -> None:
+    results = await asyncio.gather(
+        *(hands("bash", command=f"n=$(( ${{n:-0}} + 1 )); echo $n; : {i}") for i in range(8))
+    )
+    assert sorted(result.content for result in results) == [f"{n}\n[exit code 0]" for n in range(1, 9)]
+
+
+async def test_edits_of_one_file_lose_nothing(hands: Hands) -> None:
+    await hands(EDIT, command="create", path="a.txt", file_text="top\n")
+    results = await asyncio.gather(
+        *(hands(EDIT, command="insert", path="a.txt", insert_line=1, insert_text=f"line {n}") for n in range(8))
+    )
+    assert [result.error_kind for result in results] == [None] * 8
+    assert sorted(await hands.sandbox.read_file("a.txt")) == sorted(
+        b"top\n" + b"".join(b"line %d\n" % n for n in range(8))
+    )
+
+
+async def test_an_edit_keeps_the_mode_and_the_link(hands: Hands) -> None:
+    await hands("bash", command=f"echo one > real; {BUSYBOX} chmod 755 real; {BUSYBOX} ln -s real link")
+    assert (await hands(EDIT, command="str_replace", path="link", old_str="one", new_str="two")).error_kind is None
+    shown = await hands("bash", command=f"{BUSYBOX} cat real; {BUSYBOX} stat -c %a real; {BUSYBOX} readlink link")
+    assert shown.content == "two\n755\nreal\n[exit code 0]"
+
+
+@pytest.mark.parametrize("command", ["view", "str_replace", "create"])
+async def test_what_is_no_file_is_refused_and_never_blocks(hands: Hands, command: str) -> None:
+    await hands("bash", command=f"{BUSYBOX} mkfifo pipe; {BUSYBOX} ln -s /dev/zero zero")
+    rest = {"view": {}, "str_replace": {"old_str": "a", "new_str": "b"}, "create": {"file_text": "x"}}[command]
+    for path in ("pipe", "zero"):
+        result = await hands(EDIT, command=command, path=path, **rest)
+        assert result.error_kind is ToolErrorKind.REFUSED, result
+        assert result.content.startswith(f"error: {path}")
+
+
+async def test_a_huge_file_is_refused_and_a_long_one_is_paged(hands: Hands) -> None:
+    await hands(
+        "bash", command=f"{BUSYBOX} yes 'a line' | {BUSYBOX} head -c 9000000 > huge; {BUSYBOX} seq 100000 > long"
+    )
+    huge = await hands(EDIT, command="view", path="huge")
+    assert huge.content == "error: huge: has more than 8 MiB; use bash (sed -n, head, tail) or grep"
+    long = await hands(EDIT, command="view", path="long")
+    assert long.truncated
+    assert len(long.content) <= MAX_CHARS
+    cut = re.search(r"\n\[lines (\d+) to 100000 of 100000 are not shown: use view_range\]$", long.content)
+    assert cut
+    assert f"\n{int(cut[1]) - 1:6}\t{int(cut[1]) - 1}\n[" in long.content
+    rest = await hands(EDIT, command="view", path="long", view_range=[99_999, -1])
+    assert rest.content == " 99999\t99999\n100000\t100000"
+
+
+async def test_a_search_of_proc_ends(hands: Hands) -> None:
+    result = await hands("grep", pattern="no such text anywhere", path="/proc", within_s=5)
+    assert result.error_kind in (None, ToolErrorKind.TIMEOUT, ToolErrorKind.REFUSED)
+    assert (await hands("bash", command="echo alive")).content == "alive\n[exit code 0]"
+
+
+async def test_no_result_is_longer_than_the_limit(hands: Hands) -> None:
+    tools = Toolset.default(max_chars=1500)
+    await hands("bash", command=f"{BUSYBOX} mkdir many; cd many; for i in {{1..400}}; do echo word $i > file$i; done")
+    await hands.sandbox.write_file("wide", b"x" * 100_000 + b"\n")
+    for name, arguments in (
+        ("bash", {"command": f"{BUSYBOX} yes | {BUSYBOX} head -c 100000"}),
+        ("bash", {"command": f"{BUSYBOX} head -c 100000 /dev/zero"}),
+        ("grep", {"pattern": "word", "head_limit": 10_000}),
+        ("grep", {"pattern": "word", "output_mode": "content"}),
+        ("glob", {"pattern": "*"}),
+        (EDIT, {"command": "view", "path": "many"}),
+        (EDIT, {"command": "view", "path": "wide"}),
+        (EDIT, {"command": "insert", "path": "wide", "insert_line": 0, "insert_text": "y\n" * 5000}),
+    ):
+        result = await tools.call(hands.sandbox, name, json.dumps(arguments), timeout_s=30)
+        assert result.truncated, name
+        assert 100 < len(result.content) <= 1500, name
+
+
+async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
+    for name in ("a\nb.py", "c\x1b[31m.py", os.fsdecode(b"caf\xe9.py"), "-rf.py"):
+        await hands.sandbox.write_file(name, b"word\n")
+    expected = "-rf.py\na␊b.py\nc␛[31m.py\ncaf\\xe9.py"
+    for name, arguments in (("glob", {"pattern": "*.py"}), ("grep", {"pattern": "word"})):
+        assert (await hands(name, **arguments)).content == expected
+    assert (await hands(EDIT, command="view", path=".")).content == expected
+
+
+async def test_a_dead_sandbox_is_no_result() -> None:
+    runtime = FakeRuntime({"image": {}}, lifetimes=[1])
+    async with runtime.scope(SandboxSpec("image")) as sandbox:
+        hands = Hands(sandbox, Toolset.default())
+        assert (await hands("bash", command="echo once")).exit_code == 0
+        for name, arguments in (("bash", {"command": "true"}), (EDIT, {"command": "view", "path": "x"})):
+            with pytest.raises(SandboxGone):
+                await hands(name, **arguments)
