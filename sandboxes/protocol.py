@@ -1,0 +1,267 @@
+"""The wire between host and tool server, as ``toolserver/request.h`` describes it.
+
+What the server sends is hostile: every length is bounded, every value parsed into the narrowest type, and anything
+else is a ProtocolError.
+"""
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from sandboxes.errors import ProtocolError
+from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind
+
+VERSION: Final = 1
+FRAME_MAX: Final = 66 * MIB
+CONTENT_MAX: Final = 64 * MIB
+CAPTURE_MAX: Final = 32 * MIB
+READ_CHUNK: Final = 4 * MIB
+TIMEOUT_MAX_MS: Final = 2**32 - 1
+
+_HEADER = struct.Struct("<IQB")
+_STAT = struct.Struct("<BIQq")
+_KINDS = {ord("f"): FileKind.FILE, ord("d"): FileKind.DIRECTORY, ord("l"): FileKind.SYMLINK, ord("o"): FileKind.OTHER}
+_TIMED_OUT, _SHELL_LOST = 1, 2
+
+
+class Op(IntEnum):
+    PING = 1
+    EXEC = 2
+    SHELL = 3
+    RESTART = 4
+    READ = 5
+    WRITE = 6
+    LINK = 7
+    REMOVE = 8
+    STAT = 9
+    WALK = 10
+    KILL_ALL = 11
+    CANCEL = 12
+
+
+class WriteFlag(IntEnum):
+    EXECUTABLE = 1
+    PLAIN = 2
+    PARENTS = 4
+
+
+class Unsendable(ValueError):
+    """A text holds a zero byte or half a surrogate pair, which no path, argument or command can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``errno`` 0: ``body`` is what was asked for; otherwise the server refused and the body is empty."""
+
+    id: int
+    errno: int
+    body: bytes
+
+
+def frame(request_id: int, op: Op, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return _HEADER.pack(9 + len(body), request_id, op) + body
+
+
+def blob(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
+
+
+def text(value: str) -> bytes:
+    """Raises Unsendable. Surrogates that stand for undecodable bytes go back to those bytes."""
+    try:
+        data = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Unsendable("holds half a surrogate pair") from None
+    if b"\0" in data:
+        raise Unsendable("holds a zero byte")
+    return blob(data) + b"\0"
+
+
+def texts(values: Sequence[str]) -> bytes:
+    return len(values).to_bytes(4, "little") + b"".join(map(text, values))
+
+
+def caps(timeout_s: float, output_limit: int) -> bytes:
+    """A time-out of at least a millisecond, and a limit split evenly between an output's head and its tail."""
+    limit = max(0, min(output_limit, CAPTURE_MAX))
+    timeout_ms = max(1, min(round(timeout_s * 1000), TIMEOUT_MAX_MS))
+    return struct.pack("<III", timeout_ms, limit - limit // 2, limit // 2)
+
+
+def exec_request(
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str],
+    stdin: bytes,
+    timeout_s: float,
+    output_limit: int,
+    merge_stderr: bool,
+) -> bytes:
+    additions = [f"{name}={value}" for name, value in env.items()]
+    return b"".join(
+        (
+            bytes((merge_stderr,)),
+            caps(timeout_s, output_limit),
+            text(cwd or ""),
+            texts(argv),
+            texts(additions),
+            blob(stdin),
+        )
+    )
+
+
+class FrameSplitter:
+    """Cuts a byte stream into answers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """The answers that are complete with ``data``. Raises ProtocolError; nothing more may be fed after that."""
+        self._buffer += data
+        answers = []
+        at = 0
+        while len(self._buffer) - at >= 4:
+            length = int.from_bytes(self._buffer[at : at + 4], "little")
+            if not 9 <= length <= FRAME_MAX:
+                raise ProtocolError(f"the tool server sent a frame of {length} bytes")
+            if len(self._buffer) - at < 4 + length:
+                break
+            answers.append(_answer(bytes(memoryview(self._buffer)[at + 4 : at + 4 + length])))
+            at += 4 + length
+        del self._buffer[:at]
+        return answers
+
+
+def _answer(data: bytes) -> Answer:
+    request_id, refused = int.from_bytes(data[:8], "little"), data[8]
+    if refused == 0:
+        return Answer(request_id, 0, data[9:])
+    errno = int.from_bytes(data[9:], "little")
+    if refused != 1 or len(data) != 13 or not 1 <= errno <= 4095:
+        raise ProtocolError("the tool server sent a malformed refusal")
+    return Answer(request_id, errno, b"")
+
+
+class Reader:
+    """Reads one answer's body from its beginning; every method raises ProtocolError when it is not as expected."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._body):
+            raise ProtocolError("the tool server sent an answer that ends too early")
+        data = self._body[self._at : end]
+        self._at = end
+        return data
+
+    def unsigned(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def blob(self, limit: int) -> bytes:
+        length = self.unsigned(4)
+        if length > limit:
+            raise ProtocolError(f"the tool server sent {length} bytes where {limit} were allowed")
+        return self.take(length)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._at == len(self._body)
+
+    def end(self) -> None:
+        if not self.exhausted:
+            raise ProtocolError("the tool server sent more than an answer")
+
+
+def empty(body: bytes) -> None:
+    Reader(body).end()
+
+
+def version(body: bytes) -> int:
+    reader = Reader(body)
+    value = reader.unsigned(2)
+    reader.end()
+    return value
+
+
+def content(body: bytes, limit: int) -> bytes:
+    reader = Reader(body)
+    data = reader.blob(limit)
+    reader.end()
+    return data
+
+
+def exec_result(body: bytes, output_limit: int) -> ExecResult:
+    reader = Reader(body)
+    exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
+    if exit_code > 255 or flags > _TIMED_OUT | _SHELL_LOST:
+        raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
+    spill = _spill(reader)
+    stdout, stderr = _capture(reader, output_limit), _capture(reader, output_limit)
+    reader.end()
+    timed_out = bool(flags & _TIMED_OUT)
+    return ExecResult(
+        exit_code=None if timed_out else exit_code,
+        stdout=stdout,
+        stderr=stderr,
+        timed_out=timed_out,
+        duration_s=duration_us / 1e6,
+        shell_lost=bool(flags & _SHELL_LOST),
+        spill=spill,
+    )
+
+
+def _spill(reader: Reader) -> str | None:
+    path = reader.blob(64)
+    directory, _, name = path.rpartition(b"/")
+    if reader.take(1) != b"\0" or (path and (directory != b"/tmp/.farm-output" or not name.isdigit())):
+        raise ProtocolError("the tool server named a spill file that cannot be one")
+    return path.decode("ascii") or None
+
+
+def _capture(reader: Reader, output_limit: int) -> Capture:
+    limit = max(output_limit, 4608)  # the server's own words when a program does not start
+    head, tail = reader.blob(limit), reader.blob(limit)
+    elided = reader.unsigned(8)
+    if len(head) + len(tail) > limit:
+        raise ProtocolError(f"the tool server sent {len(head) + len(tail)} bytes where {limit} were allowed")
+    return Capture(head, tail, elided) if elided else Capture(head + tail)
+
+
+def file_entry(body: bytes, path: str) -> FileEntry:
+    reader = Reader(body)
+    entry = _entry(reader, path)
+    reader.end()
+    return entry
+
+
+def _entry(reader: Reader, path: str) -> FileEntry:
+    kind, mode, size, mtime_ns = _STAT.unpack(reader.take(_STAT.size))
+    if kind not in _KINDS or mode > 0o7777 or size >= 2**63:
+        raise ProtocolError("the tool server described a file that cannot be one")
+    return FileEntry(path, _KINDS[kind], mode, size, mtime_ns)
+
+
+def walk_entries(body: bytes) -> list[FileEntry]:
+    """Sorted by path; each path once, relative, and inside the walked root."""
+    reader = Reader(body)
+    entries: dict[str, FileEntry] = {}
+    while not reader.exhausted:
+        entry = _entry(reader, "")
+        path = os.fsdecode(reader.blob(MIB))
+        if entry.kind is FileKind.DIRECTORY or path in entries or not _is_below(path):
+            raise ProtocolError("the tool server listed a file that cannot be in the directory")
+        entries[path] = FileEntry(path, entry.kind, entry.mode, entry.size, entry.mtime_ns)
+    return [entries[path] for path in sorted(entries)]
+
+
+def _is_below(path: str) -> bool:
+    return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))

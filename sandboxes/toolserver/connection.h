@@ -1,0 +1,14 @@
+/* One client. */
+#ifndef CONNECTION_H
+#define CONNECTION_H
+
+#include "buffer.h"
+
+struct connection;
+
+/* `any_peer`: also accept a process of our own pid namespace (for tests; inside a sandbox that would be the agent). */
+bool listen_at(const char *path, bool any_peer);
+/* Never blocks and never frees the connection; a client that does not read is cut off. */
+void connection_send(struct connection *connection, const uint8_t *data, size_t len);
+
+#endif

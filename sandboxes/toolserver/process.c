@@ -1,0 +1,297 @@
+#define _GNU_SOURCE
+#include "process.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#define STOP_ROUNDS 64
+#define KILL_ALL_ROUNDS 2000
+
+extern char **environ;
+static char *home_directory;
+static bool reset_oom_score;
+
+/* Being the last to be killed when memory runs out needs a privilege that a container rarely grants; where its
+   runtime has granted it already, children must not inherit it. */
+void process_init(void)
+{
+    home_directory = getcwd(NULL, 0);
+    int fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    char text[16] = {0};
+    if (write(fd, "-1000", 5) == 5)
+        reset_oom_score = true;
+    else if (pread(fd, text, sizeof text - 1, 0) > 0)
+        reset_oom_score = atoi(text) < 0;
+    close(fd);
+}
+
+void process_go_home(void)
+{
+    if (!home_directory || chdir(home_directory))
+        errno = 0; /* a relative path then says itself that it leads nowhere */
+}
+
+char **process_env(const char *const *additions)
+{
+    size_t own = 0, added = 0;
+    while (environ[own])
+        own++;
+    while (additions[added])
+        added++;
+    char **env = calloc(own + added + 1, sizeof *env);
+    if (!env)
+        return NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < own; i++) {
+        const char *equals = strchr(environ[i], '=');
+        size_t name = equals ? (size_t)(equals - environ[i]) + 1 : strlen(environ[i]);
+        size_t j = 0;
+        while (j < added && strncmp(additions[j], environ[i], name) != 0)
+            j++;
+        if (j == added)
+            env[count++] = environ[i];
+    }
+    for (size_t j = 0; j < added; j++)
+        env[count++] = (char *)(uintptr_t)additions[j];
+    return env;
+}
+
+static const char *variable(char *const *env, const char *name, const char *otherwise)
+{
+    size_t len = strlen(name);
+    for (; *env; env++)
+        if (!strncmp(*env, name, len) && (*env)[len] == '=')
+            return *env + len + 1;
+    return otherwise;
+}
+
+struct child {
+    struct launch *launch;
+    int error;
+};
+
+/* Returns only when nothing could be executed: why not. The parent must not read a failure from a success. */
+static int exec_by_path(const struct launch *launch)
+{
+    const char *name = launch->argv[0];
+    char *const *argv = (char *const *)(uintptr_t)launch->argv;
+    if (strchr(name, '/')) {
+        execve(name, argv, launch->env);
+        return errno;
+    }
+    char path[4096];
+    int error = ENOENT;
+    for (const char *at = variable(launch->env, "PATH", DEFAULT_PATH); *name;) {
+        const char *end = strchrnul(at, ':');
+        int len = snprintf(path, sizeof path, "%.*s%s%s", (int)(end - at), at, end > at ? "/" : "./", name);
+        if (len > 0 && (size_t)len < sizeof path) {
+            execve(path, argv, launch->env);
+            if (errno == EACCES)
+                error = EACCES;
+            else if (errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENAMETOOLONG)
+                return errno;
+        }
+        if (!*end)
+            break;
+        at = end + 1;
+    }
+    return error;
+}
+
+static void place_descriptors(const struct launch *launch)
+{
+    if (launch->session) {
+        int high[3]; /* out of the way first: a source may bear a number that is a target */
+        for (int i = 0; i < 3; i++)
+            high[i] = fcntl(launch->session[i], F_DUPFD_CLOEXEC, SESSION_STATUS_FD + 1);
+        dup2(launch->in, 0);
+        dup2(launch->out, 1);
+        dup2(launch->err, 2);
+        for (int i = 0; i < 3; i++)
+            dup2(high[i], SESSION_WAKE_FD + i);
+        return;
+    }
+    dup2(launch->in, 0);
+    dup2(launch->out, 1);
+    dup2(launch->err, 2);
+}
+
+/* Runs on the parent's memory while the parent waits, so it may report through it. */
+static int child_main(void *arg)
+{
+    struct child *child = arg;
+    struct launch *launch = child->launch;
+    setsid();
+    /* Whoever orphans itself from this program stays findable below it. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    place_descriptors(launch);
+    if (reset_oom_score) {
+        int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+        if (fd >= 0 && write(fd, "0", 1) != 1)
+            reset_oom_score = true;
+    }
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (launch->cwd) {
+        if (chdir(launch->cwd)) {
+            child->error = errno;
+            launch->failed_at = launch->cwd;
+            _exit(126);
+        }
+    } else if ((!home_directory || chdir(home_directory)) && chdir("/")) {
+        child->error = errno;
+        launch->failed_at = "/";
+        _exit(126);
+    }
+    launch->failed_at = launch->argv[0];
+    child->error = exec_by_path(launch);
+    _exit(127);
+}
+
+pid_t process_start(struct launch *launch)
+{
+    static _Alignas(16) char stack[64 * 1024];
+    struct child child = {.launch = launch};
+    launch->failed_at = "fork";
+    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+    if (pid < 0)
+        return -errno;
+    /* A child that failed is reaped with all others, where nobody knows its pid. */
+    return child.error ? -child.error : pid;
+}
+
+struct seen {
+    pid_t pid, parent;
+    bool ours, dead, stopped;
+};
+
+struct table {
+    struct seen *rows;
+    size_t count, cap;
+};
+
+static bool read_row(int proc, const char *name, struct seen *row)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "%.16s/stat", name);
+    int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t len = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (len <= 0)
+        return false;
+    text[len] = 0;
+    const char *after = strrchr(text, ')'); /* the name between the parentheses may hold anything */
+    char state;
+    int parent;
+    if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2)
+        return false;
+    *row = (struct seen){.pid = atoi(name), .parent = parent, .dead = state == 'Z' || state == 'X',
+                         .stopped = state == 'T'};
+    return true;
+}
+
+static bool list_processes(struct table *table)
+{
+    DIR *proc = opendir("/proc");
+    if (!proc)
+        return false;
+    table->count = 0;
+    for (struct dirent *entry; (entry = readdir(proc));) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        if (table->count == table->cap) {
+            size_t cap = table->cap ? table->cap * 2 : 256;
+            struct seen *rows = realloc(table->rows, cap * sizeof *rows);
+            if (!rows)
+                break;
+            table->rows = rows;
+            table->cap = cap;
+        }
+        if (read_row(dirfd(proc), entry->d_name, &table->rows[table->count]))
+            table->count++;
+    }
+    closedir(proc);
+    return true;
+}
+
+static void mark_descendants(struct table *table, pid_t root)
+{
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (size_t i = 0; i < table->count; i++) {
+            struct seen *row = &table->rows[i];
+            if (row->ours)
+                continue;
+            bool ours = row->parent == root;
+            for (size_t j = 0; !ours && j < table->count; j++)
+                ours = table->rows[j].ours && table->rows[j].pid == row->parent;
+            row->ours = ours;
+            changed |= ours;
+        }
+    }
+}
+
+/* Sends `signal` to every living descendant that does not yet feel it; how many there were. */
+static size_t signal_descendants(struct table *table, pid_t root, int signal)
+{
+    size_t sent = 0;
+    if (!list_processes(table))
+        return 0;
+    mark_descendants(table, root);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct seen *row = &table->rows[i];
+        if (row->ours && !row->dead && !(signal == SIGSTOP && row->stopped) && !kill(row->pid, signal))
+            sent++;
+    }
+    return sent;
+}
+
+/* Stop first, kill after: while any of them runs it may fork, and a killed one's place is free again at once. */
+void process_kill_tree(pid_t root)
+{
+    struct table table = {0};
+    kill(root, SIGSTOP);
+    for (int round = 0; round < STOP_ROUNDS && signal_descendants(&table, root, SIGSTOP); round++)
+        ;
+    for (int round = 0; round < STOP_ROUNDS && signal_descendants(&table, root, SIGKILL); round++)
+        ;
+    kill(-root, SIGKILL);
+    kill(root, SIGKILL);
+    free(table.rows);
+}
+
+int process_kill_all(void (*reap)(void))
+{
+    if (getpid() != 1)
+        return EPERM;
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    for (int round = 0; round < KILL_ALL_ROUNDS; round++) {
+        kill(-1, SIGKILL);
+        reap();
+        if (kill(-1, 0) && errno == ESRCH)
+            return 0;
+        sigtimedwait(&child, NULL, &(struct timespec){.tv_nsec = 5000000});
+    }
+    return EBUSY;
+}

@@ -1,0 +1,275 @@
+#define _GNU_SOURCE
+#include "session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "execute.h"
+#include "loop.h"
+#include "process.h"
+
+#define SESSIONS_MAX 32
+#define NAME_LENGTH 64
+#define STATUS_LENGTH 16
+#define BETWEEN_MAX 65536
+
+/* What the shell does for ever: say how the last command ended, wait to be woken, read the next command from its
+   file and evaluate it with our descriptors closed. The status is said where a loop's condition stands, so that a
+   command's own `continue` or `break` still comes by there; stderr is shut meanwhile, so that `set -x` stays quiet. */
+static const char SCRIPT[] =
+    "while :; do while { builtin printf '%s\\n' $? >&22; TMOUT= builtin read -r -u 20 __farm_wake || builtin exit; "
+    "IFS= builtin read -r -d '' -u 21 __farm_command; :; } 2>&-; do "
+    "builtin eval \"$__farm_command\" 20<&- 21<&- 22>&-; done; done";
+
+struct session {
+    struct source status; /* first: a status event's source is its session */
+    struct session *next;
+    char name[NAME_LENGTH];
+    pid_t pid;
+    int wake, command;
+    struct stream *out;
+    struct call *call;    /* the command that runs */
+    bool greeted;         /* the first status only says that the shell is up */
+    char line[STATUS_LENGTH];
+    size_t line_len;
+};
+
+static struct session *sessions;
+static const char *shell_path = "/.farm/bin/bash";
+
+void session_use_shell(const char *path) { shell_path = path; }
+
+static struct session *find(const char *name)
+{
+    struct session *session = sessions;
+    while (session && strcmp(session->name, name) != 0)
+        session = session->next;
+    return session;
+}
+
+/* Forgets the shell, which has ended or is killed; answers the command that ran in it. */
+static void lose(struct session *session, int exit_code, unsigned flags)
+{
+    struct session **link = &sessions;
+    while (*link != session)
+        link = &(*link)->next;
+    *link = session->next;
+    stream_drain(session->out);
+    struct call *call = session->call;
+    if (call)
+        finish_result(call, exit_code, flags | SHELL_LOST, session->out, NULL);
+    loop_close(&session->status);
+    close(session->wake);
+    close(session->command);
+    stream_release(&session->out);
+    free(session);
+}
+
+static void completed(struct session *session, int exit_code)
+{
+    struct call *call = session->call;
+    stream_drain(session->out);
+    session->call = NULL;
+    session->out->may_spill = false;
+    finish_result(call, exit_code, 0, session->out, NULL);
+    capture_free(&session->out->capture);
+    capture_init(&session->out->capture, BETWEEN_MAX, 0);
+}
+
+/* What jobs in the background have said since the last command opens the output of this one. */
+static void begin_output(struct session *session, struct caps caps)
+{
+    struct capture *capture = &session->out->capture, before = *capture;
+    capture_init(capture, caps.head, caps.tail);
+    session->out->may_spill = true;
+    capture_add(capture, before.head.data, before.head.len, true);
+    capture_free(&before);
+}
+
+/* One line of the status descriptor. Whatever else a command writes there harms itself only. */
+static void status_line(struct session *session)
+{
+    session->line[session->line_len] = 0;
+    session->line_len = 0;
+    int exit_code = atoi(session->line) & 0xff;
+    if (!session->greeted)
+        session->greeted = true;
+    else if (session->call)
+        completed(session, exit_code);
+}
+
+static void read_status(struct session *session)
+{
+    char text[64];
+    ssize_t n = read(session->status.fd, text, sizeof text);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        loop_close(&session->status); /* its end is told by its parent's wait */
+    for (ssize_t i = 0; i < n; i++) {
+        if (text[i] == '\n')
+            status_line(session);
+        else if (session->line_len < STATUS_LENGTH - 1)
+            session->line[session->line_len++] = text[i];
+    }
+}
+
+static void status_ready(struct source *source, uint32_t events)
+{
+    (void)events;
+    read_status((struct session *)source);
+}
+
+void session_reaped(pid_t pid, int status)
+{
+    for (struct session *session = sessions; session; session = session->next)
+        if (session->pid == pid) {
+            if (session->status.fd >= 0)
+                read_status(session);
+            lose(session, exit_code_of(status), 0);
+            return;
+        }
+}
+
+static void expire(struct call *call)
+{
+    process_kill_tree(call->session->pid);
+    lose(call->session, 0, TIMED_OUT);
+}
+
+struct ends {
+    int in, out, session[3];
+};
+
+static bool open_ends(struct session *session, struct ends *ends)
+{
+    int wake[2] = {-1, -1}, status[2] = {-1, -1};
+    session->out = stream_open(BETWEEN_MAX, 0, &ends->out);
+    session->command = memfd_create("command", MFD_CLOEXEC);
+    ends->in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (ends->in < 0)
+        ends->in = memfd_create("stdin", MFD_CLOEXEC);
+    bool wake_open = !pipe2(wake, O_CLOEXEC), status_open = !pipe2(status, O_CLOEXEC);
+    session->wake = wake[1];
+    session->status = (struct source){status[0], status_ready};
+    ends->session[0] = wake[0];
+    ends->session[1] = session->command;
+    ends->session[2] = status[1];
+    if (!session->out || session->command < 0 || ends->in < 0 || !wake_open || !status_open)
+        return false;
+    fcntl(status[0], F_SETFL, O_NONBLOCK);
+    fcntl(wake[1], F_SETFL, O_NONBLOCK);
+    return loop_add(&session->status, EPOLLIN);
+}
+
+static void close_if_open(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+/* A new shell, or NULL and an errno. */
+static struct session *start(const char *name, int *error)
+{
+    static const char *const none[] = {NULL};
+    const char *const argv[] = {shell_path, "--noprofile", "--norc", "-c", SCRIPT, "bash", NULL};
+    struct ends ends = {-1, -1, {-1, -1, -1}};
+    struct session *session = calloc(1, sizeof *session);
+    char **env = process_env(none);
+    *error = ENOMEM;
+    if (!session || !env) {
+        free(session);
+        free(env);
+        return NULL;
+    }
+    pid_t pid = -EMFILE;
+    if (open_ends(session, &ends)) {
+        struct launch launch = {.argv = argv, .env = env, .in = ends.in, .out = ends.out, .err = ends.out,
+                                .session = ends.session};
+        pid = process_start(&launch);
+    }
+    free(env);
+    close_if_open(ends.in);
+    close_if_open(ends.out);
+    close_if_open(ends.session[0]);
+    close_if_open(ends.session[2]);
+    snprintf(session->name, sizeof session->name, "%s", name);
+    session->pid = pid;
+    session->next = sessions;
+    sessions = session;
+    if (pid > 0)
+        return session;
+    *error = -pid;
+    session->pid = 0;
+    lose(session, 0, 0);
+    return NULL;
+}
+
+static bool hand_over(struct session *session, const char *command)
+{
+    size_t len = strlen(command) + 1; /* with the zero byte, where the shell stops reading */
+    if (ftruncate(session->command, 0) || lseek(session->command, 0, SEEK_SET) < 0)
+        return false;
+    for (size_t at = 0; at < len;) {
+        ssize_t n = pwrite(session->command, command + at, len - at, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        at += (size_t)n;
+    }
+    return write(session->wake, "\n", 1) == 1;
+}
+
+bool session_run(struct call *call, struct reader *body)
+{
+    struct caps caps = get_caps(body);
+    const char *name = get_string(body);
+    const char *command = get_string(body);
+    if (!reader_done(body) || strlen(name) >= NAME_LENGTH)
+        return false;
+    struct session *session = find(name);
+    if (session && session->call) {
+        call_finish_error(call, EBUSY);
+        return true;
+    }
+    size_t count = 0;
+    for (struct session *other = sessions; other; other = other->next)
+        count++;
+    int error = EMFILE;
+    if (!session && count < SESSIONS_MAX)
+        session = start(name, &error);
+    if (!session) {
+        finish_not_started(call, error, shell_path, SHELL_LOST);
+        return true;
+    }
+    session->call = call;
+    call->session = session;
+    call->expire = expire;
+    call->deadline = call->started + (uint64_t)caps.timeout_ms * 1000;
+    begin_output(session, caps);
+    if (!hand_over(session, command)) {
+        process_kill_tree(session->pid);
+        lose(session, 126, 0);
+    }
+    return true;
+}
+
+bool session_restart(struct call *call, struct reader *body)
+{
+    const char *name = get_string(body);
+    if (!reader_done(body))
+        return false;
+    struct session *session = find(name);
+    if (session) {
+        process_kill_tree(session->pid);
+        lose(session, 137, 0);
+    }
+    answer_begin(&call->answer, call->id, 0);
+    call_finish(call);
+    return true;
+}

@@ -1,0 +1,15 @@
+/* Shell sessions: a bash that lives on between commands. */
+#ifndef SESSION_H
+#define SESSION_H
+
+#include "call.h"
+
+/* Both return false when the body is malformed; otherwise the call is under way or answered. */
+bool session_run(struct call *call, struct reader *body);
+bool session_restart(struct call *call, struct reader *body);
+/* Our child `pid` has ended. */
+void session_reaped(pid_t pid, int status);
+/* The shell to start; a path that outlives the program. */
+void session_use_shell(const char *path);
+
+#endif
