@@ -1,0 +1,132 @@
+"""The toolbox: what is mounted read-only at ``/.farm`` in every sandbox, so that any image will do.
+
+    bin/toolserver   the first process
+    bin/bash         the shell of the sessions
+    bin/busybox      for images that hold nothing
+    bin/rg, lib/     ripgrep with its own loader and libraries
+
+``python -m sandboxes.toolbox STATE_DIR`` builds it and prints where it is.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.errors import RuntimeUnavailable
+
+SOURCES = Path(__file__).with_name("toolserver")
+PACKAGES = {
+    "make": "make",
+    "musl-gcc": "musl-tools",
+    "bash-static": "bash-static",
+    "busybox": "busybox-static",
+    "rg": "ripgrep",
+}
+"""The programs a toolbox is made of or with, and the Debian packages that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """A directory to be mounted read-only at ``/.farm``."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Files of this machine that go into a toolbox, by their names in it."""
+
+    files: dict[str, Path]
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        sources = {f"toolserver/{path.name}": path for path in SOURCES.iterdir() if path.is_file()}
+        for name, path in sorted({**sources, **self.files}.items()):
+            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()[:32]
+
+
+def ensure_toolbox(state_dir: Path) -> Toolbox:
+    """The toolbox below ``state_dir/toolbox``, named by the digest of all that is in it, built where it is not there.
+
+    Blocks for some seconds when it builds. Raises RuntimeUnavailable where a package lacks or the build fails.
+    """
+    programs = _find_programs()
+    parts = _find_parts(programs)
+    path = state_dir / "toolbox" / parts.digest()
+    if path.is_dir():
+        return Toolbox(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
+        building = Path(temporary) / "toolbox"
+        _build(building, parts, programs["make"])
+        try:
+            building.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise somebody else has built the same
+                raise
+    return Toolbox(path)
+
+
+def _find_programs() -> dict[str, Path]:
+    found = {name: shutil.which(name) for name in PACKAGES}
+    lacking = [PACKAGES[name] for name, path in found.items() if path is None]
+    busybox = found["busybox"]
+    if busybox is not None and _libraries(Path(busybox)) is not None:
+        lacking.append(PACKAGES["busybox"])
+    if lacking:
+        raise RuntimeUnavailable(f"the toolbox cannot be built; as root: apt-get install {' '.join(lacking)}")
+    return {name: Path(path).resolve() for name, path in found.items() if path is not None}
+
+
+def _find_parts(programs: dict[str, Path]) -> _Parts:
+    files = {"bin/bash": programs["bash-static"], "bin/busybox": programs["busybox"]}
+    libraries = _libraries(programs["rg"])
+    if libraries is None:
+        files["bin/rg"] = programs["rg"]
+    else:
+        files["lib/rg"] = programs["rg"]
+        files |= {f"lib/{name}": path for name, path in libraries.items()}
+    return _Parts(files)
+
+
+def _libraries(program: Path) -> dict[str, Path] | None:
+    """The shared libraries of a program by name, its loader as ``ld.so``; None for a static one."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
+    if listed.returncode != 0 or "statically linked" in listed.stdout:
+        return None
+    return dict(_parse_libraries(listed.stdout))
+
+
+def _parse_libraries(listing: str) -> Iterator[tuple[str, Path]]:
+    for line in listing.splitlines():
+        if found := re.match(r"\s*(\S+) => (/\S+)", line):
+            yield found[1], Path(found[2]).resolve()
+        elif found := re.match(r"\s*(/\S+)", line):
+            yield "ld.so", Path(found[1]).resolve()
+
+
+def _build(building: Path, parts: _Parts, make: Path) -> None:
+    (building / "bin").mkdir(parents=True)
+    (building / "lib").mkdir()
+    compiled = subprocess.run(
+        [make, "-s", "-C", SOURCES, f"DESTDIR={building / 'bin'}"], capture_output=True, text=True, check=False
+    )
+    if compiled.returncode != 0:
+        raise RuntimeUnavailable(f"the tool server does not compile: {compiled.stderr.strip()[-2000:]}")
+    for name, source in parts.files.items():
+        shutil.copyfile(source, building / name)
+        os.chmod(building / name, 0o755)
+    for directory in (building, building / "bin", building / "lib"):
+        os.chmod(directory, 0o755)
+
+
+if __name__ == "__main__":
+    print(ensure_toolbox(Path(sys.argv[1])).path)
