@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -61,7 +61,7 @@ class Lent:
     variables: tuple[str, ...]
 
 
-def write_context(root: Path, files: Mapping[str, bytes]) -> Path:
+def write_context(root: Path, files: Mapping[str, bytes], executables: Collection[str] = ()) -> Path:
     """Lay out a build context. Raises ImageError for a path that would leave it."""
     for name, content in files.items():
         path = PurePosixPath(name)
@@ -70,6 +70,7 @@ def write_context(root: Path, files: Mapping[str, bytes]) -> Path:
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+        target.chmod(0o755 if name in executables else 0o644)
     return root
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import tarfile
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -97,9 +97,16 @@ class ImageStore:
         return await self._existing(name)
 
     async def build(
-        self, name: str, files: Mapping[str, bytes] | Path, *, timeout_s: float, on_line: OnLine | None = None
+        self,
+        name: str,
+        files: Mapping[str, bytes] | Path,
+        *,
+        timeout_s: float,
+        executables: Collection[str] = (),
+        on_line: OnLine | None = None,
     ) -> ImageInfo:
-        """Build the context in ``files`` (a directory, or contents by relative path) and tag it ``name``.
+        """Build the context in ``files`` (a directory, or contents by relative path, those in
+        ``executables`` marked so) and tag it ``name``.
 
         ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed.
         """
@@ -108,7 +115,7 @@ class ImageStore:
                 root = Path(scratch)
                 await build(
                     name,
-                    files if isinstance(files, Path) else write_context(root / "context", files),
+                    files if isinstance(files, Path) else write_context(root / "context", files, executables),
                     settings=self._settings,
                     docker_host=self._docker_host,
                     scratch=root,

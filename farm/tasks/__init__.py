@@ -1,0 +1,21 @@
+"""Task directories: parsed, prepared, bundled; and the images they ask for."""
+
+from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.errors import TaskError
+from farm.tasks.images import TASK_PREFIX, ensure_image, task_ref
+from farm.tasks.load import load_task, load_taskset
+from farm.tasks.packing import BadBundle, pack, unpack
+
+__all__ = [
+    "TASK_PREFIX",
+    "BadBundle",
+    "BundleFile",
+    "TaskBundle",
+    "TaskError",
+    "ensure_image",
+    "load_task",
+    "load_taskset",
+    "pack",
+    "task_ref",
+    "unpack",
+]

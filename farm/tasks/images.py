@@ -1,0 +1,29 @@
+"""The image of a task: there already, built from its environment, or pulled."""
+
+from farm.core.orders import TaskRef
+from farm.tasks.bundle import TaskBundle
+from sandboxes.images import ImageInfo, ImageStore, OnLine
+
+TASK_PREFIX = "farm-task-"
+
+
+async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLine | None = None) -> ImageInfo:
+    """The task's image on this machine; built or pulled only where it is missing. Raises ImageError."""
+    task = bundle.task
+    found = await images.inspect(task.image)
+    if found is not None:
+        return found
+    if not bundle.environment:
+        return await images.pull(task.image)
+    return await images.build(
+        task.image,
+        {path: file.content for path, file in bundle.environment.items()},
+        timeout_s=task.build_timeout_s,
+        executables=[path for path, file in bundle.environment.items() if file.executable],
+        on_line=on_line,
+    )
+
+
+def task_ref(bundle: TaskBundle) -> TaskRef:
+    task = bundle.task
+    return TaskRef(id=task.id, digest=task.digest, image=task.image, memory_mib=task.memory_mib, cpus=task.cpus)

@@ -1,0 +1,269 @@
+"""Task directories and task sets, read into bundles."""
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from farm.core.task import ReportFormat, Task, Verifier
+from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.errors import TaskError
+from farm.tasks.manifest import FarmTable, Manifest, parse_ids, parse_manifest
+from farm.tasks.release_pair import prepare
+from farm.tasks.sources import OnProgress
+from sandboxes.dockerfile import instructions
+from sandboxes.errors import SpecError
+from sandboxes.tools import Toolset
+
+MANIFEST = "task.toml"
+PYTEST_COMMAND = "python3 -m pytest -q -o addopts= --continue-on-collection-errors --junitxml={report} {files}"
+IN_WORKSPACE = "workspace/"
+"""Below ``tests/``: what grading puts into the workspace of a pytest task that is no release pair."""
+
+MAX_TASK_BYTES = 256 * 1024 * 1024
+_DEFAULT_WORKSPACE = "/app"
+_TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127})?")
+_PASSED_OVER = frozenset({"__pycache__", ".DS_Store", ".git"})
+
+
+def load_taskset(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> tuple[TaskBundle, ...]:
+    """The tasks of a task set, in order; every one is prepared, so that loading it again needs no network.
+
+    A task set is a directory of task directories (sorted by name), a single task directory, or a ``.jsonl`` file of
+    ``{"path": DIRECTORY}`` rows, relative to that file and inside its directory. Raises TaskError.
+    """
+    bundles = tuple(
+        load_task(directory, state_dir=state_dir, on_progress=on_progress) for directory in task_directories(path)
+    )
+    seen: dict[str, str] = {}
+    for bundle in bundles:
+        if bundle.task.id in seen:
+            raise TaskError(path, f"two tasks are named {bundle.task.id}", "rename one of them")
+        seen[bundle.task.id] = bundle.task.digest
+    return bundles
+
+
+def task_directories(path: Path) -> tuple[Path, ...]:
+    """Where the tasks of a set are. Raises TaskError."""
+    if path.is_file():
+        if path.suffix != ".jsonl":
+            raise TaskError(path, "not a task set", "name a directory of tasks or a .jsonl file")
+        found = tuple(_rows(path))
+    elif (path / MANIFEST).is_file():
+        found = (path,)
+    elif path.is_dir():
+        found = tuple(sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()))
+    else:
+        raise TaskError(path, "no such file or directory", "name a directory of tasks or a .jsonl file")
+    if not found:
+        raise TaskError(path, "holds no task", f"name a directory whose sub-directories hold a {MANIFEST}")
+    return found
+
+
+def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
+    """One task directory in the Harbor layout, parsed and prepared. Raises TaskError."""
+    files = read_directory(path)
+    manifest = parse_manifest(path / MANIFEST, _required(path, files, MANIFEST, "write it").content)
+    instruction = _text(path / "instruction.md", _required(path, files, "instruction.md", "say what is wanted").content)
+    if not instruction.strip():
+        raise TaskError(path / "instruction.md", "empty", "say what is wanted")
+    environment = _below(files, "environment/")
+    if manifest.environment.docker_image is None and "Dockerfile" not in environment:
+        raise TaskError(path / "environment/Dockerfile", "missing", "add it, or name environment.docker_image")
+    tests: Mapping[str, BundleFile] = _below(files, "tests/")
+    gold = None
+    farm = manifest.metadata.farm
+    report = _report(farm)
+    if farm.source is not None:
+        prepared = prepare(farm.source, state_dir=state_dir, on_progress=on_progress)
+        tests, gold = prepared.tests, prepared.gold
+    elif report is ReportFormat.PYTEST:
+        tests = _below(files, f"tests/{IN_WORKSPACE}")
+    task = Task(
+        id=_task_id(path, manifest),
+        digest=digest_of(files),
+        instruction=instruction,
+        image=manifest.environment.docker_image or image_name(_task_id(path, manifest), environment),
+        workspace=farm.workspace or _workspace(environment),
+        verifier=_verifier(path, files, manifest, report),
+        agent_timeout_s=manifest.agent.timeout_sec,
+        build_timeout_s=manifest.environment.build_timeout_sec,
+        max_turns=farm.max_turns,
+        tools=_tools(path, farm),
+        cpus=manifest.environment.cpus,
+        memory_mib=manifest.environment.memory_mb,
+        storage_mib=manifest.environment.storage_mb,
+    )
+    bundle = TaskBundle(
+        task=task,
+        environment={} if manifest.environment.docker_image else environment,
+        tests=tests,
+        gold=gold,
+        solution=_below(files, "solution/"),
+    )
+    _refuse_unjudgeable(path, bundle)
+    return bundle
+
+
+def read_directory(path: Path) -> dict[str, BundleFile]:
+    """The files that define a task. A symlink is refused: what it names may lie anywhere. Raises TaskError."""
+    files: dict[str, BundleFile] = {}
+    room = MAX_TASK_BYTES
+    tops = (path / top for top in (MANIFEST, "instruction.md", "environment", "tests", "solution"))
+    for file in sorted(chain.from_iterable(_walk(top) for top in tops)):
+        name = file.relative_to(path).as_posix()
+        if file.is_symlink():
+            raise TaskError(file, "a symlink", "put the file itself there")
+        if not file.is_file():
+            raise TaskError(file, "not a regular file", "remove it")
+        try:
+            room -= file.stat().st_size
+            if room < 0:
+                raise TaskError(path, f"holds more than {MAX_TASK_BYTES >> 20} MiB", "fetch large files in the build")
+            files[name] = BundleFile(file.read_bytes(), os.access(file, os.X_OK) and bool(file.stat().st_mode & 0o100))
+        except OSError as error:
+            raise TaskError(file, f"cannot be read ({error.strerror})", "make it readable") from None
+    return files
+
+
+def digest_of(files: Mapping[str, BundleFile]) -> str:
+    """SHA-256 over names, modes and contents; what the digest of a task, and of its environment, is."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        file = files[name]
+        total.update(f"{len(name.encode())}:{name}:{int(file.executable)}:{len(file.content)}:".encode())
+        total.update(file.content)
+    return total.hexdigest()
+
+
+def image_name(task_id: str, environment: Mapping[str, BundleFile]) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
+    return f"farm-task-{slug}:{digest_of(environment)[:12]}"
+
+
+def _rows(path: Path) -> Iterator[Path]:
+    home = path.resolve().parent
+    for number, line in enumerate(_text(path, path.read_bytes()).splitlines(), start=1):
+        if not line.strip():
+            continue
+        place = f"line {number}"
+        try:
+            row = json.loads(line)
+            name = row["path"]
+        except (ValueError, RecursionError, KeyError, TypeError):
+            raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place) from None
+        directory = home / str(name)
+        if not isinstance(name, str) or not directory.resolve().is_relative_to(home):
+            raise TaskError(path, f"{name!r} leaves the directory of the file", "name a path inside it", key=place)
+        if not (directory / MANIFEST).is_file():
+            raise TaskError(path, f"{name!r} holds no {MANIFEST}", "correct the path", key=place)
+        yield directory
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    if top.is_symlink() or not top.is_dir():
+        if top.is_symlink() or top.exists():
+            yield top
+        return
+    for child in top.iterdir():
+        if child.name not in _PASSED_OVER and child.suffix != ".pyc":
+            yield from _walk(child)
+
+
+def _below(files: Mapping[str, BundleFile], prefix: str) -> dict[str, BundleFile]:
+    return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
+
+
+def _required(path: Path, files: Mapping[str, BundleFile], name: str, remedy: str) -> BundleFile:
+    if name not in files:
+        raise TaskError(path / name, "missing", remedy)
+    return files[name]
+
+
+def _text(path: Path, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise TaskError(path, "not UTF-8", "save it as UTF-8") from None
+
+
+def _task_id(path: Path, manifest: Manifest) -> str:
+    name = manifest.task.name or path.resolve().name
+    if not _TASK_ID.fullmatch(name):
+        raise TaskError(
+            path / MANIFEST, f"{name!r} is no task name", "use letters, digits, dots and dashes", key="task.name"
+        )
+    return name
+
+
+def _report(farm: FarmTable) -> ReportFormat:
+    if farm.report is not None:
+        return farm.report
+    expected = farm.fail_to_pass or farm.pass_to_pass or farm.source
+    return ReportFormat.PYTEST if expected else ReportFormat.REWARD_FILE
+
+
+def _verifier(path: Path, files: Mapping[str, BundleFile], manifest: Manifest, report: ReportFormat) -> Verifier:
+    farm = manifest.metadata.farm
+    default = PYTEST_COMMAND if report is ReportFormat.PYTEST else ""
+    return Verifier(
+        mode=farm.grading,
+        command=default if farm.test_command is None else farm.test_command,
+        report=report,
+        fail_to_pass=_ids(path, files, "fail_to_pass", farm.fail_to_pass),
+        pass_to_pass=_ids(path, files, "pass_to_pass", farm.pass_to_pass),
+        protected=farm.protected,
+        timeout_s=manifest.verifier.timeout_sec,
+    )
+
+
+def _ids(path: Path, files: Mapping[str, BundleFile], key: str, value: tuple[str, ...] | str) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        return value
+    if value not in files:
+        raise TaskError(path / MANIFEST, f"{value} is not there", "add the file", key=f"metadata.farm.{key}")
+    return parse_ids(path / value, key, _text(path / value, files[value].content).splitlines())
+
+
+def _workspace(environment: Mapping[str, BundleFile]) -> str:
+    """The image's last absolute WORKDIR, where the Dockerfile says it plainly; Harbor's custom otherwise."""
+    text = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
+    lines = text.split("\n")
+    named = [lines[item.first].split(None, 1)[-1].strip() for item in instructions(text) if item.name == "WORKDIR"]
+    plain = [name for name in named if name.startswith("/") and "$" not in name and posixpath.normpath(name) != "/"]
+    return posixpath.normpath(plain[-1]) if plain else _DEFAULT_WORKSPACE
+
+
+def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
+    try:
+        Toolset.default(farm.tools)
+    except SpecError as error:
+        raise TaskError(path / MANIFEST, str(error), "correct the name", key="metadata.farm.tools") from None
+    return farm.tools
+
+
+def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
+    """What the verifier could never judge is found here, not by the first episode."""
+    verifier = bundle.task.verifier
+    if verifier.report is ReportFormat.REWARD_FILE:
+        if "test.sh" not in bundle.tests:
+            raise TaskError(path / "tests/test.sh", "missing", "add it, or name metadata.farm.fail_to_pass")
+        return
+    key = "metadata.farm.fail_to_pass"
+    if not verifier.fail_to_pass:
+        raise TaskError(path / MANIFEST, "no test is expected to pass", "name at least one", key=key)
+    twice = sorted({*verifier.fail_to_pass} & {*verifier.pass_to_pass})
+    if twice:
+        raise TaskError(path / MANIFEST, f"{twice[0]} is in pass_to_pass too", "keep it in one list", key=key)
+    for placeholder in ("{report}", "{files}"):
+        if placeholder not in verifier.command:
+            raise TaskError(path / MANIFEST, f"lacks {placeholder}", "add it", key="metadata.farm.test_command")
+    if bundle.gold is not None or bundle.tests:
+        for test in (*verifier.fail_to_pass, *verifier.pass_to_pass):
+            file = test.partition("::")[0]
+            if file not in bundle.tests:
+                raise TaskError(path / MANIFEST, f"{test}: the tests hold no {file}", "correct the id", key=key)
