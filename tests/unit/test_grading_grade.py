@@ -126,19 +126,22 @@ async def test_a_dead_sandbox_is_no_reward() -> None:
 
 @pytest.mark.parametrize("made", [change(FIX), change()])
 async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
-    farm = runtime()
+    started = asyncio.Event()
 
-    async def eat(_: FakeProcess) -> int:
-        (sandbox,) = farm.sandboxes.values()
-        await sandbox.die(out_of_memory=True)
-        return 137
+    async def eat(process: FakeProcess) -> int:
+        started.set()
+        return await hang(process)
 
     farm = runtime(eat)
+    judging = asyncio.create_task(judge(made, farm))
+    await started.wait()
+    (sandbox,) = farm.sandboxes.values()
+    await sandbox.die(out_of_memory=True)
     if made.empty:
         with pytest.raises(SandboxGone):
-            await judge(made, farm)
+            await judging
     else:
-        assert await judge(made, farm) == (0.0, "the tests ran out of memory")
+        assert await judging == (0.0, "the tests ran out of memory")
 
 
 @pytest.mark.parametrize(
