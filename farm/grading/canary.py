@@ -36,9 +36,7 @@ class Canary:
 
 def make_canary(beside: Sequence[str], taken: Collection[str], rng: random.Random) -> Canary:
     """A canary in the directory of one of the test files ``beside``; no path of ``taken`` is its own."""
-    directory = rng.choice(sorted(beside)).rpartition("/")[0]
-    while (path := f"{directory}/{_file_name(rng)}".lstrip("/")) in taken:
-        continue
+    path = new_test_path(beside, taken, rng)
     names = rng.sample(NOUNS, rng.randint(3, 6))
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
     body = "\n\n\n".join(_test(name, rng, wrong=name in wrong) for name in names)
@@ -50,8 +48,12 @@ def make_canary(beside: Sequence[str], taken: Collection[str], rng: random.Rando
     )
 
 
-def _file_name(rng: random.Random) -> str:
-    return f"test_{'_'.join(rng.sample(NOUNS, 3))}.py"
+def new_test_path(beside: Sequence[str], taken: Collection[str], rng: random.Random) -> str:
+    """A path for a test file in the directory of one of ``beside``, named like any other test file."""
+    directory = rng.choice(sorted(beside)).rpartition("/")[0]
+    while (path := f"{directory}/test_{'_'.join(rng.sample(NOUNS, 3))}.py".lstrip("/")) in taken:
+        continue
+    return path
 
 
 def _test(name: str, rng: random.Random, *, wrong: bool) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from farm.core.task import Verifier
 from farm.grading.canary import Canary
+from farm.grading.contradiction import Contradiction
 from farm.grading.errors import ReportError, VerifierError
 from farm.grading.junit import Outcome
 
@@ -40,14 +41,16 @@ class Evidence:
     fault: str | None = None
 
 
-def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: bool) -> Verdict:
-    """Reward 1 if and only if each expected id was seen passed and the canary did as it must; else 0.
+def decide(
+    verifier: Verifier, canary: Canary, contradiction: Contradiction | None, evidence: Evidence, *, pristine: bool
+) -> Verdict:
+    """Reward 1 if and only if each expected id was seen passed, and nothing gives the results away; else 0.
 
     ``pristine`` says that nothing of the agent's was applied: what then keeps the verifier from giving a sound report
     is its own fault and raises VerifierError.
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
-    fault = evidence.fault or _contradiction(canary, evidence.outcomes, passed & _expected(verifier))
+    fault = evidence.fault or _lie(canary, contradiction, evidence.outcomes, passed & _expected(verifier))
     if fault is not None and pristine:
         raise VerifierError(f"with nothing changed, {fault}")
     tampered = fault is not None and evidence.fault is None
@@ -82,7 +85,9 @@ def _expected(verifier: Verifier) -> frozenset[str]:
     return frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
 
 
-def _contradiction(canary: Canary, outcomes: Mapping[str, Outcome], credited: Collection[str]) -> str | None:
+def _lie(
+    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], credited: Collection[str]
+) -> str | None:
     """How the results give themselves away. Where no expected test passed, a canary that never ran proves nothing."""
     for test in canary.must_fail:
         if outcomes.get(test) is Outcome.PASSED:
@@ -92,6 +97,9 @@ def _contradiction(canary: Canary, outcomes: Mapping[str, Outcome], credited: Co
     for test in canary.must_pass:
         if credited and outcomes.get(test) is not Outcome.PASSED:
             return "a canary test that must pass was not reported passed"
+    for twin, test in contradiction.twins.items() if contradiction else ():
+        if test in credited and outcomes.get(twin) is Outcome.PASSED:
+            return f"{test} was reported passed, and so was a test that asserts the opposite"
     return None
 
 

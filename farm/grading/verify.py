@@ -12,6 +12,7 @@ from farm.grading.apply import carry_out, clear_way, plan_change
 from farm.grading.batch import each
 from farm.grading.canary import make_canary
 from farm.grading.capture import MAX_BYTES, Baseline, is_executable, read_content, take_baseline
+from farm.grading.contradiction import make_contradiction
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError
 from farm.grading.junit import MAX_REPORT_BYTES, parse_junit
 from farm.grading.patch import MAX_SHOWN_BYTES, render_patch
@@ -122,10 +123,18 @@ class _Grading:
         self, change: Change, kinds: Mapping[str, FileKind], old: Mapping[str, FileChange]
     ) -> Verdict:
         verifier = self._task.verifier
-        files = sorted({test.split("::", 1)[0] for test in (*verifier.fail_to_pass, *verifier.pass_to_pass)})
-        canary = make_canary(files, {*kinds, *self._bundle.tests, *(file.path for file in change.files)}, self._rng)
+        expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
+        files = sorted({test.split("::", 1)[0] for test in expected})
         tests = {path: (file.content, file.executable) for path, file in self._bundle.tests.items()}
+        taken = {*kinds, *tests, *(file.path for file in change.files)}
+        canary = make_canary(files, taken, self._rng)
+        sources = {path: content for path, (content, _) in tests.items()}
+        contradiction = make_contradiction(expected, sources, taken | {canary.path}, self._rng)
+        files.insert(self._rng.randrange(len(files) + 1), canary.path)
         tests[canary.path] = (canary.content, False)
+        if contradiction is not None:
+            tests[contradiction.path] = (contradiction.content, False)
+            files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
         weighed = self._weigh(change, kinds, old, injected=(*tests, *files))
         report = self._report_path()
         try:
@@ -133,13 +142,12 @@ class _Grading:
             await self._sandbox.write_file(f"{report}.log", b"", parents=True)
         except (ChangeRefused, PathError) as error:
             return self._refuse(weighed, error)
-        files.insert(self._rng.randrange(len(files) + 1), canary.path)
         try:
             result = await self._run(self._command(report, files), PYTEST_ENV)
             evidence = await self._read_evidence(result, report, files)
         except SandboxGone as error:
             return self._blame_memory(weighed, error)
-        verdict = decide(verifier, canary, evidence, pristine=weighed.pristine)
+        verdict = decide(verifier, canary, contradiction, evidence, pristine=weighed.pristine)
         return _with_facts(verdict, weighed, result)
 
     async def _judge_reward_file(

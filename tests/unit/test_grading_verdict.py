@@ -100,7 +100,7 @@ def test_settings_travel_while_pytest_hears_the_same(file: FileChange, old: byte
 
 def test_everything_passed_is_the_only_way_to_a_reward() -> None:
     verdict = decide(
-        make_verifier(), CANARY, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
+        make_verifier(), CANARY, None, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
     )
     assert (verdict.reward, verdict.resolved, verdict.tampered) == (1.0, True, False)
     assert verdict.components["fail_to_pass"] == verdict.components["pass_to_pass"] == 1.0
@@ -117,7 +117,7 @@ def test_any_other_evidence_is_worth_nothing(
 ) -> None:
     named = {NEW: new, OLD: old, "c::no": no, "c::yes": yes}
     outcomes = {test: outcome for test, outcome in named.items() if outcome is not None}
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
     sound = (new, old, no, yes) == (Outcome.PASSED, Outcome.PASSED, Outcome.FAILED, Outcome.PASSED)
     assert verdict.resolved is sound
     assert verdict.reward == float(sound)
@@ -127,7 +127,7 @@ def test_any_other_evidence_is_worth_nothing(
 
 def test_fractions_count_what_passed() -> None:
     outcomes = {NEW: Outcome.FAILED, OLD: Outcome.PASSED} | HONEST
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
     assert verdict.components == {
         "resolved": 0.0,
         "tampered": 0.0,
@@ -142,7 +142,7 @@ def test_fractions_count_what_passed() -> None:
 
 
 def test_broken_code_is_no_tampering() -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence({}), pristine=False)
+    verdict = decide(make_verifier(), CANARY, None, Evidence({}), pristine=False)
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
@@ -150,17 +150,17 @@ def test_broken_code_is_no_tampering() -> None:
     "outcomes", [{"c::no": Outcome.PASSED}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}]
 )
 def test_a_false_canary_is_tampering(outcomes: dict[str, Outcome]) -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
     with pytest.raises(VerifierError, match="with nothing changed"):
-        decide(make_verifier(), CANARY, Evidence(outcomes), pristine=True)
+        decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=True)
 
 
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=False)
+    verdict = decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
     with pytest.raises(VerifierError):
-        decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=True)
+        decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=True)
 
 
 @given(st.integers())
