@@ -1,0 +1,8 @@
+"""The farm over HTTP: runs, leases and rollouts under ``/v1``."""
+
+from farm.gateway.app import make_app
+from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.gateway.serving import AddressTaken, serving
+from farm.gateway.tasksets import Prepare, TasksetError
+
+__all__ = ["AddressTaken", "Prepare", "SchedulerPort", "SchedulerUnavailable", "TasksetError", "make_app", "serving"]

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.core.orders import RunSpec, rollout_id
+from farm.core.orders import RunSpec, group_id, parse_rollout_id, rollout_id
 from farm.core.rollout import Rollout, Status, check
 from farm.store.connection import Connection
 from farm.store.errors import BadCursor, GroupMismatch, RunExists, UnknownRun
@@ -128,8 +128,9 @@ class Store:
             names: Sequence[bytes] = await redis.zrange(f"{self._base(run_id)}:order", 0, -1)
         groups: dict[str, set[int]] = {}
         for name in names:
-            group, _, index = name.decode().rpartition("-")
-            groups.setdefault(group, set()).add(int(index))
+            parsed = parse_rollout_id(name.decode())
+            assert parsed is not None, "publish stores no other ids"
+            groups.setdefault(group_id(*parsed[:2]), set()).add(parsed[2])
         return groups
 
     async def rollout(self, rollout_id: str) -> Rollout | None:
@@ -269,8 +270,9 @@ class Store:
 
 
 def run_of(rollout: str) -> str:
-    """The run of a rollout id; an id of another form names no run that exists."""
-    return rollout.rpartition("-")[0].rpartition("-g")[0]
+    """The run of a rollout id; the empty string, which names no run, for an id of another form."""
+    parsed = parse_rollout_id(rollout)
+    return parsed[0] if parsed else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """zstd frames: a rollout is stored as one, and frames laid end to end are again a zstd stream (RFC 8878 §3)."""
 
+import io
+
 import zstandard
 
 MAX_RECORD_BYTES = 512 * 1024 * 1024
@@ -25,3 +27,12 @@ def unpack_frame(frame: bytes, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
         return zstandard.ZstdDecompressor().decompress(frame)
     except zstandard.ZstdError as error:
         raise MalformedFrame(f"not a zstd frame: {error}") from None
+
+
+def unpack_frames(data: bytes) -> bytes:
+    """The content of frames that follow each other. Raises MalformedFrame."""
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
+            return reader.readall()
+    except zstandard.ZstdError as error:
+        raise MalformedFrame(f"not zstd frames: {error}") from None

@@ -8,18 +8,11 @@ The sidecar (turns, opening messages, patch, the reward's reason) is a record of
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import msgpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from farm.core import rollout as core
 from farm.wire.fields import Count, Flag, Int, Logprobs, LossMask, Real, Scalar, Text, TokenIds
-
-_pack: Any = msgpack.packb
-_unpack: Any = msgpack.unpackb  # type: ignore[attr-defined]  # the package re-exports it implicitly
-
-
-class MalformedRecord(ValueError):
-    """Bytes that are not the record they should be; the message names the field."""
+from farm.wire.packing import MalformedRecord, pack, unpack
 
 
 class Wire(BaseModel):
@@ -173,16 +166,12 @@ def sidecar_of(rollout: core.Rollout) -> Sidecar:
 
 
 def to_msgpack(value: Wire) -> bytes:
-    return bytes(_pack(value.model_dump()))
+    return pack(value.model_dump())
 
 
 def from_msgpack(kind: type[Record], data: bytes) -> Record:
     """Raises MalformedRecord."""
-    try:
-        plain: Any = _unpack(data, strict_map_key=True, max_ext_len=0)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise MalformedRecord(f"not msgpack: {error or type(error).__name__}") from None
-    return _validated(kind, plain)
+    return _validated(kind, unpack(data))
 
 
 def from_json(kind: type[Record], data: bytes) -> Record:

@@ -1,0 +1,1 @@
+"""Programs to read and to start from."""

@@ -1,0 +1,58 @@
+"""A learner in miniature: leases groups until the run is drained, and does with them what GRPO would."""
+
+import argparse
+import json
+import statistics
+
+from farm.client import FarmClient, Group, LeaseLost
+
+
+def advantages(group: Group) -> dict[str, float]:
+    """Group-relative: (reward - mean) / deviation over the judged members; the unjudged are left out, never 0."""
+    rewards = {rollout.rollout_id: rollout.reward for rollout in group.rollouts if rollout.reward is not None}
+    if not rewards:
+        return {}
+    mean, deviation = statistics.fmean(rewards.values()), statistics.pstdev(rewards.values())
+    return {name: (reward - mean) / (deviation or 1.0) for name, reward in rewards.items()}
+
+
+def learn(farm: FarmClient, run_id: str, consumer: str, max_groups: int) -> dict[str, object]:
+    """Lease, learn, ack; returns the totals."""
+    totals = {"groups": 0, "rollouts": 0, "judged": 0, "tokens": 0, "leases_lost": 0}
+    rewards: list[float] = []
+    while True:
+        lease = farm.lease(consumer, run_id=run_id, max_groups=max_groups, wait_s=30)
+        if lease is None:
+            continue
+        if not lease.groups:
+            return {**totals, "stream": lease.stream, "reward_mean": statistics.fmean(rewards) if rewards else None}
+        try:
+            farm.ack(lease.lease_id)
+        except LeaseLost:
+            totals["leases_lost"] += 1
+            continue
+        for group in lease.groups:
+            found = advantages(group)
+            signs = " ".join(f"{found[r.rollout_id]:+.2f}" if r.rollout_id in found else "n/a" for r in group.rollouts)
+            print(f"{group.group_id}  {group.rollouts[0].task_id}  advantages {signs}", flush=True)
+            totals["groups"] += 1
+            totals["rollouts"] += len(group.rollouts)
+            totals["judged"] += len(found)
+            totals["tokens"] += group.tokens
+            rewards += [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8710")
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--token")
+    parser.add_argument("--consumer", default="sample-learner")
+    parser.add_argument("--max-groups", type=int, default=4)
+    given = parser.parse_args()
+    with FarmClient(given.url, given.token) as farm:
+        print(json.dumps(learn(farm, given.run, given.consumer, given.max_groups)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The gateway put together."""
+
+from pathlib import Path
+
+from fastapi import FastAPI
+
+import farm
+from farm.config import LOOPBACK, Config
+from farm.gateway import health, leases, refusals, rollouts, runs
+from farm.gateway.auth import Gatekeeper
+from farm.gateway.intake import Intake
+from farm.gateway.scheduler_port import SchedulerPort
+from farm.gateway.tasksets import Prepare
+from farm.store import Store
+
+
+def make_app(
+    store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare, tasksets: Path | None = None
+) -> FastAPI:
+    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller.
+
+    ``tasksets``: the directory whose entries can be named in ``POST /v1/runs``.
+    """
+    app = FastAPI(title="farm", version=farm.__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app.state.store = store
+    app.state.scheduler = scheduler
+    app.state.config = config
+    app.state.prepare = prepare
+    app.state.tasksets = tasksets
+    app.state.gatekeeper = Gatekeeper(config.tokens)
+    app.state.series = health.Series()
+    refusals.install(app)
+    for router in (health.router, runs.router, leases.router, rollouts.router):
+        app.include_router(router)
+    app.add_middleware(Intake, hosts=frozenset(LOOPBACK) if app.state.gatekeeper.open else None)
+    app.add_middleware(health.Counted, series=app.state.series)
+    return app

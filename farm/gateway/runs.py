@@ -1,0 +1,185 @@
+"""Runs: asked for, looked at, paused, resumed, cancelled."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Path, Request
+
+from farm.config import Config
+from farm.core.orders import RunSpec
+from farm.core.status import FarmStatus, RunStatus
+from farm.gateway.auth import AsOperator, AsViewer
+from farm.gateway.once import OnceRoute
+from farm.gateway.refusals import Refused
+from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.gateway.tasksets import Prepare, TasksetError, locate
+from farm.store import RunRecord, RunState, Store, UnknownRun
+from farm.wire.answers import FarmAnswer, NodeAnswer, PolicyAnswer, RunAnswer, RunsAnswer, RunSummary, TaskAnswer
+from farm.wire.problem import ProblemType
+from farm.wire.requests import CreateRun, EmptyBody
+
+_LOG = logging.getLogger(__name__)
+_SCHEDULER_S = 10.0
+Answer = TypeVar("Answer")
+
+router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["runs"])
+RunIdPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+
+
+@router.post("/runs", status_code=201)
+async def create_run(body: CreateRun, request: Request, role: AsOperator) -> RunAnswer:
+    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler."""
+    store: Store = request.app.state.store
+    config: Config = request.app.state.config
+    prepare: Prepare = request.app.state.prepare
+    try:
+        path = locate(body.taskset, request.app.state.tasksets)
+        tasks = await asyncio.to_thread(prepare, path)
+    except TasksetError as error:
+        raise Refused(ProblemType.TASKSET, str(error)) from None
+    if not tasks:
+        raise Refused(ProblemType.TASKSET, f"taskset {path} holds no task; `farm tasks make` makes one")
+    for reference, bundle in tasks:
+        await store.put_bundle(reference.digest, bundle)
+    spec = RunSpec(
+        run_id=f"run-{secrets.token_hex(6)}",
+        tasks=tuple(reference for reference, _ in tasks),
+        policy=body.policy_spec(),
+        group_size=body.group_size,
+        groups=body.groups or len(tasks),
+        limits=body.limits.to_core(),
+        split=body.split,
+        concurrency=body.concurrency,
+        max_attempts=body.max_attempts or config.max_attempts,
+        seed=body.seed,
+        created_at=time.time(),
+    )
+    await store.put_run(spec)
+    await _told(request.app.state.scheduler.submit(spec))
+    return await _look(request, spec.run_id)
+
+
+@router.get("/runs")
+async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
+    """Newest first."""
+    store: Store = request.app.state.store
+    status = await _status(request)
+    return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
+
+
+@router.get("/runs/{run_id}")
+async def get_run(run_id: RunIdPath, request: Request, role: AsViewer) -> RunAnswer:
+    return await _look(request, run_id)
+
+
+@router.post("/runs/{run_id}/pause")
+async def pause_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    """Start no more of its episodes; those that run go on."""
+    return await _move(request, run_id, RunState.PAUSED)
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    return await _move(request, run_id, RunState.RUNNING)
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    """End it for good. Groups that are complete can still be leased."""
+    return await _move(request, run_id, RunState.CANCELLED)
+
+
+@router.get("/status")
+async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
+    """The nodes, and which runs the scheduler works on."""
+    scheduler: SchedulerPort = request.app.state.scheduler
+    status = await _told(scheduler.status())
+    nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
+    return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
+
+
+async def _move(request: Request, run_id: str, state: RunState) -> RunAnswer:
+    store: Store = request.app.state.store
+    scheduler: SchedulerPort = request.app.state.scheduler
+    if not await store.set_run_state(run_id, state):
+        raise Refused(ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with POST /v1/runs")
+    tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
+    await _told(tell[state](run_id))
+    return await _look(request, run_id)
+
+
+async def _look(request: Request, run_id: str) -> RunAnswer:
+    store: Store = request.app.state.store
+    run = await store.get_run(run_id)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id}; GET /v1/runs lists those there are")
+    return _answer(run, await _status(request))
+
+
+async def _status(request: Request) -> FarmStatus:
+    """What the scheduler does; nothing where it is away, for a look at the store must work without it."""
+    scheduler: SchedulerPort = request.app.state.scheduler
+    try:
+        return await _told(scheduler.status())
+    except SchedulerUnavailable as error:
+        _LOG.warning("%s", error)
+        return FarmStatus((), ())
+
+
+async def _told(call: Awaitable[Answer]) -> Answer:
+    try:
+        async with asyncio.timeout(_SCHEDULER_S):
+            return await call
+    except SchedulerUnavailable:
+        raise
+    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+        _LOG.warning("the scheduler: %s: %s", type(error).__name__, error)
+        raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
+
+
+def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
+    live = next((one for one in status.runs if one.run_id == run.spec.run_id), RunStatus(run.spec.run_id, 0, 0, 0, ""))
+    return RunAnswer(
+        run_id=run.spec.run_id,
+        state=run.state.value,
+        reason=run.reason,
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        tasks=tuple(TaskAnswer(id=task.id, digest=task.digest) for task in run.spec.tasks),
+        policy=PolicyAnswer.model_validate(run.spec.policy),
+        group_size=run.spec.group_size,
+        groups=run.spec.groups,
+        split=run.spec.split.value,
+        seed=run.spec.seed,
+        summary=_summary(run),
+        running=live.running,
+        why_waiting=live.why_waiting,
+    )
+
+
+def _summary(run: RunRecord) -> RunSummary:
+    count = {name: int(value) for name, value in run.counts.items()}.get
+    accepted, unjudged = count("accepted", 0), count("unjudged", 0)
+    judged = accepted - unjudged
+    dropped = count("dropped_zero_variance", 0) + count("dropped_stale", 0)
+    complete, acked = count("groups_complete", 0), count("groups_acked", 0)
+    return RunSummary(
+        expected=run.spec.groups * run.spec.group_size,
+        accepted=accepted,
+        solved=count("solved", 0),
+        unjudged=unjudged,
+        reward_mean=run.counts.get("reward_sum", 0.0) / judged if judged else None,
+        tokens=count("tokens", 0),
+        groups_complete=complete,
+        groups_waiting=complete - acked - dropped,
+        groups_acked=acked,
+        groups_dropped=dropped,
+        groups_redelivered=count("groups_redelivered", 0),
+        statuses={
+            name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
+        },
+    )

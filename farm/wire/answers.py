@@ -1,0 +1,127 @@
+"""What the gateway answers, other than rollouts themselves and problem documents."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from farm.wire.record import RolloutHead, RolloutRecord
+
+
+class AnswerBody(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class TaskAnswer(AnswerBody):
+    id: str
+    digest: str
+
+
+class PolicyAnswer(AnswerBody):
+    kind: str
+    endpoint: str
+    model: str
+    sampling_params: Mapping[str, float | int | str | bool]
+
+
+class RunSummary(AnswerBody):
+    """Counts of a run. ``reward_mean`` is over judged rollouts; null where there are none.
+
+    ``groups_waiting`` are complete and neither acked nor dropped.
+    """
+
+    expected: int
+    accepted: int
+    solved: int
+    unjudged: int
+    reward_mean: float | None
+    tokens: int
+    groups_complete: int
+    groups_waiting: int
+    groups_acked: int
+    groups_dropped: int
+    groups_redelivered: int
+    statuses: Mapping[str, int]
+
+
+class RunAnswer(AnswerBody):
+    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits."""
+
+    run_id: str
+    state: Literal["running", "paused", "finished", "cancelled", "failed"]
+    reason: str
+    created_at: float
+    ended_at: float | None
+    tasks: tuple[TaskAnswer, ...]
+    policy: PolicyAnswer
+    group_size: int
+    groups: int
+    split: str
+    seed: int
+    summary: RunSummary
+    running: int = 0
+    why_waiting: str = ""
+
+
+class RunsAnswer(AnswerBody):
+    runs: tuple[RunAnswer, ...]
+
+
+class GroupAnswer(AnswerBody):
+    """A complete group. ``deliveries`` counts this one; ``unjudged`` members have a null reward."""
+
+    group_id: str
+    size: int
+    deliveries: int
+    tokens: int
+    unjudged: int
+    zero_variance: bool
+    policy_version: int | None
+    rollouts: tuple[RolloutRecord, ...]
+
+
+class LeaseAnswer(AnswerBody):
+    """``lease_id`` is null, and ``groups`` empty, where the stream is no longer open. ``expires_at``: Unix seconds."""
+
+    lease_id: str | None
+    expires_at: float | None
+    stream: Literal["open", "drained", "failed"]
+    groups: tuple[GroupAnswer, ...]
+
+
+class SettledAnswer(AnswerBody):
+    lease_id: str
+    stream: Literal["open", "drained", "failed"]
+
+
+class ExtendedAnswer(AnswerBody):
+    lease_id: str
+    expires_at: float
+
+
+class RolloutsAnswer(AnswerBody):
+    """A page, newest first. ``cursor`` asks for the next one; null at the end."""
+
+    rollouts: tuple[RolloutHead, ...]
+    cursor: str | None
+
+
+class NodeAnswer(AnswerBody):
+    node_id: str
+    state: str
+    why: str
+    slots: int
+    running: int
+    seen_s: float
+    cpu_load: float
+    memory_load: float
+    disk_load: float
+
+
+class FarmAnswer(AnswerBody):
+    nodes: tuple[NodeAnswer, ...]
+    runs_running: tuple[str, ...]
+
+
+class HealthAnswer(AnswerBody):
+    status: Literal["ok"] = "ok"

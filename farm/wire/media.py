@@ -1,0 +1,6 @@
+"""Media types of the gateway's answers."""
+
+JSON_TYPE = "application/json"
+MSGPACK_TYPE = "application/vnd.farm+msgpack"
+FRAMED_TYPE = MSGPACK_TYPE + ";frames=many"
+"""The same, from a client that reads a zstd stream of several frames: the fastest way out of the store."""

@@ -1,0 +1,54 @@
+"""Problem documents (RFC 9457): every refusal of the gateway, with a stable ``type``."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MEDIA_TYPE = "application/problem+json"
+PREFIX = "urn:farm:problem:"
+
+
+class ProblemType(StrEnum):
+    """What a client may branch on; ``PREFIX`` stands before it. Add freely, rename nothing."""
+
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    NOT_ACCEPTABLE = "not-acceptable"
+    TIMEOUT = "request-timeout"
+    CONFLICT = "conflict"
+    LEASE_LOST = "lease-lost"
+    RUN_ENDED = "run-ended"
+    IN_PROGRESS = "idempotency-in-progress"
+    KEY_REUSED = "idempotency-key-reused"
+    TOO_LARGE = "too-large"
+    UNSUPPORTED_MEDIA = "unsupported-media-type"
+    MALFORMED = "malformed-json"
+    INVALID = "invalid-request"
+    TASKSET = "taskset"
+    NOT_AVAILABLE = "not-available"
+    HTTP = "http"
+    INTERNAL = "internal"
+    STORE_UNAVAILABLE = "store-unavailable"
+    SCHEDULER_UNAVAILABLE = "scheduler-unavailable"
+
+
+class FieldProblem(BaseModel):
+    """``field`` is a dotted path into the body, or names a query parameter."""
+
+    model_config = ConfigDict(frozen=True)
+
+    field: str
+    message: str
+
+
+class Problem(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    type: Annotated[str, Field(examples=[PREFIX + "lease-lost"])]
+    title: str
+    status: int
+    detail: str = ""
+    errors: tuple[FieldProblem, ...] = ()

@@ -1,0 +1,77 @@
+"""A real gateway on loopback for tests, over a real store and a scheduler that only remembers what it was told."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import SecretStr
+
+from farm.config import Config
+from farm.core.orders import RunSpec, TaskRef
+from farm.core.status import FarmStatus, NodeStatus, RunStatus
+from farm.gateway import SchedulerUnavailable, TasksetError, make_app, serving
+from farm.store import Store
+from tests.rollouts import TASK
+
+
+class RecordingScheduler:
+    """Keeps what it was told; ``away`` makes it refuse."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.away = False
+
+    async def submit(self, spec: RunSpec) -> None:
+        self._note("submit", spec.run_id)
+
+    async def pause(self, run_id: str) -> None:
+        self._note("pause", run_id)
+
+    async def resume(self, run_id: str) -> None:
+        self._note("resume", run_id)
+
+    async def cancel(self, run_id: str) -> None:
+        self._note("cancel", run_id)
+
+    async def status(self) -> FarmStatus:
+        self._answer()
+        node = NodeStatus("node-1", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1)
+        runs = tuple(RunStatus(run, 1, 3, 0, "all 4 slots are taken") for word, run in self.told if word == "submit")
+        return FarmStatus((node,), runs)
+
+    async def metrics(self) -> bytes:
+        self._answer()
+        return b"farm_nodes 1.0\n"
+
+    def _note(self, word: str, run_id: str) -> None:
+        self._answer()
+        self.told.append((word, run_id))
+
+    def _answer(self) -> None:
+        if self.away:
+            raise SchedulerUnavailable("the scheduler does not answer")
+
+
+def prepare(path: Path) -> Sequence[tuple[TaskRef, bytes]]:
+    """A task set is a directory here; its content does not matter."""
+    if not path.is_dir():
+        raise TasksetError(f"{path}: not a directory of tasks")
+    return [(TASK, b"bundle")] if path.name != "empty" else []
+
+
+@asynccontextmanager
+async def running_gateway(
+    store: Store,
+    state_dir: Path,
+    *,
+    tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
+    scheduler: RecordingScheduler | None = None,
+    **settings: Any,
+) -> AsyncIterator[str]:
+    """Yields its URL."""
+    secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
+    config = Config(state_dir=state_dir, tokens=secrets, **settings)
+    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare, tasksets=state_dir / "tasksets")
+    async with serving(app, "127.0.0.1", 0) as url:
+        yield url
