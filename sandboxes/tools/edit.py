@@ -156,15 +156,11 @@ async def _read(sandbox: Sandbox, path: str) -> str:
     return decode(data)
 
 
-def _numbered(lines: Sequence[str], first: int) -> list[str]:
-    """Lines as ``cat -n`` shows them; bytes that are not UTF-8 as ``\\xNN``."""
-    return [f"{number:6}\t{_line(line)}" for number, line in enumerate(lines, first)]
-
-
-def _line(line: str) -> str:
-    over = len(line) - _MOST_LINE_CHARS
-    shown = shown_line(line[:_MOST_LINE_CHARS])
-    return f"{shown} [... {over:,} more characters]" if over > 0 else shown
+def _numbered(line: str, number: int, limit: int) -> str:
+    """A line as ``cat -n`` shows it, cut after ``limit`` characters."""
+    over = len(line) - limit
+    more = f" [... {over:,} more characters]" if over > 0 else ""
+    return f"{number:6}\t{shown_line(line[:limit])}{more}"
 
 
 def _shown(lines: Sequence[str], view_range: Sequence[int] | None, max_chars: int) -> ToolResult:
@@ -180,11 +176,13 @@ def _shown(lines: Sequence[str], view_range: Sequence[int] | None, max_chars: in
 
 
 def _page(lines: Sequence[str], first: int, last: int, max_chars: int) -> ToolResult:
+    longest = min(_MOST_LINE_CHARS, max_chars // 2)
     # More lines than characters are never shown: numbering the rest would be work for nothing.
-    numbered = _numbered(lines[first - 1 : min(last, first + max_chars)], first)
+    asked = lines[first - 1 : min(last, first + max_chars)]
+    numbered = [_numbered(line, number, longest) for number, line in enumerate(asked, first)]
     kept = fitting(numbered, max_chars - 200)
     page = "\n".join(numbered[:kept])
-    cut = any(len(line) > _MOST_LINE_CHARS for line in lines[first - 1 : first - 1 + kept])
+    cut = any(len(line) > longest for line in asked[:kept])
     if first + kept <= last:
         page += f"\n[lines {first + kept} to {last} of {len(lines)} are not shown: use view_range]"
         cut = True

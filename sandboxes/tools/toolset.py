@@ -32,8 +32,8 @@ class Toolset:
     @classmethod
     def default(cls, names: Sequence[str] = (), *, max_chars: int = MAX_CHARS) -> Self:
         """The default pack, or those of its tools that are named. Raises SpecError for a name that is not in it."""
-        if max_chars < 1000:
-            raise SpecError(f"max_chars is {max_chars}: give at least 1000")
+        if max_chars < 2000:
+            raise SpecError(f"max_chars is {max_chars}: give at least 2000")
         tools: tuple[Tool, ...] = (Bash(max_chars), Edit(max_chars), Grep(max_chars), Glob(max_chars), Submit())
         pack = {tool.name: tool for tool in tools}
         for name in names:

@@ -142,5 +142,5 @@ def test_a_part_of_the_pack_and_a_name_that_is_not_in_it() -> None:
     assert Toolset.default(["submit", "bash"]).names == ("bash", "submit")
     with pytest.raises(SpecError, match=r"gerp.*did you mean grep"):
         Toolset.default(["gerp"])
-    with pytest.raises(SpecError, match="at least 1000"):
+    with pytest.raises(SpecError, match="at least 2000"):
         Toolset.default(max_chars=10)

@@ -20,7 +20,7 @@ CORPUS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("corpus_defau
 FIELDS = {"error_kind": None, "exit_code": None, "timed_out": False, "truncated": False, "done": False}
 
 
-def named(cases: list[dict[str, Any]]) -> Any:
+def named(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=[case["case"] for case in cases])
 
 
