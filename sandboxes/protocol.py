@@ -16,9 +16,12 @@ from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind
 
 VERSION: Final = 1
 FRAME_MAX: Final = 66 * MIB
+REQUEST_MAX: Final = 65 * MIB - 9
 CONTENT_MAX: Final = 64 * MIB
 CAPTURE_MAX: Final = 32 * MIB
 READ_CHUNK: Final = 4 * MIB
+TEXTS_MAX: Final = 65536
+SESSION_MAX: Final = 63
 TIMEOUT_MAX_MS: Final = 2**32 - 1
 
 _HEADER = struct.Struct("<IQB")
@@ -49,7 +52,7 @@ class WriteFlag(IntEnum):
 
 
 class Unsendable(ValueError):
-    """A text holds a zero byte or half a surrogate pair, which no path, argument or command can."""
+    """What was asked cannot be put into a request; the message says why, and goes on after "the command"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ class Answer:
 
 
 def frame(request_id: int, op: Op, *parts: bytes) -> bytes:
+    """Raises Unsendable."""
     body = b"".join(parts)
+    if len(body) > REQUEST_MAX:
+        raise Unsendable(f"is larger than {REQUEST_MAX} bytes")
     return _HEADER.pack(9 + len(body), request_id, op) + body
 
 
@@ -71,7 +77,10 @@ def blob(data: bytes) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Raises Unsendable. Surrogates that stand for undecodable bytes go back to those bytes."""
+    """Raises Unsendable for what no path, argument or command can hold.
+
+    Surrogates that stand for undecodable bytes go back to those bytes.
+    """
     try:
         data = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -82,6 +91,8 @@ def text(value: str) -> bytes:
 
 
 def texts(values: Sequence[str]) -> bytes:
+    if len(values) > TEXTS_MAX:
+        raise Unsendable(f"is a list of more than {TEXTS_MAX}")
     return len(values).to_bytes(4, "little") + b"".join(map(text, values))
 
 

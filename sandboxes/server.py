@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from sandboxes import protocol
-from sandboxes.errors import BootError, PathError, ProtocolError, SandboxGone
+from sandboxes.errors import BootError, PathError, ProtocolError, SandboxGone, SpecError
 from sandboxes.protocol import Answer, Op, WriteFlag
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry
 
@@ -98,16 +98,17 @@ class ToolServer:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                connection = await _connect(path, expected_pid)
-                server = cls(connection)
+                server = cls(await _connect(path, expected_pid))
                 try:
                     await server.ping()
                 except BaseException:
-                    server._connection.lose(SandboxGone("the connection is closed"))
+                    await server.close()
                     raise
                 return server
-        except (TimeoutError, SandboxGone):
+        except TimeoutError:
             raise BootError(f"the tool server did not answer within {timeout_s:g} s") from None
+        except (OSError, SandboxGone) as error:
+            raise BootError(f"the tool server does not answer: {error}") from None
 
     async def close(self) -> None:
         """Let go of the connection; what runs inside goes on."""
@@ -129,6 +130,8 @@ class ToolServer:
         output_limit: int = MIB,
         merge_stderr: bool = False,
     ) -> ExecResult:
+        if not argv:
+            raise SpecError("there is no program to run: argv is empty")
         try:
             body = protocol.exec_request(
                 argv,
@@ -139,22 +142,24 @@ class ToolServer:
                 output_limit=output_limit,
                 merge_stderr=merge_stderr,
             )
+            return await self._run(Op.EXEC, body, timeout_s, output_limit)
         except protocol.Unsendable as error:
             return _not_started(error)
-        return await self._run(Op.EXEC, body, timeout_s, output_limit)
 
     async def shell(
         self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
     ) -> ExecResult:
+        name = _session(session)
         try:
-            body = protocol.caps(timeout_s, output_limit) + protocol.text(session) + protocol.text(command)
+            body = protocol.caps(timeout_s, output_limit) + name + protocol.text(command)
+            async with self._sessions.setdefault(session, asyncio.Lock()):
+                return await self._run(Op.SHELL, body, timeout_s, output_limit)
         except protocol.Unsendable as error:
             return _not_started(error)
-        async with self._sessions.setdefault(session, asyncio.Lock()):
-            return await self._run(Op.SHELL, body, timeout_s, output_limit)
 
     async def restart_shell(self, session: str = "main") -> None:
-        await self._done(Op.RESTART, protocol.text(session))
+        """A command that runs in it ends as by a kill; the next begins in a fresh shell."""
+        await self._done(Op.RESTART, _session(session))
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
         chunks: list[bytes] = []
@@ -207,7 +212,10 @@ class ToolServer:
         protocol.empty(answer.body)
 
     async def _path_call(self, op: Op, body: bytes, path: str) -> Answer:
-        answer = await self._call(op, body)
+        try:
+            answer = await self._call(op, body)
+        except protocol.Unsendable as error:
+            raise PathError(errno.E2BIG, path, f"the request {error}") from None
         if answer.errno:
             raise PathError(answer.errno, path, _reason(op, answer.errno))
         return answer
@@ -218,9 +226,10 @@ class ToolServer:
     async def _call(self, op: Op, body: bytes, wait_s: float = ANSWER_S) -> Answer:
         self._next_id += 1
         request_id = self._next_id
+        data = protocol.frame(request_id, op, body)
         try:
             async with asyncio.timeout(wait_s):
-                return await self._connection.ask(request_id, protocol.frame(request_id, op, body))
+                return await self._connection.ask(request_id, data)
         except TimeoutError:
             raise SandboxGone(f"the tool server did not answer within {wait_s:g} s") from None
         except asyncio.CancelledError:
@@ -255,27 +264,38 @@ def _path(path: str) -> bytes:
         raise PathError(errno.EINVAL, path, str(error)) from None
 
 
+def _session(name: str) -> bytes:
+    try:
+        data = protocol.text(name)
+    except protocol.Unsendable as error:
+        raise SpecError(f"the name of a shell session {error}") from None
+    if len(data) > protocol.SESSION_MAX + 5:
+        raise SpecError(f"the name of a shell session has more than {protocol.SESSION_MAX} bytes: {name}")
+    return data
+
+
 def _not_started(error: protocol.Unsendable) -> ExecResult:
     return ExecResult(126, Capture(f"toolserver: the command {error}\n".encode()), Capture(b""), False, 0.0)
 
 
 async def _connect(path: Path, expected_pid: int | None) -> _Connection:
     loop = asyncio.get_running_loop()
-    while True:
-        # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-        try:
-            transport, connection = await loop.create_unix_connection(
-                _Connection, f"/proc/self/fd/{directory}/{path.name}"
-            )
-        except (FileNotFoundError, ConnectionRefusedError):
-            await asyncio.sleep(_CONNECT_RETRY_S)
-            continue
-        finally:
-            os.close(directory)
-        listener = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        pid = _PEER.unpack(listener)[0]
-        if expected_pid is not None and pid != expected_pid:
-            connection.lose(SandboxGone("the connection is closed"))
-            raise ProtocolError(f"process {pid} listens at the tool server's socket, not {expected_pid}")
-        return connection
+    # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        while True:
+            try:
+                transport, connection = await loop.create_unix_connection(
+                    _Connection, f"/proc/self/fd/{directory}/{path.name}"
+                )
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                await asyncio.sleep(_CONNECT_RETRY_S)
+    finally:
+        os.close(directory)
+    listener = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid = _PEER.unpack(listener)[0]
+    if expected_pid is not None and pid != expected_pid:
+        transport.abort()
+        raise ProtocolError(f"process {pid} listens at the tool server's socket, not {expected_pid}")
+    return connection

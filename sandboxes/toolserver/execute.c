@@ -129,7 +129,7 @@ static void start(struct call *call, struct launch *launch, bool merge, struct c
     call->out = stream_open(caps.head, caps.tail, &launch->out);
     if (call->out && !merge)
         call->err = stream_open(caps.head, caps.tail, &launch->err);
-    pid_t pid = -errno;
+    pid_t pid = errno ? -errno : -ENOMEM;
     launch->failed_at = "pipe";
     if (launch->in >= 0 && call->out && (merge || call->err)) {
         call->out->may_spill = true;

@@ -229,12 +229,13 @@ int file_link(const char *path, const char *target)
 struct level {
     dev_t device;
     ino_t inode;
-    char name[NAME_MAX + 1]; /* in the level above */
+    size_t name; /* in the level above; where in `names` it begins */
 };
 
 struct levels {
     struct level *at;
     size_t count, cap;
+    struct buffer names;
 };
 
 static int push_level(struct levels *levels, int directory, const char *name)
@@ -253,8 +254,9 @@ static int push_level(struct levels *levels, int directory, const char *name)
     struct level *level = &levels->at[levels->count++];
     level->device = st.st_dev;
     level->inode = st.st_ino;
-    snprintf(level->name, sizeof level->name, "%s", name);
-    return 0;
+    level->name = levels->names.len;
+    put_bytes(&levels->names, name, strlen(name) + 1);
+    return levels->names.failed ? ENOMEM : 0;
 }
 
 static bool is_dots(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
@@ -318,7 +320,9 @@ static int remove_below(int directory)
         } else if (levels.count == 1) {
             break;
         } else {
-            const char *name = levels.at[--levels.count].name;
+            const struct level *left = &levels.at[--levels.count];
+            const char *name = (const char *)levels.names.data + left->name;
+            levels.names.len = left->name;
             next = climb(directory, &levels.at[levels.count - 1]);
             error = next < 0 ? -next : unlinkat(next, name, AT_REMOVEDIR) && errno != ENOENT ? errno : 0;
         }
@@ -328,12 +332,13 @@ static int remove_below(int directory)
     if (directory >= 0)
         close(directory);
     free(levels.at);
+    buffer_free(&levels.names);
     return error;
 }
 
 int file_remove(const char *path)
 {
-    if (!unlink(path) || errno == ENOENT)
+    if (!unlink(path) || errno == ENOENT || errno == ENOTDIR)
         return 0;
     if (errno != EISDIR && errno != EPERM)
         return errno;

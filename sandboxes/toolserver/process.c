@@ -205,7 +205,7 @@ static bool read_row(int proc, const char *name, struct seen *row)
     if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2)
         return false;
     *row = (struct seen){.pid = atoi(name), .parent = parent, .dead = state == 'Z' || state == 'X',
-                         .stopped = state == 'T'};
+                         .stopped = state == 'T' || state == 't'};
     return true;
 }
 
@@ -233,19 +233,27 @@ static bool list_processes(struct table *table)
     return true;
 }
 
+static bool is_ours(const struct table *table, pid_t pid)
+{
+    size_t low = 0, high = table->count; /* /proc lists in ascending order */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (table->rows[middle].pid < pid)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < table->count && table->rows[low].pid == pid && table->rows[low].ours;
+}
+
 static void mark_descendants(struct table *table, pid_t root)
 {
     for (bool changed = true; changed;) {
         changed = false;
         for (size_t i = 0; i < table->count; i++) {
             struct seen *row = &table->rows[i];
-            if (row->ours)
-                continue;
-            bool ours = row->parent == root;
-            for (size_t j = 0; !ours && j < table->count; j++)
-                ours = table->rows[j].ours && table->rows[j].pid == row->parent;
-            row->ours = ours;
-            changed |= ours;
+            if (!row->ours && (row->parent == root || is_ours(table, row->parent)))
+                row->ours = changed = true;
         }
     }
 }
@@ -269,10 +277,14 @@ static size_t signal_descendants(struct table *table, pid_t root, int signal)
 void process_kill_tree(pid_t root)
 {
     struct table table = {0};
+    size_t running = 1;
     kill(root, SIGSTOP);
-    for (int round = 0; round < STOP_ROUNDS && signal_descendants(&table, root, SIGSTOP); round++)
-        ;
-    for (int round = 0; round < STOP_ROUNDS && signal_descendants(&table, root, SIGKILL); round++)
+    for (int round = 0; round < STOP_ROUNDS && running; round++) {
+        running = signal_descendants(&table, root, SIGSTOP);
+        if (running) /* give the processor to those that are about to stop */
+            sched_yield();
+    }
+    for (int round = 0; signal_descendants(&table, root, SIGKILL) && running && round < STOP_ROUNDS; round++)
         ;
     kill(-root, SIGKILL);
     kill(root, SIGKILL);

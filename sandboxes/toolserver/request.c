@@ -12,7 +12,7 @@
 #include "reap.h"
 #include "session.h"
 
-#define PRUNE_MAX 1024
+#define PRUNE_MAX 65536
 
 static uint64_t fingerprint_of(const uint8_t *data, size_t len)
 {
