@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.policy.edits import replacements, text_of_view
@@ -18,7 +18,6 @@ _CALLS_A_TURN = 24
 _CHUNK = 96 * 1024
 _DIGEST = re.compile(r"^([0-9a-f]{64})  (.+)$", re.MULTILINE)
 
-_T = TypeVar("_T")
 _Call = tuple[str, Mapping[str, Any]]
 _Script = Generator[list[_Call], list[str], None]
 """Yields the calls of a turn, is sent their results, ends when the work is done."""
@@ -74,20 +73,21 @@ def _apply(gold: Change, workspace: str) -> _Script:
     """Look, clear the way, edit, then set the modes and compare; what differs is written whole."""
     texts = {f"{workspace}/{file.path}": text for file in gold.files if (text := _text(file)) is not None}
     views: dict[str, str | None] = {}
-    for paths in _batches(list(texts)):
-        results = yield [(_EDITOR, {"command": "view", "path": path}) for path in paths]
-        views |= zip(paths, map(text_of_view, results), strict=True)
+    paths = list(texts)
+    for start in range(0, len(paths), _CALLS_A_TURN):
+        batch = paths[start : start + _CALLS_A_TURN]
+        results = yield [(_EDITOR, {"command": "view", "path": path}) for path in batch]
+        views |= zip(batch, map(text_of_view, results), strict=True)
     for command in _other_files(gold, workspace):
         yield [("bash", {"command": command})]
     edits = [call for path, text in texts.items() for call in _edit(path, views[path], text)]
-    yield from _batches(edits)
+    yield from _turns(edits)
     finish = _finish(gold, workspace)
     if finish:
         (seen,) = yield [("bash", {"command": finish})]
         digests = {path: digest for digest, path in _DIGEST.findall(seen)}
         wrong = [path for path, text in texts.items() if digests.get(path) != _sha256(text)]
-        for paths in _batches(wrong):
-            yield [_create(path, texts[path]) for path in paths]
+        yield from _turns([_create(path, texts[path]) for path in wrong])
 
 
 def _solve(bundle: TaskBundle) -> _Script:
@@ -176,5 +176,6 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _batches(items: list[_T]) -> list[list[_T]]:
-    return [items[start : start + _CALLS_A_TURN] for start in range(0, len(items), _CALLS_A_TURN)]
+def _turns(calls: list[_Call]) -> _Script:
+    for start in range(0, len(calls), _CALLS_A_TURN):
+        yield calls[start : start + _CALLS_A_TURN]

@@ -103,7 +103,8 @@ class _Episode:
             if not error.out_of_memory:
                 raise
             self._found.stop = StopReason.OUT_OF_MEMORY
-            return self._forfeit(f"the work was lost: {error}")
+            self._forfeit(f"the work was lost: {error}")
+            return None
         finally:
             with self._watch.phase("teardown_s"):
                 await self._remove(sandbox)
@@ -116,7 +117,8 @@ class _Episode:
         except TimeoutError:
             raise SandboxGone(f"the sandbox did not give its change within {limit_s:g} s") from None
         except (ChangeTooLarge, PathError) as error:
-            return self._forfeit(str(error))
+            self._forfeit(str(error))
+            return None
 
     def _forfeit(self, reason: str) -> None:
         """The policy itself made judging impossible: that is worth nothing, and it is no failure of the farm's."""

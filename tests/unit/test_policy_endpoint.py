@@ -17,8 +17,8 @@ from farm.policy import Endpoints, make_policy
 from farm.policy.endpoint import Endpoint
 from farm.policy.openai import OpenAIPolicy, Patience
 from farm.rollout.policy import PolicyError, Reply
-from tests.bundles import bundle
 from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
+from tests.unit.grading_fixtures import make_bundle
 
 QUICK = Patience(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
@@ -63,7 +63,7 @@ async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
     async with serving(ModelServer([], "openai")) as model:
         endpoints = Endpoints()
         for seed in range(2):
-            policy = make_policy(spec(model.url), bundle(), seed=seed, endpoints=endpoints)
+            policy = make_policy(spec(model.url), make_bundle(), seed=seed, endpoints=endpoints)
             await policy.reply(HELLO, [])
         await endpoints.close()
     asked = [sorted(key for key in request if key.startswith(("return_", "logprobs"))) for request in model.requests]
@@ -78,7 +78,7 @@ async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
 async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     async with serving(ModelServer([])) as model:
         endpoints = Endpoints(api_key="s3cret")
-        policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), bundle(), seed=0, endpoints=endpoints)
+        policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, endpoints=endpoints)
         await policy.reply(HELLO, [])
         await endpoints.close()
     assert model.headers[0]["authorization"] == "Bearer s3cret"
@@ -268,9 +268,9 @@ async def test_a_seed_differs_by_episode_and_turn() -> None:
 @pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
-        make_policy(spec(url), bundle(), seed=0)
+        make_policy(spec(url), make_bundle(), seed=0)
 
 
 def test_sampling_parameters_may_not_rewrite_the_request() -> None:
     with pytest.raises(PolicyError, match="messages"):
-        make_policy(spec("http://h/v1", messages="x"), bundle(), seed=0)
+        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0)

@@ -1,0 +1,128 @@
+"""The oracle drives any gold change through the tools, to the byte."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.policy.edits import replacements, text_of_view
+from farm.policy.oracle import OraclePolicy
+from farm.rollout.messages import answered, said
+from farm.rollout.policy import Message, PolicyError
+from farm.tasks.bundle import BundleFile, TaskBundle
+from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.spec import SandboxSpec
+from sandboxes.tools import ToolResult, Toolset
+from tests.unit.grading_fixtures import IMAGE, WORKSPACE, change, delete, image, make_bundle, write
+from tests.unit.rollout_fixtures import EDITOR
+
+LINES = st.lists(st.sampled_from(["a", "b", "c", "", "x = 1", "\tindented", "ü"]), max_size=12)
+
+
+async def sha256sum(process: FakeProcess) -> int:
+    for path in process.argv[2:]:
+        process.streams.out += f"{hashlib.sha256(process.files.read(path)).hexdigest()}  {path}\n".encode()
+    return 0
+
+
+async def chmod(process: FakeProcess) -> int:
+    bit, _, *paths = process.argv[1:]
+    for path in paths:
+        process.files.write(path, process.files.read(path), executable=bit == "a+x")
+    return 0
+
+
+async def drive(bundle: TaskBundle, before: Mapping[str, bytes]) -> tuple[Mapping[str, bytes], list[str]]:
+    """What the workspace holds after the oracle, and the tools it called."""
+    runtime = FakeRuntime(image(before), programs={"sha256sum": sha256sum, "chmod": chmod})
+    policy, toolset, called = OraclePolicy(bundle), Toolset.default(), []
+    messages: list[Message] = [{"role": "user", "content": "go"}]
+    async with runtime.scope(SandboxSpec(IMAGE, workdir=WORKSPACE)) as sandbox:
+        while True:
+            reply = await policy.reply(messages, [])
+            results: list[ToolResult | None] = [
+                await toolset.call(sandbox, call.name, call.arguments, timeout_s=5) for call in reply.tool_calls
+            ]
+            called += [call.name for call in reply.tool_calls]
+            messages += [said(reply), *answered(reply, results)]
+            if called[-1] == "submit":
+                break
+        entries = await sandbox.walk(WORKSPACE)
+        files = {entry.path: await sandbox.read_file(f"{WORKSPACE}/{entry.path}") for entry in entries}
+        modes = {entry.path: b"x" for entry in entries if entry.mode & 0o100}
+    return files | {f"{path} +x": mark for path, mark in modes.items()}, called
+
+
+def with_gold(gold: Change) -> TaskBundle:
+    plain = make_bundle()
+    return TaskBundle(plain.task, {}, {}, gold, {})
+
+
+async def test_files_are_edited_made_and_removed() -> None:
+    long = "".join(f"line {number}\n" for number in range(200))
+    before = {"a.py": long.encode(), "gone.py": b"x", "keep.py": b"keep\n"}
+    after = long.replace("line 17\n", "line seventeen\n").replace("line 150\n", "")
+    gold = change(write("a.py", after.encode()), write("new/b.py", b"fresh\n", executable=True), delete("gone.py"))
+    files, called = await drive(with_gold(gold), before)
+    assert files == {"a.py": after.encode(), "keep.py": b"keep\n", "new/b.py": b"fresh\n", "new/b.py +x": b"x"}
+    assert called == [EDITOR, EDITOR, "bash", EDITOR, EDITOR, EDITOR, "bash", "submit"]
+
+
+@given(LINES, LINES, st.booleans(), st.booleans())
+@example(["a", "a", "a"], ["a", "a"], True, True)
+def test_any_text_becomes_any_other(old: list[str], new: list[str], old_end: bool, new_end: bool) -> None:
+    before, after = "\n".join(old) + "\n" * old_end, "\n".join(new) + "\n" * new_end
+    files, _ = asyncio.run(drive(with_gold(change(write("a.py", after.encode()))), {"a.py": before.encode()}))
+    assert files["a.py"] == after.encode()
+
+
+@given(LINES, LINES)
+def test_replacements_are_unique_and_lead_there(old: list[str], new: list[str]) -> None:
+    text, wanted = "\n".join(old), "\n".join(new)
+    for piece, replacement in replacements(text, wanted) or []:
+        assert text.count(piece) == 1
+        text = text.replace(piece, replacement)
+    assert replacements("\n".join(old), wanted) is None or text == wanted
+
+
+def test_a_view_that_is_cut_is_not_taken_for_the_file() -> None:
+    assert text_of_view("     1\ta\n     2\t\tb\n     3\t") == "a\n\tb\n"
+    assert text_of_view("     1\ta\n[lines 2 to 9 of 9 are not shown: use view_range]") is None
+    assert text_of_view("error: no such file") is None
+    assert text_of_view("     2\ta") is None
+
+
+def test_what_the_editor_cannot_write_goes_through_the_shell() -> None:
+    gold = Change(
+        (
+            FileChange("bin", ChangeKind.WRITE, bytes(range(256)) * 1000),
+            FileChange("it's a link", ChangeKind.SYMLINK, b"../x y"),
+        )
+    )
+    script = OraclePolicy(with_gold(gold))
+    reply = asyncio.run(script.reply([{"role": "user", "content": "go"}], []))
+    assert reply.tool_calls[0].name == "bash"
+
+
+async def test_a_solution_script_is_written_and_run() -> None:
+    plain = make_bundle()
+    bundle = TaskBundle(plain.task, {}, {}, None, {"solve.sh": BundleFile(b"echo fixed > a.py\n", executable=True)})
+    policy = OraclePolicy(bundle)
+    commands: list[str] = []
+    messages: list[Message] = [{"role": "user", "content": "go"}]
+    while not commands or commands[-1] != "{}":
+        reply = await policy.reply(messages, [])
+        commands += [call.arguments for call in reply.tool_calls]
+        messages += [said(reply), *answered(reply, [ToolResult("")] * len(reply.tool_calls))]
+    assert "base64 -d >> /solution/solve.sh" in commands[1]
+    assert "bash /solution/solve.sh" in commands[-2]
+
+
+def test_a_task_without_an_answer_has_no_oracle() -> None:
+    with pytest.raises(PolicyError, match="no gold change"):
+        OraclePolicy(make_bundle())

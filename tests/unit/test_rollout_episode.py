@@ -1,0 +1,361 @@
+"""``run_episode`` over the sandbox in memory: every way an episode can end, by the contract of the record."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from farm.core.orders import Limits, PolicySpec
+from farm.core.rollout import Failure, Origin, Rollout, SegmentTurn, Status, StopReason, check
+from farm.policy import make_policy
+from farm.rollout import (
+    Baselines,
+    EpisodeEvent,
+    EventKind,
+    Policy,
+    PolicyError,
+    Reply,
+    aborted,
+    failed,
+    report,
+    run_episode,
+)
+from farm.tasks.bundle import TaskBundle
+from sandboxes.errors import BootError, ImageError, SandboxGone
+from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
+from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.sandbox import Sandbox
+from sandboxes.spec import SandboxSpec
+from tests.unit.grading_fixtures import WORKSPACE
+from tests.unit.rollout_fixtures import (
+    DONE,
+    EDITOR,
+    FIX,
+    Scripted,
+    call,
+    create,
+    fake,
+    order,
+    sampled,
+    say,
+    task,
+)
+
+
+async def episode(
+    policy: Policy,
+    runtime: FakeRuntime | None = None,
+    *,
+    bundle: TaskBundle | None = None,
+    limits: Limits | None = None,
+) -> Rollout:
+    """Run it; whatever happened, the record keeps its promises and no sandbox is left."""
+    runtime = runtime or fake()
+    rollout = await run_episode(order(limits), bundle or task(), runtime, policy, node="n1")
+    check(rollout)
+    assert not runtime.sandboxes
+    return rollout
+
+
+def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
+    return rollout.status, rollout.stop_reason, rollout.reward
+
+
+async def test_the_oracle_solves_and_nop_does_not() -> None:
+    bundle = task()
+    solved = await episode(make_policy(PolicySpec("oracle"), bundle, seed=0), bundle=bundle)
+    assert ending(solved) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert "-bug\n+fixed\n" in solved.patch
+    assert solved.reason == "all 2 expected tests passed"
+    idle = await episode(make_policy(order().policy, bundle, seed=0), bundle=bundle)
+    assert ending(idle) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    assert (idle.trainable, idle.segments, idle.patch) == (False, (), "")
+
+
+async def test_a_reply_without_a_call_ends_the_work() -> None:
+    rollout = await episode(Scripted(FIX, say(content="All done.")))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limits", "stop"),
+    [
+        (Scripted(FIX, FIX), Limits(max_turns=2), StopReason.MAX_TURNS),
+        (Scripted(say(create("fixed\n"), completion_tokens=9)), Limits(max_tokens=9), StopReason.MAX_TOKENS),
+        (Scripted(FIX, say(finish_reason="length", content="and n")), Limits(), StopReason.MAX_TOKENS),
+        (Scripted(FIX, say(stop=StopReason.CONTEXT_LENGTH)), Limits(), StopReason.CONTEXT_LENGTH),
+        (Scripted(FIX, say(call("bash"), stop=StopReason.PARSE_ERROR)), Limits(), StopReason.PARSE_ERROR),
+    ],
+)
+async def test_a_limit_truncates_and_the_work_so_far_counts(policy: Scripted, limits: Limits, stop: StopReason) -> None:
+    assert ending(await episode(policy, limits=limits)) == (Status.TRUNCATED, stop, 1.0)
+
+
+async def test_the_agents_deadline_truncates_while_it_thinks() -> None:
+    policy = Scripted(FIX)
+    policy.then(policy.forever)
+    rollout = await episode(policy, limits=Limits(agent_s=0.2))
+    assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+
+
+async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record() -> None:
+    rollout = await episode(
+        Scripted(FIX, say(call("glob", {"pattern": "*"}), call("bash", {"command": "sleep 60"}), call("submit"))),
+        limits=Limits(agent_s=0.3),
+    )
+    assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+    assert [use.result for use in rollout.turns[1].tool_uses][1:] == ["Not finished: the episode ended first."] * 2
+
+
+async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
+    policy = Scripted(FIX)
+    policy.then(policy.forever)
+    policy.outage = "http://h/v1 answers 503"
+    rollout = await episode(policy, limits=Limits(agent_s=0.1))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
+    assert "answers 503" in rollout.error.message
+
+
+async def test_a_call_that_takes_too_long_times_out_and_the_episode_goes_on() -> None:
+    rollout = await episode(Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=Limits(tool_s=0.1))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert rollout.turns[0].tool_uses[0].timed_out
+    assert rollout.metrics["tool_timeouts"] == 1
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "no boot": ({"boot_errors": [BootError("no answer in 60 s")]}, "BootError"),
+    "no boot of the grader": ({"boot_errors": [None, BootError("no answer")]}, "BootError"),
+    "killed at once": ({"lifetimes": [0]}, "SandboxGone"),
+    "killed under the policy": ({"lifetimes": [2]}, "SandboxGone"),
+    "killed while the change is taken": ({"lifetimes": [3]}, "SandboxGone"),
+    "killed while judging": ({"lifetimes": [None, 2]}, "SandboxGone"),
+}
+
+
+@pytest.mark.parametrize(("trouble", "kind"), BROKEN.values(), ids=BROKEN.keys())
+async def test_infrastructure_is_no_reward(trouble: dict[str, Any], kind: str) -> None:
+    rollout = await episode(Scripted(FIX, DONE), fake(**trouble))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.type, rollout.error.retryable) == (Origin.INFRA, kind, True)
+    assert rollout.reward_components == {}
+
+
+async def test_what_was_said_before_a_failure_stays_on_record() -> None:
+    rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[4]))
+    assert rollout.status is Status.FAILED
+    assert [turn.tool_uses[0].name for turn in rollout.turns] == [EDITOR, "submit"]
+
+
+async def test_an_image_that_is_not_there_is_the_tasks_failure() -> None:
+    rollout = await episode(Scripted(), bundle=task(image="gone:1"))
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.TASK, False)
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+async def test_a_policy_that_fails_is_the_models_failure(retryable: bool) -> None:
+    rollout = await episode(Scripted(FIX, PolicyError("no\nsense", retryable=retryable)))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error == Failure(Origin.MODEL, "PolicyError", "no sense", retryable)
+
+
+async def test_a_verifier_that_cannot_work_is_the_verifiers_failure() -> None:
+    async def breaks(_: FakeProcess) -> int:
+        return 4
+
+    rollout = await episode(Scripted(DONE), fake(breaks))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.VERIFIER, False)
+
+
+async def test_a_defect_of_ours_is_a_failure_with_its_trace_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        rollout = await episode(Scripted(KeyError("oops")))
+    assert rollout.error == Failure(Origin.INFRA, "KeyError", "'oops'", retryable=False)
+    assert "Traceback" in caplog.text
+
+
+async def test_a_task_that_asks_for_an_unknown_tool_does_not_begin() -> None:
+    rollout = await episode(Scripted(), bundle=task(tools=("bahs",)))
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.type) == (Origin.TASK, "SpecError")
+
+
+async def test_memory_that_the_policy_ate_is_the_policys() -> None:
+    runtime = fake()
+
+    async def eat() -> Reply:
+        (sandbox,) = runtime.sandboxes.values()
+        await sandbox.die(out_of_memory=True)
+        return FIX
+
+    rollout = await episode(Scripted(eat), runtime)
+    assert ending(rollout) == (Status.TRUNCATED, StopReason.OUT_OF_MEMORY, 0.0)
+    assert "memory" in rollout.reason
+
+
+async def test_a_change_beyond_measure_is_worth_nothing() -> None:
+    async def fill(process: FakeProcess) -> int:
+        process.files.write(f"{WORKSPACE}/big", bytes(65 * 1024 * 1024))
+        return 0
+
+    rollout = await episode(Scripted(say(call("bash", {"command": "fill"})), DONE), fake(programs={"fill": fill}))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    assert "at most 64 are judged" in rollout.reason
+
+
+@pytest.mark.parametrize("at", ["policy", "tool", "grading"])
+async def test_a_cancelled_episode_leaves_nothing(at: str) -> None:
+    runtime, reached = fake(), asyncio.Event()
+    policy = Scripted(FIX)
+    match at:
+        case "policy":
+            policy.then(policy.forever)
+            reached = policy.waiting
+        case "tool":
+            policy.then(say(call("bash", {"command": "sleep 60"})))
+        case _:
+            policy.then(DONE)
+
+    def watch(event: EpisodeEvent) -> None:
+        if (event.kind, at) in ((EventKind.GRADING, "grading"), (EventKind.TURN_STARTED, "tool")) and event.turn > 0:
+            reached.set()
+
+    running = asyncio.create_task(run_episode(order(), task(), runtime, policy, node="n1", on_event=watch))
+    await reached.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not runtime.sandboxes
+    record = aborted(order(), node="n1")
+    check(record)
+    assert ending(record) == (Status.ABORTED, StopReason.CANCELLED, None)
+
+
+class StickySandbox(FakeSandbox):
+    async def remove(self) -> None:
+        raise SandboxGone("the daemon does not answer")
+
+
+class StickyRuntime(FakeRuntime):
+    """Its first sandbox does not go."""
+
+    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        sandbox = await super().create(spec, boot_timeout_s=boot_timeout_s)
+        if len(self.sandboxes) == 1:
+            self.sandboxes[sandbox.id].__class__ = StickySandbox
+        return sandbox
+
+
+async def test_a_sandbox_that_does_not_go_is_left_to_the_reaper(caplog: pytest.LogCaptureFixture) -> None:
+    rollout = await run_episode(order(), task(), fake(kind=StickyRuntime), Scripted(FIX, DONE), node="n1")
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert "the reaper will take it" in caplog.text
+
+
+async def test_malformed_calls_are_told_to_the_policy_and_counted() -> None:
+    policy = Scripted(
+        say(call("bahs"), call("bash", "{"), call("bash", {"cmd": "ls"}), call("grep", {"pattern": "bug"})), FIX, DONE
+    )
+    rollout = await episode(policy)
+    assert rollout.reward == 1.0
+    assert {name: value for name, value in rollout.metrics.items() if name.startswith("malformed")} == {
+        "malformed_unknown_tool": 1,
+        "malformed_bad_json": 1,
+        "malformed_bad_arguments": 1,
+    }
+    answers = [message["content"] for message in policy.shown[1] if message["role"] == "tool"]
+    assert ["error" in answer for answer in answers[:3]] == [True] * 3
+    assert "did you mean bash?" in answers[0]
+
+
+async def test_nothing_runs_after_submit() -> None:
+    rollout = await episode(Scripted(say(create("fixed\n"), call("submit"), create("bug\n"))))
+    assert rollout.reward == 1.0
+    assert rollout.turns[0].tool_uses[2].result == "Not run: the work had been submitted."
+
+
+async def test_segments_and_versions_of_a_sampled_conversation() -> None:
+    first = say(create("fixed\n"), sampled=sampled([1, 2], [3, 4], version=6), request_id="a")
+    second = say(call("submit"), sampled=sampled([1, 2, 3, 4, 5], [6], version=7), request_id="b")
+    rollout = await episode(Scripted(first, second))
+    (segment,) = rollout.segments
+    assert rollout.trainable
+    assert segment.token_ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert segment.loss_mask == bytes([0, 0, 1, 1, 0, 1])
+    assert segment.turns == (SegmentTurn(2, 4, "tool_calls", "a"), SegmentTurn(5, 6, "tool_calls", "b"))
+    assert (rollout.policy_version_min, rollout.policy_version_max) == (6, 7)
+
+
+async def test_one_reply_without_tokens_makes_the_rollout_untrainable() -> None:
+    rollout = await episode(Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), DONE))
+    assert (rollout.reward, rollout.trainable, rollout.segments) == (1.0, False, ())
+
+
+async def test_a_failed_rollout_is_untrainable_whatever_was_sampled() -> None:
+    rollout = await episode(
+        Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), PolicyError("x", retryable=True))
+    )
+    assert (rollout.trainable, rollout.segments) == (False, ())
+
+
+async def test_a_record_that_breaks_a_promise_is_a_failure_of_ours() -> None:
+    rollout = await episode(Scripted(say(call("submit"), sampled=sampled([1], [2, 3], logprobs=1))))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.type) == (Origin.INFRA, "InvalidRollout")
+
+
+async def test_a_watcher_sees_turns_and_the_judging() -> None:
+    seen: list[tuple[EventKind, int, bool]] = []
+    await run_episode(
+        order(),
+        task(),
+        fake(),
+        Scripted(FIX, DONE),
+        node="n1",
+        on_event=lambda event: seen.append((event.kind, event.turn, event.finished is not None)),
+    )
+    assert seen == [
+        (EventKind.TURN_STARTED, 0, False),
+        (EventKind.TURN_FINISHED, 0, True),
+        (EventKind.TURN_STARTED, 1, False),
+        (EventKind.TURN_FINISHED, 1, True),
+        (EventKind.GRADING, 2, False),
+    ]
+
+
+async def test_seconds_add_up() -> None:
+    metrics = (await episode(Scripted(FIX, DONE))).metrics
+    phases = ("boot_s", "baseline_s", "policy_s", "tools_s", "change_s", "verify_s", "teardown_s")
+    assert 0 < sum(metrics[name] for name in phases) <= metrics["total_s"]
+    assert metrics["verify_boot_s"] + metrics["verify_command_s"] <= metrics["verify_s"]
+    assert metrics["overhead_s"] == metrics["total_s"] - metrics["policy_s"] - metrics["verify_command_s"]
+
+
+async def test_a_known_image_is_not_walked_again() -> None:
+    baselines, runtime = Baselines(), fake(lifetimes=[1, 0, 0])
+    first, *others = [await runtime.create(SandboxSpec("task:1")) for _ in range(3)]
+    taken = await asyncio.gather(*(baselines.of(sandbox, WORKSPACE) for sandbox in (first, *others)))
+    assert taken[0] is taken[1] is taken[2]
+    with pytest.raises(SandboxGone):
+        await baselines.of(first, "/elsewhere")
+
+
+async def test_a_report_says_what_the_scheduler_needs() -> None:
+    rollout = await episode(Scripted(FIX, DONE))
+    told = report(rollout, order(), published=True)
+    assert (told.rollout_id, told.reward, told.failure, told.published) == (rollout.rollout_id, 1.0, None, True)
+    assert told.metrics == rollout.metrics
+
+
+def test_an_episode_that_could_not_begin_is_a_failed_rollout() -> None:
+    rollout = failed(order(), ImageError("pip: no such package"), node="n1")
+    check(rollout)
+    assert rollout.error == Failure(Origin.TASK, "ImageError", "pip: no such package", retryable=False)

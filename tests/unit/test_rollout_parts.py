@@ -1,0 +1,137 @@
+"""The parts of the episode one by one: calls side by side and in order, limits, whose fault a failure is."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from farm.core.orders import Limits
+from farm.core.rollout import Origin
+from farm.grading import VerifierError
+from farm.rollout import PolicyError, classify
+from farm.rollout.calls import PARALLEL_CALLS, run_calls
+from farm.rollout.loop import Bounds
+from farm.tasks import TaskError
+from sandboxes.errors import (
+    BootError,
+    ImageError,
+    PathError,
+    ProtocolError,
+    RuntimeUnavailable,
+    SandboxGone,
+    SpecError,
+)
+from sandboxes.sandbox import Sandbox
+from sandboxes.spec import SandboxSpec
+from sandboxes.tools import ToolResult, Toolset
+from tests.unit.rollout_fixtures import EDITOR, call, fake, task
+
+
+class Empty(BaseModel):
+    tag: str = ""
+    command: str = ""
+
+
+@dataclass
+class Probe:
+    """A tool that says what runs beside it. ``name`` decides whether the episode takes it for a reader."""
+
+    name: str
+    meets: asyncio.Barrier | None = None
+    running: int = 0
+    most: int = 0
+    order: list[str] = field(default_factory=list)
+    description: ClassVar[str] = ""
+    Input: ClassVar[type[BaseModel]] = Empty
+
+    async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        self.order.append(args.tag)
+        if self.meets is not None:
+            await self.meets.wait()
+        await asyncio.sleep(0)
+        self.running -= 1
+        if args.tag == "gone":
+            raise SandboxGone("gone")
+        return ToolResult(args.tag, done=args.tag == "done")
+
+
+async def results_of(probes: list[Probe], *asked: tuple[str, str]) -> list[str | None]:
+    calls = [call(name, {"tag": tag, "command": "view"}) for name, tag in asked]
+    results: list[ToolResult | None] = [None] * len(calls)
+    sandbox = await fake().create(SandboxSpec("task:1"))
+    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5)  # type: ignore[arg-type]
+    return [result.content if result else None for result in results]
+
+
+async def test_neighbouring_readers_run_side_by_side_and_answer_in_order() -> None:
+    meeting = asyncio.Barrier(3)
+    probes = [Probe(name, meeting) for name in ("grep", "glob", EDITOR)]
+    async with asyncio.timeout(5):
+        assert await results_of(probes, ("grep", "a"), ("glob", "b"), (EDITOR, "c")) == ["a", "b", "c"]
+
+
+async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
+    probe = Probe("grep")
+    bash = Probe("bash", order=probe.order)
+    asked = [("grep", "1"), ("bash", "2"), ("bash", "3"), ("grep", "4")]
+    assert await results_of([probe, bash], *asked) == ["1", "2", "3", "4"]
+    assert probe.order == ["1", "2", "3", "4"]
+    assert bash.most == 1
+
+
+async def test_only_so_many_run_at_once() -> None:
+    probe = Probe("grep")
+    await results_of([probe], *[("grep", str(number)) for number in range(PARALLEL_CALLS * 3)])
+    assert probe.most == PARALLEL_CALLS
+
+
+async def test_what_comes_after_the_end_is_not_run() -> None:
+    assert await results_of([Probe("bash")], ("bash", "a"), ("bash", "done"), ("bash", "b")) == ["a", "done", None]
+
+
+async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await results_of([Probe("grep")], ("grep", "a"), ("grep", "gone"))
+    assert classify(caught.value).type == "SandboxGone"
+
+
+def test_an_orders_limits_are_caps_over_the_tasks() -> None:
+    plain = task(agent_timeout_s=100.0, max_turns=30).task
+    assert Bounds.of(plain, Limits()) == Bounds(100.0, 180.0, 30, None)
+    assert Bounds.of(plain, Limits(agent_s=5, max_turns=2, max_tokens=7, tool_s=3)) == Bounds(5, 3, 2, 7)
+    assert Bounds.of(plain, Limits(agent_s=500, max_turns=99)) == Bounds(100.0, 180.0, 30, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "origin", "retryable"),
+    [
+        (BootError("x"), Origin.INFRA, True),
+        (SandboxGone("x"), Origin.INFRA, True),
+        (ProtocolError("x"), Origin.INFRA, True),
+        (RuntimeUnavailable("x"), Origin.INFRA, True),
+        (OSError(28, "No space left on device"), Origin.INFRA, True),
+        (ImageError("x"), Origin.TASK, False),
+        (SpecError("x"), Origin.TASK, False),
+        (PathError(2, "/repo", "No such file"), Origin.TASK, False),
+        (TaskError("task.toml", "is wrong", "mend it"), Origin.TASK, False),
+        (PolicyError("x", retryable=True), Origin.MODEL, True),
+        (PolicyError("x", retryable=False), Origin.MODEL, False),
+        (VerifierError("x"), Origin.VERIFIER, False),
+        (ZeroDivisionError("x"), Origin.INFRA, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_whose_fault_it_is(error: Exception, origin: Origin, retryable: bool) -> None:
+    failure = classify(error)
+    assert (failure.origin, failure.type, failure.retryable) == (origin, type(error).__name__, retryable)
+
+
+def test_a_message_is_one_line_and_short() -> None:
+    failure = classify(SandboxGone("a\nb\t" + "c" * 10_000))
+    assert failure.message.startswith("a b ccc")
+    assert len(failure.message) == 500
+    assert classify(SandboxGone("")).message == "SandboxGone"
