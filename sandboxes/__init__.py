@@ -18,6 +18,7 @@ from sandboxes.errors import (
     SandboxGone,
     SpecError,
 )
+from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
@@ -25,6 +26,7 @@ from sandboxes.spec import Limits, SandboxSpec
 __all__ = [
     "BootError",
     "Capture",
+    "DockerRuntime",
     "ExecResult",
     "FakeRuntime",
     "FileEntry",
@@ -48,6 +50,4 @@ async def open_runtime(
     kind: Literal["auto", "docker"] = "auto", *, state_dir: Path, docker_host: str | None = None
 ) -> Runtime:
     """The best way to run sandboxes on this machine, or the one asked for. Raises RuntimeUnavailable."""
-    from sandboxes.runtimes.docker import DockerRuntime
-
     return await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host)

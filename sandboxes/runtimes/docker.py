@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sandboxes.errors import BootError, ImageError, RuntimeUnavailable, SandboxError, SandboxGone
-from sandboxes.owner import SOCKET_NAME, Owner
+from sandboxes.owner import Owner
 from sandboxes.reaper import reap
 from sandboxes.runtimes.container import (
     HOSTS,
@@ -31,7 +31,9 @@ from sandboxes.uninterrupted import uninterrupted
 HOST_ONLY_ID = 0x7FFFFFFD
 """Owner of a run directory once its sandbox has answered: a user that no process inside is or can become."""
 
+SOCKET_NAME = "sock"
 HEALTH_CHECK_S = 0.25
+FOREVER_S = 86_400.0
 BOOTS_AT_ONCE = 8
 
 T = TypeVar("T")
@@ -61,16 +63,17 @@ class DockerRuntime:
         toolbox: Toolbox | None = None,
     ) -> "DockerRuntime":
         """Find the daemon and the toolbox and become ``owner``. Raises RuntimeUnavailable with the remedy."""
-        engine = Engine(docker_host)
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            engine = Engine(docker_host)
+            undo.push_async_callback(engine.close)
             await engine.connect()
-            toolbox = toolbox or await asyncio.to_thread(ensure_toolbox, state_dir)
             claim = Owner.claim(state_dir, owner)
-        except BaseException:
-            await engine.close()
-            raise
-        hosts = claim.sandbox_dir("hosts")
-        hosts.write_text(HOSTS)
+            undo.callback(claim.release)
+            if toolbox is None:
+                toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
+            hosts = claim.sandbox_dir("hosts")
+            hosts.write_text(HOSTS)
+            undo.pop_all()
         return cls(engine, claim, toolbox, hosts)
 
     async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
@@ -134,7 +137,7 @@ class DockerRuntime:
             spec,
             image_id=image.id,
             labels=self._labels(sandbox_id),
-            toolbox=self._toolbox.path,
+            toolbox=self._toolbox.path.absolute(),
             run_dir=run_dir,
             hosts=self._hosts,
         )
@@ -158,7 +161,8 @@ class DockerRuntime:
         state = await self._engine.state(name)
         if state is None or not state.running:
             raise BootError(f"a sandbox of {spec.image} ended at once: {describe_end(state)}")
-        attempt = asyncio.create_task(_first_answer(socket, state.pid))
+        # The caller bounds the time.
+        attempt = asyncio.create_task(ToolServer.connect(socket, expected_pid=state.pid, timeout_s=FOREVER_S))
         try:
             while not (await asyncio.wait({attempt}, timeout=HEALTH_CHECK_S))[0]:
                 state = await self._engine.state(name)
@@ -316,17 +320,6 @@ def describe_end(state: ContainerState | None) -> str:
     if state.out_of_memory:
         return f"it ran out of memory (exit status {state.exit_code})"
     return f"its first process ended with status {state.exit_code}{' ' * bool(state.error)}{state.error}"
-
-
-async def _first_answer(socket: Path, pid: int) -> ToolServer:
-    """Connect, and hear one answer. The caller bounds the time."""
-    server = await ToolServer.connect(socket, expected_pid=pid, timeout_s=3600)
-    try:
-        await server.ping()
-    except BaseException:
-        await server.close()
-        raise
-    return server
 
 
 def _make_run_dir(run_dir: Path) -> None:

@@ -10,13 +10,13 @@ import hashlib
 import itertools
 import posixpath
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sandboxes.errors import ImageError, SandboxError, SandboxGone
+from sandboxes.errors import ImageError, PathError, SandboxError, SandboxGone
 from sandboxes.runtimes.container import check_spec
 from sandboxes.runtimes.fake_files import FakeFiles, Node
-from sandboxes.runtimes.fake_shell import FakeShell, Processes, Program, ShellExit, Streams
+from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, Program, ShellExit, Streams
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
 from sandboxes.spec import SandboxSpec
 
@@ -119,18 +119,29 @@ class FakeSandbox:
         output_limit: int = MIB,
         merge_stderr: bool = False,
     ) -> ExecResult:
-        shell = self._shell(cwd=self._path(cwd or "."), env=env or {})
+        shell = self._shell(cwd=posixpath.normpath(self._path(cwd or "")), env=env or {})
         streams = _streams(stdin, merge_stderr)
-        work = shell.program(argv, streams)
-        return await self._call(self._timed(shell, work, streams, timeout_s, output_limit, session=False))
+
+        async def run() -> int:
+            try:
+                shell.check_program(argv[0])
+            except PathError as error:
+                streams.err += f"toolserver: {error}\n".encode()
+                return NOT_FOUND
+            return await shell.program(argv, streams)
+
+        return await self._call(self._timed(shell, run, streams, timeout_s, output_limit, session=False))
 
     async def shell(
         self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
     ) -> ExecResult:
         shell = self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
         streams = _streams(b"", True)
-        work = shell.run(command, streams)
-        result = await self._call(self._timed(shell, work, streams, timeout_s, output_limit, session=True))
+
+        async def run() -> int:
+            return await shell.run(command, streams)
+
+        result = await self._call(self._timed(shell, run, streams, timeout_s, output_limit, session=True))
         if result.shell_lost:
             self._shells.pop(session, None)
         return result
@@ -228,7 +239,7 @@ class FakeSandbox:
     async def _timed(
         self,
         shell: FakeShell,
-        work: Coroutine[Any, Any, int],
+        work: Callable[[], Coroutine[Any, Any, int]],
         streams: Streams,
         timeout_s: float,
         output_limit: int,
@@ -238,7 +249,7 @@ class FakeSandbox:
         started = time.monotonic()
         status: int | None = None
         timed_out = shell_lost = False
-        task = self._processes.start(shell.tree, shell.pid, work)
+        task = self._processes.start(shell.tree, shell.pid, work())
         try:
             async with asyncio.timeout(timeout_s):
                 status = await asyncio.shield(task)

@@ -5,6 +5,7 @@ It has no pipes, no globs, no word splitting, no functions and no loops. What it
 """
 
 import asyncio
+import errno
 import posixpath
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sandboxes.errors import PathError
-from sandboxes.runtimes.fake_files import FakeFiles, Node
+from sandboxes.runtimes.fake_files import FakeFiles, Node, refuse
 from sandboxes.sandbox import FileKind
 
 NOT_FOUND = 127
@@ -129,6 +130,13 @@ class FakeShell:
             streams.err += f"sh: syntax error: {error}\n".encode()
             self.status = SYNTAX
         return self.status
+
+    def check_program(self, name: str) -> None:
+        """Raises PathError where ``name`` or the working directory is not there, as starting a program does."""
+        if self.files.node(self.cwd).kind is not FileKind.DIRECTORY:
+            raise refuse(errno.ENOTDIR, self.cwd)
+        if posixpath.basename(name) not in {"sh", "bash", *PROGRAMS, *self.programs}:
+            raise refuse(errno.ENOENT, name)
 
     async def program(self, argv: Sequence[str], streams: Streams) -> int:
         """Run one program by its name, as ``exec`` does."""

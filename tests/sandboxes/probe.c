@@ -1,0 +1,180 @@
+/* Tries from inside a sandbox what must not work there.
+     probe calls          each forbidden system call: a line "NAME ERRNO", 0 where it worked
+     probe forks          children until no more can be had: prints how many, and leaves them asleep
+     probe memory MIB     touches that much; prints "kept" when it lives to tell
+     probe files          opens files until no more can be had: prints how many
+     probe grow PATH MIB  writes that much: prints the errno of the write that failed, or 0
+     probe connect PATH   connects to a Unix socket and waits for a byte: prints ERRNO, or how many bytes came
+     probe reach ADDRESS  a TCP connection to port 80: prints ERRNO */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char zeros[512];
+
+#define TRY(name, ...)                                                      \
+    do {                                                                    \
+        errno = 0;                                                          \
+        long result = syscall(__VA_ARGS__);                                 \
+        printf("%s %d\n", name, result < 0 ? errno : 0);                    \
+    } while (0)
+
+static void try_clone(const char *name, unsigned long flags) {
+    errno = 0;
+    long pid = syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) _exit(0);
+    printf("%s %d\n", name, pid < 0 ? errno : 0);
+    if (pid > 0) waitpid((pid_t)pid, NULL, 0);
+}
+
+static int calls(void) {
+    setvbuf(stdout, NULL, _IONBF, 0);
+    uint64_t attributes[16] = {CLONE_NEWUSER, 0, 0, 0, SIGCHLD};
+    TRY("mount", SYS_mount, "none", "/tmp", "tmpfs", 0, 0);
+    TRY("umount2", SYS_umount2, "/proc", 2);
+    TRY("pivot_root", SYS_pivot_root, "/", "/tmp");
+    TRY("chroot", SYS_chroot, "/tmp");
+    TRY("fsopen", 430, "tmpfs", 0);
+    TRY("open_tree", 428, AT_FDCWD, "/", 1);
+    TRY("move_mount", 429, AT_FDCWD, "/tmp", AT_FDCWD, "/bin", 0);
+    TRY("mount_setattr", 442, AT_FDCWD, "/", 0, zeros, 32);
+    TRY("unshare_user", SYS_unshare, CLONE_NEWUSER);
+    TRY("unshare_mount", SYS_unshare, CLONE_NEWNS);
+    TRY("setns", SYS_setns, 0, 0);
+    try_clone("clone_user", CLONE_NEWUSER);
+    try_clone("clone_pid", CLONE_NEWPID);
+    try_clone("clone_net", CLONE_NEWNET);
+    TRY("clone3", 435, attributes, 64);
+    TRY("ptrace_attach", SYS_ptrace, 16, 1, 0, 0);
+    TRY("ptrace_seize", SYS_ptrace, 0x4206, 1, 0, 0);
+    TRY("process_vm_readv", SYS_process_vm_readv, 1, zeros, 1, zeros, 1, 0);
+    TRY("process_vm_writev", SYS_process_vm_writev, 1, zeros, 1, zeros, 1, 0);
+    TRY("pidfd_getfd", 438, 0, 0, 0);
+    TRY("kcmp", SYS_kcmp, 1, getpid(), 1, 0, 0);
+    TRY("keyctl", SYS_keyctl, 0, -3, 1);
+    TRY("add_key", SYS_add_key, "user", "name", "x", 1, -3);
+    TRY("request_key", SYS_request_key, "user", "name", 0, 0);
+    TRY("bpf", SYS_bpf, 0, zeros, 72);
+    TRY("perf_event_open", SYS_perf_event_open, zeros, 0, -1, -1, 0);
+    TRY("userfaultfd", SYS_userfaultfd, 1);
+    TRY("io_uring_setup", 425, 8, zeros);
+    TRY("open_by_handle_at", SYS_open_by_handle_at, AT_FDCWD, zeros, 0);
+    TRY("name_to_handle_at", SYS_name_to_handle_at, AT_FDCWD, "/", zeros, zeros, 0);
+    TRY("fanotify_init", SYS_fanotify_init, 0, 0);
+    TRY("init_module", SYS_init_module, zeros, 8, "");
+    TRY("finit_module", SYS_finit_module, 0, "", 0);
+    TRY("delete_module", SYS_delete_module, "x", 0);
+    TRY("kexec_load", SYS_kexec_load, 0, 0, 0, 0);
+    TRY("reboot", SYS_reboot, 0xfee1dead, 672274793, 0, 0);
+    TRY("swapon", SYS_swapon, "/tmp/x", 0);
+    TRY("acct", SYS_acct, "/tmp/x");
+    TRY("syslog", SYS_syslog, 3, zeros, sizeof zeros);
+    TRY("quotactl", SYS_quotactl, 0, 0, 0, 0);
+    TRY("sethostname", SYS_sethostname, "x", 1);
+    TRY("clock_settime", SYS_clock_settime, 0, zeros);
+    TRY("settimeofday", SYS_settimeofday, zeros, 0);
+    TRY("adjtimex", SYS_adjtimex, zeros);
+    TRY("personality", SYS_personality, 0x0400000);
+    TRY("setuid_other", SYS_setuid, 1000);
+    TRY("chown_other", SYS_fchownat, AT_FDCWD, "/etc/motd", 1000, 1000, 0);
+    TRY("mknod_disk", SYS_mknodat, AT_FDCWD, "/tmp/disk", S_IFBLK | 0600, makedev(254, 0));
+    TRY("mknod_mem", SYS_mknodat, AT_FDCWD, "/tmp/mem", S_IFCHR | 0600, makedev(1, 1));
+    TRY("socket_raw", SYS_socket, AF_INET, SOCK_RAW, 1);
+    TRY("socket_packet", SYS_socket, AF_PACKET, SOCK_RAW, 0);
+    TRY("socket_vsock", SYS_socket, 40, SOCK_STREAM, 0);
+    TRY("socket_alg", SYS_socket, AF_ALG, SOCK_SEQPACKET, 0);
+    TRY("socket_audit", SYS_socket, AF_NETLINK, SOCK_RAW, 9);
+#ifdef __x86_64__
+    TRY("iopl", SYS_iopl, 3);
+    TRY("modify_ldt", SYS_modify_ldt, 0, zeros, 16);
+#endif
+    return 0;
+}
+
+static int forks(void) {
+    int made = 0;
+    for (;;) {
+        pid_t pid = fork();
+        if (pid == 0)
+            for (;;) pause();
+        if (pid < 0) break;
+        made++;
+    }
+    printf("%d\n", made);
+    return 0;
+}
+
+static int memory(long mib) {
+    for (long i = 0; i < mib; i++) {
+        char *block = malloc(1 << 20);
+        if (!block) return 1;
+        memset(block, 1, 1 << 20);
+    }
+    puts("kept");
+    return 0;
+}
+
+static int files(void) {
+    int made = 0;
+    while (open("/etc/motd", O_RDONLY) >= 0) made++;
+    printf("%d\n", made);
+    return 0;
+}
+
+static int grow(const char *path, long mib) {
+    static char block[1 << 20];
+    signal(SIGXFSZ, SIG_IGN);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int failed = fd < 0 ? errno : 0;
+    for (long i = 0; i < mib && !failed; i++)
+        if (write(fd, block, sizeof block) != sizeof block) failed = errno ? errno : EFBIG;
+    printf("%d\n", failed);
+    return unlink(path);
+}
+
+static int connect_to(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_sec = 5};
+    char byte;
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address)) printf("errno %d\n", errno);
+    else printf("bytes %ld\n", (long)read(fd, &byte, 1));
+    return 0;
+}
+
+static int reach(const char *address) {
+    struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(80)};
+    inet_pton(AF_INET, address, &peer.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    printf("%d\n", connect(fd, (struct sockaddr *)&peer, sizeof peer) ? errno : 0);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "calls")) return calls();
+    if (!strcmp(what, "forks")) return forks();
+    if (!strcmp(what, "files")) return files();
+    if (argc > 2 && !strcmp(what, "memory")) return memory(atol(argv[2]));
+    if (argc > 3 && !strcmp(what, "grow")) return grow(argv[2], atol(argv[3]));
+    if (argc > 2 && !strcmp(what, "connect")) return connect_to(argv[2]);
+    if (argc > 2 && !strcmp(what, "reach")) return reach(argv[2]);
+    return 2;
+}
