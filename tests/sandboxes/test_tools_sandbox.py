@@ -178,6 +178,22 @@ async def test_hostile_file_names_stay_on_their_lines(hands: Hands) -> None:
     assert (await hands(EDIT, command="view", path=".")).content == expected
 
 
+async def test_the_tools_need_nothing_of_the_image(docker_runtime: Runtime, scratch_image: str) -> None:
+    async with docker_runtime.scope(SandboxSpec(scratch_image)) as sandbox:
+        hands = Hands(sandbox, Toolset.default())
+        assert (await hands(EDIT, command="create", path="/a/b.py", file_text="x = 1\n")).error_kind is None
+        assert (await hands(EDIT, command="view", path="/a")).content == "b.py"
+        assert (await hands("grep", pattern="x = 1", path="/a")).content == "/a/b.py"
+        assert (await hands("glob", pattern="*.py", path="/a")).content == "/a/b.py"
+        assert (await hands("bash", command="while read line; do echo $line; done < /only")).content.startswith(
+            "this\n"
+        )
+        started = await hands("bash", command="echo $((6 * 7))", background=True)
+        told = re.fullmatch(r"\[runs in the background: pid (\d+), output in (/tmp/\S+)\]", started.content)
+        assert told, started.content
+        assert (await hands("bash", command=f"wait {told[1]}; echo $(<{told[2]})")).content.startswith("42\n")
+
+
 async def test_a_dead_sandbox_is_no_result() -> None:
     runtime = FakeRuntime({"image": {}}, lifetimes=[1])
     async with runtime.scope(SandboxSpec("image")) as sandbox:

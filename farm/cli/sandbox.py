@@ -1,0 +1,107 @@
+"""``farm sandbox``: a hardened sandbox to try by hand."""
+
+import asyncio
+import contextlib
+import importlib
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from farm.cli.errors import CliError
+from farm.cli.options import ConfigFile, StateDir, progress_console, read_config
+from farm.config import Config
+from sandboxes import Capture, ExecResult, Runtime, Sandbox, SandboxError, SandboxSpec, open_runtime
+
+OUTPUT_LIMIT = 16 * 1024 * 1024
+TIMED_OUT = 124
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+def sandbox(
+    image: Annotated[str, typer.Argument(help="A local image.")],
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Run this and exit.")] = None,
+    workdir: Annotated[str | None, typer.Option(help="Directory to begin in; the image's by default.")] = None,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Kill a command after so many seconds.")] = 3600.0,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> int:
+    """Start a sandbox of IMAGE, as an episode gets it: no network, no capabilities. It is removed at the end.
+
+    With CMD runs it and exits with its code, 124 where it timed out. Without, reads commands line by line for one
+    shell, and shows what each printed when it ends; Ctrl-C kills the command that runs.
+    """
+    settings = read_config(config, state_dir)
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with asyncio.Runner() as runner:
+            return _session(runner, settings, SandboxSpec(image, workdir=workdir), command or [], timeout_s)
+    except SandboxError as error:
+        raise CliError(str(error)) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(TERMINATED)
+
+
+def _session(runner: asyncio.Runner, config: Config, spec: SandboxSpec, command: list[str], timeout_s: float) -> int:
+    runtime = runner.run(_open(config))
+    try:
+        box = runner.run(runtime.create(spec))
+        if command:
+            result = runner.run(box.exec(command, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))
+            return _show(result, timeout_s)
+        return _converse(runner, box, timeout_s)
+    finally:
+        runner.run(runtime.close())
+
+
+async def _open(config: Config) -> Runtime:
+    return await open_runtime(config.runtime, state_dir=config.state_dir, docker_host=config.docker_host)
+
+
+def _converse(runner: asyncio.Runner, box: Sandbox, timeout_s: float) -> int:
+    """Until the input or the shell ends; the last command's exit code."""
+    prompt = ""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):  # only makes lines editable; some Pythons come without
+            importlib.import_module("readline")
+        prompt = f"{box.spec.image} $ "
+        progress_console.print(f"sandbox {box.id} in {box.workdir}; end with exit or Ctrl-D")
+    code = 0
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            return code
+        if not line.strip():
+            continue
+        try:
+            result = runner.run(box.shell(line, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))
+        except KeyboardInterrupt:
+            progress_console.print("interrupted: the command was killed, the next begins in a fresh shell")
+            code = INTERRUPTED
+            continue
+        code = _show(result, timeout_s)
+        if result.shell_lost and not result.timed_out:
+            return code
+
+
+def _show(result: ExecResult, timeout_s: float) -> int:
+    for stream, capture in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
+        stream.buffer.write(_joined(capture))
+        stream.flush()
+    if result.timed_out:
+        progress_console.print(f"timed out after {timeout_s:g} s: all that ran was killed")
+    return TIMED_OUT if result.exit_code is None else result.exit_code
+
+
+def _joined(capture: Capture) -> bytes:
+    if capture.whole:
+        return capture.head
+    return b"%s\n[... %d bytes elided ...]\n%s" % (capture.head, capture.elided, capture.tail)
