@@ -1,0 +1,117 @@
+"""The arena: an attack is carried out in a real sandbox, then judged by the naive grader and by the farm's."""
+
+import asyncio
+import os
+import random
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import DockerException, ImageNotFound
+
+from farm.core.change import Change
+from farm.core.task import ReportFormat
+from farm.grading import Verdict, grade, take_baseline, take_change
+from farm.tasks.bundle import BundleFile, TaskBundle
+from sandboxes.images import ImageStore
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.toolbox import Toolbox, ensure_toolbox
+from tests.attacks.naive import Belief, naive_grade
+from tests.attacks.project import TEST_SH, WORKSPACE, image_context, make_task
+from tests.services import missing
+
+SCRIPT_S = 30
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/attacks" in item.path.as_posix():
+            item.add_marker(pytest.mark.docker)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """``attack`` is a shell script that an agent runs in its sandbox, in the workspace."""
+
+    runtime: Runtime
+    image: str
+
+    async def naive(self, attack: str, belief: Belief) -> float | None:
+        """What the naive grader gives for it."""
+        bundle = make_task(self.image, ReportFormat.PYTEST)
+        tests = {**bundle.tests, "tests/test.sh": BundleFile(TEST_SH.encode())}
+        async with self.runtime.scope(self._spec()) as sandbox:
+            await self._attack(sandbox, attack)
+            return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief)
+
+    async def ours(self, attack: str, report: ReportFormat = ReportFormat.PYTEST, *, timeout_s: float = 20) -> Verdict:
+        """What the farm gives for it."""
+        bundle = make_task(self.image, report, timeout_s=timeout_s)
+        return await grade(bundle, await self.change(attack), self.runtime, verify_s=None, rng=random.SystemRandom())
+
+    async def change(self, attack: str) -> Change:
+        async with self.runtime.scope(self._spec()) as sandbox:
+            baseline = await take_baseline(sandbox, WORKSPACE)
+            await self._attack(sandbox, attack)
+            return await take_change(sandbox, WORKSPACE, baseline)
+
+    async def _attack(self, sandbox: Sandbox, attack: str) -> None:
+        result = await sandbox.shell(attack, timeout_s=SCRIPT_S)
+        assert result.exit_code == 0, result.stdout.head.decode(errors="replace")
+
+    def _spec(self) -> SandboxSpec:
+        return SandboxSpec(self.image, workdir=WORKSPACE, limits=Limits(memory_mib=512, cpus=1))
+
+
+@pytest.fixture(scope="session")
+def docker_client() -> Iterator[docker.DockerClient]:
+    try:
+        client = docker.DockerClient(base_url="unix:///var/run/docker.sock", version="auto")
+    except DockerException:
+        missing("a Docker daemon", "start it (dockerd &), or run tests/run.sh")
+        raise
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def toolbox() -> Iterator[Toolbox]:
+    kept = os.environ.get("FARMTEST_STATE_DIR")
+    place = Path(kept) if kept else Path(tempfile.mkdtemp(prefix="farm-toolbox-"))
+    yield ensure_toolbox(place)
+    if not kept:
+        shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def project_image(docker_client: docker.DockerClient) -> Iterator[str]:
+    try:
+        docker_client.images.get("farm-base:1")
+    except ImageNotFound:
+        missing("the image farm-base:1", "images/base/build.sh, or run tests/run.sh")
+    name = f"farm-test-project:{secrets.token_hex(4)}"
+    asyncio.run(_build(name))
+    yield name
+    docker_client.images.remove(name, force=True)
+
+
+async def _build(name: str) -> None:
+    store = ImageStore()
+    try:
+        await store.build(name, image_context(), timeout_s=300)
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def arena(project_image: str, toolbox: Toolbox, tmp_path: Path) -> AsyncIterator[Arena]:
+    runtime = await DockerRuntime.open(state_dir=tmp_path, toolbox=toolbox)
+    yield Arena(runtime, project_image)
+    await runtime.close()
