@@ -78,25 +78,25 @@ def _apply(gold: Change, workspace: str) -> _Script:
         batch = paths[start : start + _CALLS_A_TURN]
         results = yield [(_EDITOR, {"command": "view", "path": path}) for path in batch]
         views |= zip(batch, map(text_of_view, results), strict=True)
-    for command in _other_files(gold, workspace):
-        yield [("bash", {"command": command})]
+    yield from _turns([_bash(command) for command in _other_files(gold, workspace)])
     edits = [call for path, text in texts.items() for call in _edit(path, views[path], text)]
     yield from _turns(edits)
     finish = _finish(gold, workspace)
     if finish:
-        (seen,) = yield [("bash", {"command": finish})]
+        (seen,) = yield [_bash(finish)]
         digests = {path: digest for digest, path in _DIGEST.findall(seen)}
         wrong = [path for path, text in texts.items() if digests.get(path) != _sha256(text)]
         yield from _turns([_create(path, texts[path]) for path in wrong])
 
 
 def _solve(bundle: TaskBundle) -> _Script:
+    commands: list[str] = []
     for path, file in sorted(bundle.solution.items()):
-        for command in _write_bytes(f"/solution/{path}", file.content):
-            yield [("bash", {"command": command})]
+        commands += _write_bytes(f"/solution/{path}", file.content)
         if file.executable:
-            yield [("bash", {"command": f"chmod +x {shlex.quote(f'/solution/{path}')}"})]
-    yield [("bash", {"command": "bash /solution/solve.sh"})]
+            commands.append(f"chmod +x {shlex.quote(f'/solution/{path}')}")
+    yield from _turns([_bash(command) for command in commands])
+    yield [_bash("bash /solution/solve.sh")]
 
 
 def _text(file: FileChange) -> str | None:
@@ -120,6 +120,10 @@ def _edit(path: str, view: str | None, text: str) -> list[_Call]:
                 for piece, replacement in pairs
             ]
     return [_create(path, text)]
+
+
+def _bash(command: str) -> _Call:
+    return ("bash", {"command": command})
 
 
 def _create(path: str, text: str) -> _Call:

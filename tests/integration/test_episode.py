@@ -1,0 +1,289 @@
+"""Whole episodes in real sandboxes: a tiny repository with a bug, pytest as its verifier."""
+
+import asyncio
+import secrets
+import site
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.orders import EpisodeOrder, Limits, PolicySpec
+from farm.core.rollout import Origin, Rollout, Status, StopReason, check
+from farm.core.task import GradingMode, ReportFormat, Task, Verifier
+from farm.policy import Endpoints, make_policy
+from farm.rollout import EpisodeEvent, EventKind, Policy, run_episode
+from farm.tasks.bundle import BundleFile, TaskBundle
+from sandboxes.images import ImageStore
+from sandboxes.runtimes.docker import DockerRuntime
+from tests.model_server import ModelServer, Say, logprob, serving
+from tests.services import missing
+from tests.unit.rollout_fixtures import DONE, EDITOR, Scripted, Step, call, create, order, say
+
+pytestmark = pytest.mark.docker
+
+BASE = "farm-base:1"
+BROKEN = "def answer():\n    return 41\n"
+MENDED = "def answer():\n    return 42\n"
+TESTS = b"""\
+from tiny import answer
+
+def test_answer():
+    assert answer() == 42
+
+def test_type():
+    assert isinstance(answer(), int)
+"""
+FIX = say(create(MENDED, "tiny.py"))
+PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+
+
+@pytest.fixture(scope="session")
+def image(docker_client: docker.DockerClient) -> Iterator[str]:
+    """A repository at /repo on the base image, with this Python's own pytest copied in: nothing is downloaded."""
+    if not docker_client.images.list(BASE):
+        missing(f"the image {BASE}", "farm images build, or run tests/run.sh")
+    context: dict[str, bytes] = {"repo/tiny.py": BROKEN.encode(), "repo/notes.bin": bytes(range(256))}
+    for package in PYTEST:
+        root = next(path for place in site.getsitepackages() if (path := Path(place, package)).is_dir())
+        context |= {f"site/{file.relative_to(root.parent)}": file.read_bytes() for file in root.rglob("*.py")}
+    context["site/py.py"] = next(Path(place, "py.py") for place in site.getsitepackages()).read_bytes()
+    context["Dockerfile"] = (
+        f"FROM {BASE}\nCOPY site /usr/lib/python3/dist-packages\nCOPY repo /repo\nWORKDIR /repo\n".encode()
+    )
+    name = f"farm-test-episode:{secrets.token_hex(4)}"
+    asyncio.run(ImageStore().build(name, context, timeout_s=120))
+    yield name
+    docker_client.images.remove(name, force=True)
+
+
+def task(image: str, *, gold: Change | None = None) -> TaskBundle:
+    verifier = Verifier(
+        mode=GradingMode.PATCH,
+        command="python3 -m pytest -q --junitxml={report} {files}",
+        report=ReportFormat.PYTEST,
+        fail_to_pass=("tests/test_tiny.py::test_answer",),
+        pass_to_pass=("tests/test_tiny.py::test_type",),
+        protected=("tests/",),
+        timeout_s=60.0,
+    )
+    made = Task(
+        id="tiny",
+        digest="0" * 64,
+        instruction="answer() must return 42.",
+        image=image,
+        workspace="/repo",
+        verifier=verifier,
+        agent_timeout_s=120.0,
+        build_timeout_s=60.0,
+        max_turns=20,
+        tools=(),
+        cpus=1.0,
+        memory_mib=512,
+        storage_mib=1024,
+    )
+    return TaskBundle(made, {}, {"tests/test_tiny.py": BundleFile(TESTS)}, gold, {})
+
+
+GOLD = Change(
+    (
+        FileChange("extra/link", ChangeKind.SYMLINK, b"../tiny.py"),
+        FileChange("extra/run.sh", ChangeKind.WRITE, b"#!/bin/sh\necho 'run it'\n", executable=True),
+        FileChange("notes.bin", ChangeKind.WRITE, bytes(reversed(range(256))) * 2000),
+        FileChange("tiny.py", ChangeKind.WRITE, MENDED.encode()),
+    )
+)
+
+
+@pytest.fixture
+async def runtime(docker_runtime: DockerRuntime) -> AsyncIterator[DockerRuntime]:
+    """After each test no sandbox of it is left."""
+    yield docker_runtime
+    assert [name async for name in docker_runtime.living()] == []
+
+
+async def episode(
+    runtime: DockerRuntime, bundle: TaskBundle, policy: Policy, limits: Limits | None = None, **watch: Any
+) -> Rollout:
+    rollout = await run_episode(order(limits), bundle, runtime, policy, node="n1", **watch)
+    check(rollout)
+    return rollout
+
+
+def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
+    return rollout.status, rollout.stop_reason, rollout.reward
+
+
+async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: DockerRuntime, image: str) -> None:
+    bundle = task(image, gold=GOLD)
+    rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert rollout.metrics["tool_failures"] == 1  # the view of a file that is yet to be made
+    assert rollout.metrics["change_files"] == len(GOLD.files)
+    assert "new file mode 120000" in rollout.patch
+    assert "new file mode 100755" in rollout.patch
+    assert "-    return 41\n+    return 42\n" in rollout.patch
+    assert rollout.image_digest.startswith("sha256:")
+
+
+async def test_nop_is_worth_nothing(runtime: DockerRuntime, image: str) -> None:
+    bundle = task(image)
+    rollout = await episode(runtime, bundle, make_policy(PolicySpec("nop"), bundle, seed=0))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    assert rollout.patch == ""
+    assert (rollout.trainable, rollout.error) == (False, None)
+
+
+async def test_a_solution_script_is_run(runtime: DockerRuntime, image: str) -> None:
+    script = BundleFile(b"cd /repo && sed -i s/41/42/ tiny.py\n", executable=True)
+    plain = task(image)
+    bundle = TaskBundle(plain.task, {}, plain.tests, None, {"solve.sh": script})
+    rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
+    assert rollout.reward == 1.0
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
+    runtime: DockerRuntime, image: str, dialect: str
+) -> None:
+    script = [
+        Say("I shall look.", (("bash", {"command": "cat tiny.py"}), ("grep", {"pattern": "41"})), version=1),
+        Say(
+            "", ((EDITOR, {"command": "str_replace", "path": "tiny.py", "old_str": "41", "new_str": "42"}),), version=2
+        ),
+        Say("", (("bash", {"cmd": "ls"}),), version=2),
+        Say("Done.", (("submit", {}),), version=3),
+    ]
+    async with serving(ModelServer(list(script), dialect)) as model:
+        spec = PolicySpec("openai", model.url, "tiny", {"temperature": 1.0})
+        endpoints = Endpoints()
+        bundle = task(image)
+        policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
+        rollout = await run_episode(order(policy=spec), bundle, runtime, policy, node="n1")
+        await endpoints.close()
+    check(rollout)
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert (rollout.policy_version_min, rollout.policy_version_max) == (1, 3)
+    assert rollout.metrics["malformed_bad_arguments"] == 1
+    (segment,) = rollout.segments
+    last = model.requests[-1]["messages"]
+    final = {
+        "role": "assistant",
+        "content": "Done.",
+        "tool_calls": [{"function": {"name": "submit", "arguments": "{}"}}],
+    }
+    assert bytes(segment.token_ids.tolist()).startswith(b"<system>You are a coding agent")
+    assert segment.token_ids.tolist() == [token for message in [*last, final] for token in model.tokens(message)]
+    said = segment.turns
+    for turn, step in zip(said, script, strict=True):
+        text = bytes(segment.token_ids[turn.start : turn.end].tolist()).decode()
+        assert text.startswith(step.content)
+        assert text.endswith("<end>")
+        assert all(segment.loss_mask[turn.start : turn.end])
+        assert segment.logprobs[turn.start : turn.end].tolist() == [
+            logprob(token) for token in segment.token_ids[turn.start : turn.end]
+        ]
+    assert sum(segment.loss_mask) == sum(turn.end - turn.start for turn in said)
+    assert [(span.version, span.start, span.end) for span in segment.weight_versions] == [
+        (step.version, turn.start, turn.end) for step, turn in zip(script, said, strict=True)
+    ]
+
+
+FORKS = {
+    "reasoning that the template drops": (Say("hm", (("bash", {"command": "ls"}),), reasoning="what is here?"), True),
+    "a call that no template can take back": (Say("hm", (("bash", '{"command": ls}'),)), False),
+}
+
+
+@pytest.mark.parametrize(("first", "forgets"), FORKS.values(), ids=FORKS.keys())
+async def test_a_context_that_is_not_what_was_sampled_forks(
+    runtime: DockerRuntime, image: str, first: Say, forgets: bool
+) -> None:
+    async with serving(ModelServer([first, Say("", (("submit", {}),))], forgets_reasoning=forgets)) as model:
+        spec = PolicySpec("openai", model.url, "tiny")
+        bundle = task(image)
+        policy = make_policy(spec, bundle, seed=0)
+        rollout = await episode(runtime, bundle, policy)
+        await policy.close()
+    assert [len(segment.turns) for segment in rollout.segments] == [1, 1]
+    assert [len(segment.token_ids) - sum(segment.loss_mask) for segment in rollout.segments] == [
+        segment.prompt_length for segment in rollout.segments
+    ]
+    assert rollout.turns[0].reasoning == first.reasoning
+
+
+async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: DockerRuntime, image: str) -> None:
+    endless = say(call("bash", {"command": "sleep 1000 & setsid sleep 1001 & while :; do :; done"}))
+    rollout = await episode(
+        runtime,
+        task(image),
+        Scripted(endless, say(call("bash", {"command": "pgrep -c sleep || echo none"})), FIX, DONE),
+        Limits(tool_s=1.0),
+    )
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert rollout.turns[0].tool_uses[0].timed_out
+    assert not rollout.turns[1].tool_uses[0].timed_out
+
+
+async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(runtime: DockerRuntime, image: str) -> None:
+    late = "(sleep 2; echo broken > tiny.py) & sleep 1000"
+    rollout = await episode(
+        runtime, task(image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=1.0)
+    )
+    assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+
+
+async def test_a_sandbox_killed_under_the_policy_is_no_reward(
+    runtime: DockerRuntime, image: str, docker_client: docker.DockerClient
+) -> None:
+    async def kill() -> Any:
+        (name,) = [name async for name in runtime.living()]
+        (container,) = docker_client.containers.list(filters={"label": f"farm.sandbox={name}"})
+        await asyncio.to_thread(container.kill)
+        return FIX
+
+    rollout = await episode(runtime, task(image), Scripted(FIX, kill))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.type, rollout.error.retryable) == (Origin.INFRA, "SandboxGone", True)
+    assert len(rollout.turns) == 2
+
+
+@pytest.mark.parametrize("moment", ["policy", "tool", "grading"])
+async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, image: str, moment: str) -> None:
+    reached = asyncio.Event()
+    policy = Scripted(FIX)
+    steps: dict[str, Step] = {
+        "policy": policy.forever,
+        "tool": say(call("bash", {"command": "sleep 1000"})),
+        "grading": DONE,
+    }
+    policy.then(steps[moment])
+
+    def watch(event: EpisodeEvent) -> None:
+        if event.turn == 1 and event.kind is EventKind.TURN_STARTED and moment != "grading":
+            reached.set()
+        if event.kind is EventKind.GRADING:
+            reached.set()
+
+    running = asyncio.create_task(episode(runtime, task(image), policy, on_event=watch))
+    await reached.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_episodes_run_side_by_side(runtime: DockerRuntime, image: str) -> None:
+    bundle = task(image, gold=GOLD)
+
+    async def one(number: int) -> Rollout:
+        kind = "oracle" if number % 2 else "nop"
+        placed: EpisodeOrder = order(rollout_id=f"run-g000000-{number:03d}")
+        policy = make_policy(PolicySpec(kind), bundle, seed=number)
+        return await run_episode(placed, bundle, runtime, policy, node="n1")
+
+    rollouts = await asyncio.gather(*map(one, range(6)))
+    assert [rollout.reward for rollout in rollouts] == [0.0, 1.0] * 3
