@@ -5,7 +5,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -29,8 +29,11 @@ _CA_VARIABLES = (
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
 )
-_STEP_ERROR = re.compile(r"^(?:#\d+ )?(?:[\d.]+ )?(?:ERROR|error|fatal|E)\b[: ]")
-_NOISE = re.compile(r"^#\d+ (?:[\d.]+ )?")
+_FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
+_SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
+_COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
+_EXIT_CODE = re.compile(r"exit code: (\d+)$")
+_REASON_LIMIT = 300
 _LINE_LIMIT = 1 << 20
 
 
@@ -200,7 +203,7 @@ async def _run(
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
     if code:
-        raise ImageError(f"{name} does not build: {_reason(last)}")
+        raise ImageError(f"{name} does not build: {_reason(list(last))}")
 
 
 async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line: OnLine | None) -> None:
@@ -219,7 +222,19 @@ async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line
                 on_line(line)
 
 
-def _reason(lines: deque[str]) -> str:
-    """The builder's last complaint: the step's own last error line before what BuildKit says about the step."""
-    complaints = [_NOISE.sub("", line) for line in lines if _STEP_ERROR.match(_NOISE.sub("", line))]
-    return "; ".join(dict.fromkeys(complaints[-2:])) or (lines[-1] if lines else "the builder said nothing")
+def _reason(lines: Sequence[str]) -> str:
+    """One line: what the failing step itself said last, and how it ended; else the builder's own last word."""
+    failed = next((index for index, line in enumerate(lines) if _FAILED_STEP.match(line)), None)
+    if failed is None:
+        complaints = [line for line in lines if line.lower().startswith("error")]
+        return (complaints or [*lines, "the builder said nothing"])[-1][:_REASON_LIMIT]
+    step = f"#{_number(lines[failed])} "
+    said = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _SAID.match(line))]
+    complaints = [line for line in said if _COMPLAINT.match(line)]
+    exit_code = _EXIT_CODE.search(lines[failed])
+    ending = f"the step ended with exit code {exit_code[1]}" if exit_code else _FAILED_STEP.sub("", lines[failed])
+    return "; ".join(part[:_REASON_LIMIT] for part in (*(complaints or said)[-1:], ending))
+
+
+def _number(line: str) -> str:
+    return line[1:].partition(" ")[0]

@@ -2,11 +2,12 @@
 
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.errors import TaskError
-from farm.tasks.images import TASK_PREFIX, ensure_image, task_ref
+from farm.tasks.images import BASE_IMAGE, TASK_PREFIX, ensure_image, task_ref
 from farm.tasks.load import load_task, load_taskset
 from farm.tasks.packing import BadBundle, pack, unpack
 
 __all__ = [
+    "BASE_IMAGE",
     "TASK_PREFIX",
     "BadBundle",
     "BundleFile",

@@ -2,8 +2,10 @@
 
 from farm.core.orders import TaskRef
 from farm.tasks.bundle import TaskBundle
+from sandboxes.errors import ImageError
 from sandboxes.images import ImageInfo, ImageStore, OnLine
 
+BASE_IMAGE = "farm-base:1"
 TASK_PREFIX = "farm-task-"
 
 
@@ -15,6 +17,8 @@ async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLin
         return found
     if not bundle.environment:
         return await images.pull(task.image)
+    if _on_our_base(bundle) and await images.inspect(BASE_IMAGE) is None:
+        raise ImageError(f"{task.image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
     return await images.build(
         task.image,
         {path: file.content for path, file in bundle.environment.items()},
@@ -27,3 +31,7 @@ async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLin
 def task_ref(bundle: TaskBundle) -> TaskRef:
     task = bundle.task
     return TaskRef(id=task.id, digest=task.digest, image=task.image, memory_mib=task.memory_mib, cpus=task.cpus)
+
+
+def _on_our_base(bundle: TaskBundle) -> bool:
+    return bundle.environment["Dockerfile"].content.lstrip().startswith(f"FROM {BASE_IMAGE}".encode())

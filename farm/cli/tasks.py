@@ -1,0 +1,201 @@
+"""``farm tasks``: look at task sets, prove them fit, make new tasks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.table import Table
+
+from farm.cli.errors import CliError
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.config import Config, read_build_settings
+from farm.tasks import TaskBundle, TaskError, load_taskset
+from farm.workshop.making import Made, Wish, make_release_pair
+from farm.workshop.validating import Finding, validate
+from sandboxes import Runtime, SandboxError, open_runtime
+from sandboxes.images import ImageStore
+
+app = typer.Typer(no_args_is_help=True, help="Task sets: look at them, prove them fit, make new tasks.")
+make = typer.Typer(no_args_is_help=True, help="Make tasks out of real packages.")
+app.add_typer(make, name="make")
+
+TaskSet = Annotated[Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, or a .jsonl file.")]
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+@app.command("list")
+def list_tasks(
+    taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False
+) -> None:
+    """The tasks of a set."""
+    bundles = read_taskset(taskset, read_config(config, state_dir))
+    if as_json:
+        print_json([_summary(bundle) for bundle in bundles])
+        return
+    table = Table("task", "digest", "grading", "report", "to mend", "to keep", "image", box=None, pad_edge=False)
+    for bundle in bundles:
+        task, verifier = bundle.task, bundle.task.verifier
+        counts = (str(len(verifier.fail_to_pass)), str(len(verifier.pass_to_pass)))
+        table.add_row(task.id, task.digest[:12], verifier.mode, verifier.report, *counts, task.image)
+    table_console.print(table)
+
+
+@app.command()
+def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """Everything about the tasks of a set but their secrets: the tests and the gold solution."""
+    bundles = read_taskset(taskset, read_config(config, state_dir))
+    if as_json:
+        print_json([{**asdict(bundle.task), **_summary(bundle)} for bundle in bundles])
+        return
+    for bundle in bundles:
+        task = bundle.task
+        table_console.rule(task.id, align="left")
+        for name, value in _summary(bundle).items():
+            table_console.print(f"{name:16} {value}")
+        table_console.print(f"\n{task.instruction}", markup=False)
+
+
+@app.command("validate")
+def validate_tasks(
+    taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False
+) -> int:
+    """Prove each task fit: its image builds, nothing done is judged 0 and the gold solution 1, three times over."""
+    settings = read_config(config, state_dir)
+    bundles = read_taskset(taskset, settings)
+
+    async def work(images: ImageStore, runtime: Runtime, say: Say) -> list[Finding]:
+        return [await validate(bundle, images=images, runtime=runtime, say=say) for bundle in bundles]
+
+    findings = with_sandboxes(settings, work)
+    fit = all(finding.fit for finding in findings)
+    if as_json:
+        print_json({"fit": fit, "tasks": [{**asdict(finding), "fit": finding.fit} for finding in findings]})
+    else:
+        _print_findings(findings)
+    return 0 if fit else 1
+
+
+@make.command("release-pair")
+def release_pair(
+    package: Annotated[str, typer.Argument(help="A Python package whose source distributions carry tests.")],
+    old: Annotated[str, typer.Argument(help="The release that becomes the repository.")],
+    new: Annotated[str, typer.Argument(help="The release that brings the tests and the gold solution.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; PACKAGE-NEW here by default.")] = None,
+    instruction: Annotated[Path | None, typer.Option(help="What is wanted; a draft is written by default.")] = None,
+    require: Annotated[list[str] | None, typer.Option(help="What the tests need beside pytest; repeatable.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Pattern of test ids that are not to be expected; repeatable.")
+    ] = None,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a task of two consecutive releases: the older is the repository, the newer brings tests and solution."""
+    settings = read_config(config, state_dir)
+    wish = Wish(
+        package=package,
+        old=old,
+        new=new,
+        out=out or Path(f"{package}-{new}"),
+        requirements=tuple(require or ()),
+        exclude=tuple(exclude or ()),
+        instruction=_read_text(instruction) if instruction else None,
+    )
+
+    async def work(images: ImageStore, runtime: Runtime, say: Say) -> Made:
+        return await make_release_pair(wish, state_dir=settings.state_dir, images=images, runtime=runtime, say=say)
+
+    made = with_sandboxes(settings, work)
+    if as_json:
+        print_json(asdict(made))
+        return
+    table_console.print(f"{made.directory}: {len(made.fail_to_pass)} tests to mend, {len(made.pass_to_pass)} to keep")
+    for test in made.flaky:
+        table_console.print(f"  left out, flaky: {test}", markup=False)
+    if wish.instruction is None:
+        table_console.print(f"{made.directory}/instruction.md is a draft: say there what each hidden test asks for.")
+
+
+def read_taskset(path: Path, config: Config) -> tuple[TaskBundle, ...]:
+    """A task set for a command, prepared with progress shown. Raises CliError."""
+    try:
+        with progress() as say:
+            return load_taskset(path, state_dir=config.state_dir, on_progress=say)
+    except TaskError as error:
+        raise CliError(str(error)) from None
+
+
+def with_sandboxes(config: Config, work: Callable[[ImageStore, Runtime, Say], Awaitable[T]]) -> T:
+    """Run ``work`` with images and sandboxes, and take every sandbox away again. Raises CliError."""
+
+    async def run() -> T:
+        async with AsyncExitStack() as stack:
+            images = ImageStore(config.docker_host, read_build_settings())
+            stack.push_async_callback(images.close)
+            runtime = await open_runtime("docker", state_dir=config.state_dir, docker_host=config.docker_host)
+            stack.push_async_callback(runtime.close)
+            say = stack.enter_context(progress())
+            return await work(images, runtime, say)
+
+    try:
+        return asyncio.run(run())
+    except (TaskError, SandboxError) as error:
+        raise CliError(str(error)) from None
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """One line on standard error that says what goes on; plain lines where that is no terminal."""
+    if not progress_console.is_terminal:
+        yield lambda line: progress_console.print(line, markup=False)
+        return
+    with progress_console.status("") as status:
+        yield lambda line: status.update(line.replace("[", r"\["))
+
+
+def _summary(bundle: TaskBundle) -> dict[str, object]:
+    task, verifier = bundle.task, bundle.task.verifier
+    return {
+        "task_id": task.id,
+        "digest": task.digest,
+        "image": task.image,
+        "workspace": task.workspace,
+        "grading": verifier.mode.value,
+        "report": verifier.report.value,
+        "fail_to_pass": len(verifier.fail_to_pass),
+        "pass_to_pass": len(verifier.pass_to_pass),
+        "has_gold": bundle.gold is not None or "solve.sh" in bundle.solution,
+        "agent_timeout_s": task.agent_timeout_s,
+        "verify_timeout_s": verifier.timeout_s,
+        "max_turns": task.max_turns,
+    }
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    table = Table("task", "fit", "nothing done", "gold", "image", "judging", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(
+            finding.task_id,
+            "[green]yes[/]" if finding.fit else "[red]no[/]",
+            " ".join(f"{reward:g}" for reward in finding.nop),
+            " ".join(f"{reward:g}" for reward in finding.gold),
+            f"{finding.build_s:.1f} s",
+            f"{finding.grade_s:.1f} s",
+        )
+    table_console.print(table)
+    for finding in findings:
+        for problem in finding.problems:
+            table_console.print(f"{finding.task_id}: {problem}", markup=False)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"--instruction {path}: {error}; name a readable text file") from None

@@ -1,0 +1,141 @@
+"""``farm tasks validate``: a task is fit when doing nothing is judged 0 and the gold solution 1, every time."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from farm.core.change import Change
+from farm.core.task import ReportFormat
+from farm.grading import GradingError, Verdict, grade, take_baseline, take_change
+from farm.grading.junit import Outcome
+from farm.tasks import TaskBundle, TaskError, ensure_image
+from farm.workshop.outcomes import observe, sandbox_spec
+from sandboxes.errors import ImageError
+from sandboxes.images import ImageStore
+from sandboxes.sandbox import Runtime
+
+REPETITIONS = 3
+SOLVE_TIMEOUT_S = 600
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Finding:
+    """What validation found of one task. ``problems`` is empty where the task is fit; ``flaky`` names test ids."""
+
+    task_id: str
+    digest: str
+    image: str
+    image_digest: str = ""
+    build_s: float = 0.0
+    nop: list[float] = field(default_factory=list)
+    gold: list[float] = field(default_factory=list)
+    grade_s: float = 0.0
+    flaky: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def fit(self) -> bool:
+        return not self.problems
+
+
+async def validate(bundle: TaskBundle, *, images: ImageStore, runtime: Runtime, say: Say) -> Finding:
+    """Build, then judge nothing done and the gold solution REPETITIONS times each.
+
+    What is wrong with the task is in the finding; raises RuntimeUnavailable and other errors of ``sandboxes`` for what
+    is wrong with the machine.
+    """
+    finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
+    started = time.monotonic()
+    say(f"{bundle.task.id}: image")
+    try:
+        finding.image_digest = (await ensure_image(bundle, images)).digest
+        finding.build_s = time.monotonic() - started
+        await _look_at_history(bundle, runtime, finding)
+        gold = await _gold(bundle, runtime)
+        for repetition in range(REPETITIONS):
+            say(f"{bundle.task.id}: judging, {repetition + 1} of {REPETITIONS}")
+            await _judge(bundle, gold, runtime, finding)
+    except (ImageError, TaskError, GradingError) as error:
+        finding.problems.append(str(error))
+        return finding
+    if finding.problems and bundle.task.verifier.report is ReportFormat.PYTEST:
+        await _name_the_tests(bundle, gold, runtime, finding, say)
+    finding.problems = list(dict.fromkeys(finding.problems))
+    return finding
+
+
+async def _judge(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: Finding) -> None:
+    nop = await _grade(bundle, Change(), runtime)
+    solved = await _grade(bundle, gold, runtime)
+    finding.nop.append(nop.reward)
+    finding.gold.append(solved.reward)
+    finding.grade_s = max(finding.grade_s, nop.total_s, solved.total_s)
+    if nop.reward != 0.0:
+        finding.problems.append(f"nothing done is judged {nop.reward:g}, not 0")
+    if nop.components.get("fail_to_pass_passed"):
+        finding.problems.append("tests of fail_to_pass pass with nothing done")
+    if nop.components.get("pass_to_pass", 1.0) != 1.0:
+        finding.problems.append("tests of pass_to_pass fail with nothing done")
+    if solved.reward != 1.0:
+        finding.problems.append(f"the gold solution is judged {solved.reward:g}, not 1: {solved.reason}")
+
+
+async def _grade(bundle: TaskBundle, change: Change, runtime: Runtime) -> Verdict:
+    return await grade(bundle, change, runtime, verify_s=None, rng=random.SystemRandom())
+
+
+async def _gold(bundle: TaskBundle, runtime: Runtime) -> Change:
+    """The gold change, or what ``solution/solve.sh`` does to the workspace."""
+    if bundle.gold is not None:
+        return bundle.gold
+    task = bundle.task
+    if "solve.sh" not in bundle.solution:
+        raise TaskError(task.id, "has no gold solution", "add solution/solve.sh")
+    async with runtime.scope(sandbox_spec(bundle, "solving")) as sandbox:
+        baseline = await take_baseline(sandbox, task.workspace)
+        for path, file in bundle.solution.items():
+            await sandbox.write_file(f"/solution/{path}", file.content, executable=file.executable, parents=True)
+        result = await sandbox.exec(("bash", "/solution/solve.sh"), timeout_s=SOLVE_TIMEOUT_S, merge_stderr=True)
+        if result.exit_code != 0:
+            raise TaskError(
+                task.id, f"solution/solve.sh ended with {result.exit_code}", "make it run without a network"
+            )
+        return await take_change(sandbox, task.workspace, baseline)
+
+
+async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: Finding) -> None:
+    """A repository that holds more than its one commit may hold the answer."""
+    async with runtime.scope(sandbox_spec(bundle, "validating")) as sandbox:
+        script = (
+            "command -v git > /dev/null && [ -d .git ] || exit 0; "
+            "git rev-list --all --reflog | sed 1d; git stash list; "
+            "git fsck --unreachable --no-reflogs --no-progress 2>&1"
+        )
+        found = await sandbox.exec(("sh", "-c", script), timeout_s=120, merge_stderr=True)
+    if found.exit_code or found.stdout.head.strip():
+        finding.problems.append("the repository holds more than one commit; begin it anew in environment/Dockerfile")
+
+
+async def _name_the_tests(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: Finding, say: Say) -> None:
+    """Which expected ids do not do as expected each time; those that do now this, now that are flaky."""
+    verifier = bundle.task.verifier
+    expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
+    files = sorted({test.partition("::")[0] for test in expected})
+    for change, state, passing in (
+        (Change(), "with nothing done", frozenset(verifier.pass_to_pass)),
+        (gold, "with the gold solution", frozenset(expected)),
+    ):
+        seen = []
+        for repetition in range(REPETITIONS):
+            say(f"{bundle.task.id}: looking for the tests {state}, {repetition + 1} of {REPETITIONS}")
+            seen.append(await observe(bundle, change, files, runtime))
+        for test in expected:
+            passed = {outcomes.get(test) is Outcome.PASSED for outcomes in seen}
+            if len(passed) > 1:
+                finding.flaky.append(test)
+                finding.problems.append(f"{test} is flaky {state}; take it out of the lists")
+            elif passed != {test in passing}:
+                finding.problems.append(f"{test} {'passes' if True in passed else 'does not pass'} {state}")
