@@ -88,6 +88,13 @@ def owner_names(state_dir: Path) -> list[str]:
         return []
 
 
+def remove_directory(path: Path) -> None:
+    """A sandbox's directory, which was closed to writing when the sandbox had answered. None there is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        path.chmod(0o700)
+        shutil.rmtree(path)
+
+
 def _home(state_dir: Path, name: str) -> Path:
     return state_dir / "owners" / name
 
@@ -125,7 +132,7 @@ def _sweep(home: Path) -> None:
         if entry.name == "lock":
             continue
         if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+            remove_directory(Path(entry.path))
         else:
             os.unlink(entry.path)
     os.unlink(home / "lock")

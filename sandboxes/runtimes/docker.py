@@ -5,13 +5,12 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandboxes.errors import BootError, ImageError, RuntimeUnavailable, SandboxError, SandboxGone
-from sandboxes.owner import Owner
+from sandboxes.errors import BootError, ImageError, PathError, RuntimeUnavailable, SandboxError, SandboxGone
+from sandboxes.owner import Owner, remove_directory
 from sandboxes.reaper import reap
 from sandboxes.runtimes.container import (
     HOSTS,
@@ -34,7 +33,8 @@ HOST_ONLY_ID = 0x7FFFFFFD
 SOCKET_NAME = "sock"
 HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
-BOOTS_AT_ONCE = 8
+BOOTS_PER_CORE = 2
+"""More at once makes each slower and none sooner."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class DockerRuntime:
         self._toolbox = toolbox
         self._hosts = hosts
         self._held: set[str] = set()
-        self._boots = asyncio.Semaphore(BOOTS_AT_ONCE)
+        self._boots = asyncio.Semaphore(BOOTS_PER_CORE * (os.cpu_count() or 1))
 
     @classmethod
     async def open(
@@ -77,7 +77,7 @@ class DockerRuntime:
         return cls(engine, claim, toolbox, hosts)
 
     async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        """The time-out begins with this sandbox's turn: at most ``BOOTS_AT_ONCE`` boot at the same time."""
+        """The time-out begins with this sandbox's turn: some ``BOOTS_PER_CORE`` boot at the same time."""
         check_spec(spec)
         async with self._boots:
             sandbox_id = secrets.token_hex(6)
@@ -146,6 +146,7 @@ class DockerRuntime:
         await self._engine.start(name)
         server = await self._connect(name, run_dir / SOCKET_NAME, spec)
         _close_run_dir(run_dir)
+        await _refuse_network(server)
         return DockerSandbox(sandbox_id, spec, image, server, self)
 
     async def _create(self, name: str, config: Mapping[str, Any], image: Image) -> None:
@@ -183,7 +184,7 @@ class DockerRuntime:
         """Container and run directory are gone afterwards, or ``reap`` will see to them."""
         self._held.discard(sandbox_id)
         await self._engine.remove(container_name(sandbox_id))
-        shutil.rmtree(self._owner.sandbox_dir(sandbox_id), ignore_errors=True)
+        remove_directory(self._owner.sandbox_dir(sandbox_id))
 
     async def _discard_quietly(self, sandbox_id: str) -> None:
         """For a boot that has failed already: that is the error to tell."""
@@ -211,7 +212,9 @@ class DockerSandbox:
         self._image = image
         self._server = server
         self._runtime = runtime
+        self._ended = False
         self._removed = False
+        self._removing = asyncio.Lock()
 
     @property
     def id(self) -> str:
@@ -286,26 +289,45 @@ class DockerSandbox:
         await self._answer(self._server.kill_all())
 
     async def remove(self) -> None:
-        if not self._removed:
-            self._removed = True
-            await uninterrupted(self._remove())
+        self._ended = True
+        await uninterrupted(self._remove())
 
     async def _remove(self) -> None:
-        await self._server.close()
-        await self._runtime.discard(self._id)
+        async with self._removing:
+            if not self._removed:
+                await self._server.close()
+                await self._runtime.discard(self._id)
+                self._removed = True
 
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
         """The call's result; a SandboxGone says what became of the container."""
         try:
             return await call
         except SandboxGone as error:
-            if self._removed:
+            if self._ended:
                 raise SandboxGone(f"sandbox {self._id} was removed") from None
             end = await self._runtime.end_of(self._id)
             raise SandboxGone(
                 f"sandbox {self._id} is gone: {error}; {describe_end(end)}",
                 out_of_memory=end is not None and not end.running and end.out_of_memory,
             ) from None
+
+
+async def _refuse_network(server: ToolServer) -> None:
+    """That no route leads out is what all else relies on, so it is looked at rather than believed."""
+    v4, v6 = await _routes(server, "route"), await _routes(server, "ipv6_route")
+    ways = {line.split()[0] for line in v4[1:]} | {line.split()[-1] for line in v6}
+    if out := sorted(ways - {"lo"}):
+        raise RuntimeUnavailable(
+            f"Docker gave a sandbox a network ({', '.join(out)}); use Docker Engine 20.10 or later"
+        )
+
+
+async def _routes(server: ToolServer, table: str) -> list[str]:
+    try:
+        return (await server.read_file(f"/proc/net/{table}")).decode("ascii").splitlines()
+    except PathError:  # a kernel without that protocol
+        return []
 
 
 def container_name(sandbox_id: str) -> str:
