@@ -83,21 +83,24 @@ class Node:
     def fits(self, task: TaskRef) -> bool:
         return task.memory_mib <= self.room_mib and task.cpus <= self.cpus
 
-    def why_closed(self, now: float, settings: SchedulerSettings) -> str:
-        """Empty while the node takes episodes."""
+    def condition(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
+        """``open`` and nothing to say, or else ``draining``, ``unwell``, ``pressed`` or ``full``, and why."""
         if self.draining:
-            return "it is draining"
+            return "draining", "it is draining"
         if now < self.rest_until:
-            return f"it rests after {self.failures} infrastructure failures in a row"
+            return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
         if self.load.disk >= settings.disk_limit:
-            return f"its disk is {self.load.disk:.0%} full"
+            return "pressed", f"its disk is {self.load.disk:.0%} full"
         if self.load.memory >= settings.memory_limit:
-            return f"its memory is {self.load.memory:.0%} used"
-        if self.held and self.load.cpu >= settings.cpu_limit:
-            return f"{self.load.cpu:.1f} threads wait for each of its cores"
+            return "pressed", f"its memory is {self.load.memory:.0%} used"
         if len(self.held) >= self.slots:
-            return f"its {self.slots} slots are taken"
-        return ""
+            return "full", f"its {self.slots} slots are taken"
+        if self.held and self.load.cpu >= settings.cpu_limit:
+            return "pressed", f"{self.load.cpu:.1f} threads wait for each of its cores"
+        return "open", ""
+
+    def is_open(self, now: float, settings: SchedulerSettings) -> bool:
+        return self.condition(now, settings)[0] == "open"
 
 
 Rotation = OrderedDict[str, None]
@@ -188,7 +191,7 @@ class Fleet:
 
     def refresh(self, node: Node, now: float) -> None:
         """Put an open node back where it was dropped."""
-        if node.why_closed(now, self.settings):
+        if not node.is_open(now, self.settings):
             return
         self._open.setdefault(node.id)
         for image in node.parked:
@@ -219,7 +222,7 @@ class Fleet:
         looked = 0
         while looked < min(CANDIDATES, len(rotation)):
             node = self._nodes[next(iter(rotation))]
-            if node.why_closed(now, self.settings):
+            if not node.is_open(now, self.settings):
                 del rotation[node.id]
                 if image is not None:
                     node.parked.add(image)
@@ -244,7 +247,7 @@ class Fleet:
             assert node.unseen_mib == unseen, f"{node.id}: {node.unseen_mib} MiB unseen, episodes hold {unseen}"
             assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held
             assert node.parked <= node.images, f"{node.id} is parked for images it does not hold"
-            if not node.why_closed(now, self.settings):
+            if node.is_open(now, self.settings):
                 lost = [image for image in node.images if node.id not in self._holders.get(image, ())]
                 assert set(lost) <= node.parked, f"{node.id} is open and lost to {lost}"
         for image, holders in self._holders.items():

@@ -32,7 +32,7 @@ class Scheduler:
 
     1. A place of a run is in one state only: accepted, running, publishing, waiting, delayed, or not begun.
     2. A place runs on one node at most, and that node holds the episode. An older attempt that turns up is stopped.
-    3. An attempt's number is never used twice for a place; a place is accepted once.
+    3. A place is accepted once. In one life of the scheduler no two attempts of it have the same number.
     4. No episode is ordered on a node without a free slot, nor for a run that is paused, cancelled or at its cap.
     5. A slot is free again only when its node has reported or stopped listing the episode, or is lost.
     6. A run leaves when each of its places is accepted (RunFinished) or when it is cancelled, and starts
@@ -171,15 +171,15 @@ class Scheduler:
             return
         current = run.running.get(place)
         if report.published:
-            yield from self._accept(run, place, report)
+            yield from self._accept(run, place, (node_id, report.attempt))
         elif current and (current.node_id, current.attempt) == (node_id, report.attempt):
             delay_s = self.settings.retry_delay_s * 2 ** (report.attempt - 1) if report.failure else 0.0
             yield from self._retry(run, current, report.failure, now, delay_s=delay_s)
 
-    def _accept(self, run: Run, place: int, report: EpisodeReport) -> Iterable[Command]:
-        """A rollout of the place is in the store, whichever attempt it was; a newer attempt has become needless."""
+    def _accept(self, run: Run, place: int, ended: tuple[str, int]) -> Iterable[Command]:
+        """A rollout of the place is in the store, whichever attempt it was; another that runs has become needless."""
         current = run.running.pop(place, None)
-        if current and current.key != (report.rollout_id, report.attempt):
+        if current and (current.node_id, current.attempt) != ended:
             yield self._stop(current)
         run.accept(place)
         if run.complete:
@@ -273,13 +273,13 @@ class Scheduler:
     def _why_unplaced(self, run: Run, now: float) -> str:
         place, waiting = next(run.candidates())
         task = run.task(place)
-        closed = {node.id: why for node in self.fleet if (why := node.why_closed(now, self.settings))}
-        opened = [node for node in self.fleet if node.id not in closed]
+        conditions = {node.id: node.condition(now, self.settings) for node in self.fleet}
+        opened = [node for node in self.fleet if conditions[node.id][0] == "open"]
         if not opened:
-            slots = sum(node.slots for node in self.fleet)
-            if all("slots are taken" in why for why in closed.values()):
-                return f"all {slots} slots of {len(self.fleet)} nodes are taken"
-            return "; ".join(f"{node_id}: {why}" for node_id, why in list(closed.items())[:3])
+            if all(state == "full" for state, _ in conditions.values()):
+                return f"all {sum(node.slots for node in self.fleet)} slots of {len(self.fleet)} nodes are taken"
+            reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
+            return "; ".join(reasons[:3])
         roomiest = max(opened, key=lambda node: node.room_mib)
         if task.memory_mib > roomiest.room_mib:
             most = f"the most that an open node has free is {roomiest.room_mib} MiB, on {roomiest.id}"

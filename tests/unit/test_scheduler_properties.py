@@ -5,7 +5,7 @@ from collections import Counter
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from farm.core.events import (
     Command,
@@ -229,11 +229,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 group, _, index = rollout.rpartition("-")
                 accepted.setdefault(group, []).append(int(index))
             self.tell(RunSubmitted(spec, accepted, paused=run_id in self.paused))
-
-    @invariant()
-    def no_slot_is_over_committed(self) -> None:
-        for node in getattr(self, "nodes", {}).values():
-            assert len(node.running) <= node.slots + len(node.mail)
 
     def teardown(self) -> None:
         """Left alone with nodes that work, everything that was asked for ends."""

@@ -1,0 +1,302 @@
+"""The node agent: runs the episodes ordered of one machine, publishes their rollouts, reports to the scheduler."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from farm.cluster.bundles import Bundles
+from farm.cluster.machine import cores, read_machine
+from farm.cluster.shelf import ImageShelf
+from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLost, StartEpisode, StopEpisode
+from farm.core.orders import EpisodeOrder
+from farm.core.rollout import Rollout
+from farm.policy import Endpoints, make_policy
+from farm.rollout import Baselines, aborted, failed, report, run_episode
+from farm.store import StoreError, StoreUnavailable
+from sandboxes import ImageError, Runtime
+from sandboxes.uninterrupted import uninterrupted
+
+Tell = Callable[[Sequence[Event]], Awaitable[None]]
+"""Tell the scheduler; returns when it has taken all of it. Raises anything where it has not."""
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class AgentStore(Protocol):
+    async def get_bundle(self, digest: str) -> bytes | None: ...
+
+    async def publish(self, rollout: Rollout) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Seconds. ``farewell_s`` bounds each of the last words of an agent that closes."""
+
+    beat_s: float = 1.0
+    tell_timeout_s: float = 10.0
+    reap_every_s: float = 60.0
+    longest_backoff_s: float = 5.0
+    farewell_s: float = 5.0
+
+
+@dataclass(slots=True)
+class _Work:
+    """``finished``: the episode has its rollout, which a stop must not lose."""
+
+    order: EpisodeOrder
+    task: asyncio.Task[None] | None = None
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Seconds that an episode spent outside of its rollout."""
+
+    ordered_at: float = field(default_factory=time.monotonic)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def until_now(self, name: str, since: float) -> None:
+        self.seconds[name] = time.monotonic() - since
+
+
+class NodeAgent:
+    """One per machine; lives from ``async with`` to its end. Knows nothing of Ray.
+
+    No more than ``slots`` episodes run at once. An order is taken once, whatever comes twice; a newer attempt of a
+    rollout replaces an older one. An episode is listed in the beats until the scheduler has taken its report, and
+    reports and beats leave in order, one message at a time. A finished rollout is published however long the store
+    stays away, and keeps its slot meanwhile.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        store: AgentStore,
+        runtime: Runtime,
+        shelf: ImageShelf,
+        slots: int,
+        tell: Tell,
+        state_dir: Path,
+        endpoints: Endpoints | None = None,
+        settings: AgentSettings | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.slots = slots
+        self._store = store
+        self._runtime = runtime
+        self._shelf = shelf
+        self._tell = tell
+        self._state_dir = state_dir
+        self._settings = settings or AgentSettings()
+        self._bundles = Bundles(store, state_dir / "bundles")
+        self._endpoints = endpoints or Endpoints()
+        self._baselines = Baselines()
+        self._incarnation = secrets.token_hex(8)
+        self._free = asyncio.Semaphore(slots)
+        self._works: dict[str, _Work] = {}
+        self._outbox: list[EpisodeEnded] = []
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._told_images: frozenset[str] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        await self._reap()
+        self._loops = [asyncio.create_task(self._talk()), asyncio.create_task(self._reap_on())]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await uninterrupted(self._close())
+
+    def obey(self, commands: Sequence[StartEpisode | StopEpisode]) -> None:
+        for command in commands:
+            match command:
+                case StartEpisode(_, order):
+                    self._start(order)
+                case StopEpisode(_, rollout_id, attempt):
+                    work = self._works.get(rollout_id)
+                    if work and work.order.attempt == attempt:
+                        self._cancel(work)
+
+    async def drain(self) -> None:
+        """Take no more work; return when the last episode has ended and been reported."""
+        self._draining = True
+        self._news.set()
+        await self._idle.wait()
+
+    # Episodes
+
+    def _start(self, order: EpisodeOrder) -> None:
+        older = self._works.get(order.rollout_id)
+        if older and older.order.attempt >= order.attempt:
+            return
+        if older:
+            self._cancel(older)
+        work = self._works[order.rollout_id] = _Work(order)
+        work.task = asyncio.create_task(self._live(work, older.task if older else None))
+        self._idle.clear()
+
+    def _cancel(self, work: _Work) -> None:
+        if work.task and not work.finished:
+            work.task.cancel()
+
+    async def _live(self, work: _Work, older: asyncio.Task[None] | None) -> None:
+        """From the order to the report, which is always made: also of a stopped episode."""
+        order, spent = work.order, _Spent()
+        rollout, published = aborted(order, node=self.node_id), False
+        try:
+            if older:
+                await asyncio.wait({older})
+            async with self._free:
+                rollout = await self._episode(order, spent)
+                work.finished = True
+                rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
+                published = await self._publish(order, rollout)
+        except asyncio.CancelledError:
+            _log.info("episode %s attempt %d was stopped", order.rollout_id, order.attempt)
+        finally:
+            ended = report(rollout, order, published)
+            turnaround = {"turnaround_s": time.monotonic() - spent.ordered_at}
+            self._outbox.append(EpisodeEnded(self.node_id, replace(ended, metrics={**ended.metrics, **turnaround})))
+            if self._works.get(order.rollout_id) is work:
+                del self._works[order.rollout_id]
+            self._news.set()
+
+    async def _episode(self, order: EpisodeOrder, spent: _Spent) -> Rollout:
+        try:
+            began = time.monotonic()
+            spent.until_now("queue_s", spent.ordered_at)
+            bundle = await self._while_store_away(lambda: self._bundles.get(order.task))
+            await self._shelf.take(bundle)
+            policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
+            spent.until_now("prepare_s", began)
+            try:
+                rollout = await run_episode(
+                    order, bundle, self._runtime, policy, node=self.node_id, baselines=self._baselines
+                )
+            finally:
+                await policy.close()
+        except Exception as error:  # whatever keeps an episode from beginning becomes its failure
+            return failed(order, error, node=self.node_id)
+        if rollout.error and rollout.error.type == ImageError.__name__:
+            self._shelf.forget(order.task.image)
+        return rollout
+
+    async def _publish(self, order: EpisodeOrder, rollout: Rollout) -> bool:
+        """False for a failure that another attempt may mend. What the store refuses is published as failed."""
+        if rollout.error and rollout.error.retryable and not order.final:
+            return False
+        try:
+            await self._while_store_away(lambda: self._store.publish(rollout))
+        except (StoreError, ValueError) as error:
+            _log.error("rollout %s was refused: %s", rollout.rollout_id, error)
+            broken = failed(order, error, node=self.node_id)
+            with contextlib.suppress(StoreError):  # its run is gone from the store: nobody is left to tell
+                await self._while_store_away(lambda: self._store.publish(broken))
+        return True
+
+    async def _while_store_away(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call until the store serves it; each wait is longer, up to a bound."""
+        wait_s = 0.1
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable as error:
+                _log.warning("%s; trying again in %.1f s", error, wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, self._settings.longest_backoff_s)
+
+    # The scheduler
+
+    async def _talk(self) -> None:
+        """Beats and reports, one message at a time: at once when there is news, else every ``beat_s``."""
+        while True:
+            self._news.clear()
+            if not await self._say(self._settings.tell_timeout_s):
+                await asyncio.sleep(self._settings.beat_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), self._settings.beat_s)
+
+    async def _say(self, timeout_s: float) -> bool:
+        reports = list(self._outbox)
+        images = self._shelf.images
+        beat = self._beat(images if images != self._told_images else None)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._tell([*reports, beat])
+        except Exception as error:  # whatever the way to the scheduler raises means that it has not heard
+            _log.warning("the scheduler does not answer (%s); %d reports wait", error, len(reports))
+            self._told_images = None
+            return False
+        del self._outbox[: len(reports)]
+        self._told_images = images
+        if not self._works and not self._outbox:
+            self._idle.set()
+        return True
+
+    def _beat(self, images: frozenset[str] | None) -> NodeBeat:
+        reading = read_machine(self._state_dir)
+        return NodeBeat(
+            node_id=self.node_id,
+            incarnation=self._incarnation,
+            slots=self.slots,
+            cpus=float(cores()),
+            memory_available_mib=reading.memory_available_mib,
+            load=reading.load,
+            running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
+            images=images,
+            draining=self._draining,
+        )
+
+    # Ends
+
+    async def _reap_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.reap_every_s)
+            await self._reap()
+
+    async def _reap(self) -> None:
+        try:
+            removed = await self._runtime.reap()
+        except Exception:  # what cannot be removed now is tried again by the next round
+            _log.warning("the reaper failed", exc_info=True)
+            return
+        if removed:
+            _log.info("the reaper removed %d sandboxes of dead owners", removed)
+
+    async def _close(self) -> None:
+        """Stop what runs, publish what has finished, say good-bye, remove every sandbox."""
+        self._draining = True
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        tasks = {work.task for work in self._works.values() if work.task}
+        for work in list(self._works.values()):
+            self._cancel(work)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._settings.farewell_s)
+            for task in late:  # the store is away: the scheduler will order the episode again elsewhere
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        try:
+            async with asyncio.timeout(self._settings.farewell_s):
+                await self._tell([*self._outbox, NodeLost(self.node_id)])
+        except Exception as error:  # the scheduler may be gone before us; it will miss our beats otherwise
+            _log.info("the scheduler did not hear our good-bye: %s", error)
+        await self._shelf.close()
+        await self._endpoints.close()
+        await self._runtime.close()
