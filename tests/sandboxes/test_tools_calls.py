@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -74,6 +74,7 @@ async def test_a_malformed_call_names_its_fault(name: str, arguments: str, kind:
     assert not result.done
 
 
+@settings(deadline=None)
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
 async def test_no_text_makes_a_call_raise(value: Any) -> None:
     arguments = value if isinstance(value, str) else json.dumps(value)
@@ -85,6 +86,7 @@ keys = st.sampled_from([*EditInput.model_fields, *BashInput.model_fields, "-i", 
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=3)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([BashInput, EditInput, GrepInput, GlobInput]), st.dictionaries(keys, values, max_size=4))
 def test_any_object_parses_or_is_malformed(model: type[BaseModel], value: dict[str, Any]) -> None:
     try:

@@ -1,7 +1,7 @@
 """Bytes of a sandbox as text for a policy."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxes.sandbox import Capture
@@ -27,6 +27,7 @@ def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
     assert printed(data) == text
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
     text = printed(data)
@@ -35,6 +36,7 @@ def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
     text.encode()
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1), st.integers(0, 400), st.integers(0, 400))
 def test_a_cut_character_is_dropped_whole(text: str, head: int, tail: int) -> None:
     data = text.encode()
@@ -51,6 +53,7 @@ def test_a_whole_capture_joins_its_halves_before_it_is_read() -> None:
     assert captured(Capture(b"caf\xc3", b"\xa9"), None) == "café"
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(100, 300))
 def test_clipped_keeps_both_ends_within_the_limit(text: str, limit: int) -> None:
     shown = clipped(text * 20, limit)
@@ -58,6 +61,7 @@ def test_clipped_keeps_both_ends_within_the_limit(text: str, limit: int) -> None
     assert shown == text * 20 or (shown.startswith(text[:20]) and shown.endswith(text[-20:]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=5)), st.integers(0, 40))
 def test_fitting_counts_whole_lines(lines: list[str], limit: int) -> None:
     count = fitting(lines, limit)
