@@ -20,6 +20,7 @@ from farm.wire.problem import ProblemType
 LEASE_HEADER = "Farm-Lease"
 _KEEP_S = 24 * 3600.0
 _PENDING_S = 600.0
+_KEPT_HEADERS = ("content-type", "content-encoding", "vary")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -67,11 +68,11 @@ async def _once(request: Request, key: str, handle: Callable[[Request], Coroutin
 
 
 def _kept(fingerprint: str, response: Response) -> dict[str, Any]:
-    kind = response.headers.get("content-type")
+    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
     return {
         "asked": fingerprint,
         "status": response.status_code,
         "lease": response.headers.get(LEASE_HEADER, ""),
-        "headers": {"content-type": kind} if kind else {},
+        "headers": headers,
         "body": b"" if LEASE_HEADER in response.headers else bytes(response.body),
     }

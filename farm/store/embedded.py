@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import redis.asyncio as redis
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import RedisError
 
 from farm.store.errors import StoreUnavailable
 
@@ -110,21 +110,30 @@ class EmbeddedRedis:
 
     async def _ready(self, process: Process) -> bool:
         """True once the server answers, its log replayed; False when it ended instead."""
+        answering = asyncio.create_task(self._answers())
+        ending = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait((answering, ending), timeout=_START_S, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and not ending.done():
+                raise StoreUnavailable(f"redis-server did not answer in {_START_S:.0f} s; {self._why_not()}")
+            return answering.done() and not ending.done()
+        finally:
+            for task in (answering, ending):
+                task.cancel()
+            await asyncio.gather(answering, ending, return_exceptions=True)
+
+    async def _answers(self) -> None:
         client = redis.Redis(host=_reachable(self._bind), port=self._port, password=self._password)
         try:
-            async with asyncio.timeout(_START_S):
-                while process.returncode is None:
-                    try:
-                        await client.ping()
-                    except (BusyLoadingError, ConnectionError, RedisError, OSError):
-                        await asyncio.sleep(_PROBE_S)
-                    else:
-                        return True
-        except TimeoutError:
-            raise StoreUnavailable(f"redis-server did not answer in {_START_S:.0f} s; {self._why_not()}") from None
+            while True:
+                try:
+                    await client.ping()
+                except (RedisError, OSError):
+                    await asyncio.sleep(_PROBE_S)
+                else:
+                    return
         finally:
             await client.aclose()
-        return False
 
     async def _stop(self) -> None:
         process = self._process

@@ -44,18 +44,30 @@ class _Answer:
     more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One moment of the farm: which runs may hold groups, whether there was ever a run, and the last wake."""
+
+    live: tuple[str, ...]
+    any_known: bool
+    wake_id: bytes
+
+
 class LeaseDesk:
     """A lease id is ``<run id>.<token>``; the token cannot be guessed, and who holds it holds the lease."""
 
     def __init__(self, connection: Connection, prefix: str) -> None:
         self._connection = connection
         self._prefix = prefix
+        self._farm = f"{prefix}:{{*}}"
 
-    async def announce(self, run_id: str) -> None:
+    async def announce(self, run_id: str, created_at: float) -> None:
         """A new run: learners that wait for any run look again."""
-        async with self._connection.reach() as redis:
-            await redis.sadd(f"{self._prefix}:live", run_id)
-            await redis.xadd(f"{self._prefix}:wake", {"run": run_id}, maxlen=1, approximate=False)
+        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+            together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
+            together.sadd(f"{self._farm}:live", run_id)
+            together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
+            await together.execute()
 
     async def lease(
         self,
@@ -79,22 +91,22 @@ class LeaseDesk:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
-            farm_wake = await self._farm_wake() if run_id is None else b""
-            runs = [run_id] if run_id is not None else await self._live_runs()
+            view = await self._view() if run_id is None else _View((run_id,), any_known=True, wake_id=b"")
             answers: dict[str, _Answer] = {}
-            for run in runs:
+            for run in view.live:
                 answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
                 if answer.lease.groups:
                     return answer.lease
                 answers[run] = answer
                 if run_id is None and answer.lease.stream is not StreamState.OPEN:
                     await self._retire(run)
-            stream = await self._joint_stream(run_id, answers)
+            stream = _joint(run_id, view, answers)
+            more = any(answer.more for answer in answers.values())
             left_s = deadline - loop.time()
-            if stream is not StreamState.OPEN or (left_s <= 0 and not any(one.more for one in answers.values())):
+            if stream is not StreamState.OPEN or (left_s <= 0 and not more):
                 return Lease("", run_id or "", 0.0, (), stream)
-            if not any(one.more for one in answers.values()):
-                await self._wait(answers, farm_wake, left_s)
+            if not more:
+                await self._wait(answers, view.wake_id, left_s)
 
     async def settle(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
         answer = await self._ending(command, lease_id)
@@ -147,44 +159,43 @@ class LeaseDesk:
         if step.exception() is None and not isinstance(step.result(), bytes) and step.result()[0]:
             await self.settle("nack", lease_id)
 
-    async def _joint_stream(self, run_id: str | None, answers: dict[str, _Answer]) -> StreamState:
-        """Of any run: open while one is, or before the first one; then drained."""
-        if run_id is not None:
-            return answers[run_id].lease.stream
-        if any(answer.lease.stream is StreamState.OPEN for answer in answers.values()):
-            return StreamState.OPEN
-        async with self._connection.reach() as redis:
-            return StreamState.DRAINED if await redis.exists(f"{self._prefix}:runs") else StreamState.OPEN
-
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
         """Until something may have become free: a stream of wakes moves, or the next lease runs out."""
         expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
         block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
         if farm_wake:
-            streams[f"{self._prefix}:wake"] = farm_wake
+            streams[f"{self._farm}:wake"] = farm_wake
         async with self._connection.reach() as redis:
             await redis.xread(streams, count=1, block=max(1, int(block_s * 1000) + 1))
 
-    async def _farm_wake(self) -> bytes:
-        async with self._connection.reach() as redis:
-            last = await redis.xrevrange(f"{self._prefix}:wake", count=1)
-        return bytes(last[0][0]) if last else b"0-0"
-
-    async def _live_runs(self) -> list[str]:
-        """Runs that may still hold groups, oldest first."""
-        async with self._connection.reach() as redis:
-            live = await redis.smembers(f"{self._prefix}:live")
-            order = await redis.zmscore(f"{self._prefix}:runs", list(live)) if live else []
-        ranked = sorted(zip(order, live, strict=True), key=lambda pair: (pair[0] or 0.0, pair[1]))
-        return [name.decode() for _, name in ranked]
+    async def _view(self) -> "_View":
+        """The runs that may still hold groups, oldest first."""
+        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+            together.zrange(f"{self._farm}:runs", 0, -1)
+            together.smembers(f"{self._farm}:live")
+            together.xrevrange(f"{self._farm}:wake", count=1)
+            runs, live, last = await together.execute()
+        return _View(
+            live=tuple(run.decode() for run in runs if run in live),
+            any_known=bool(runs),
+            wake_id=bytes(last[0][0]) if last else b"0-0",
+        )
 
     async def _retire(self, run_id: str) -> None:
         async with self._connection.reach() as redis:
-            await redis.srem(f"{self._prefix}:live", run_id)
+            await redis.srem(f"{self._farm}:live", run_id)
 
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"
+
+
+def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> StreamState:
+    """Of any run: open while one is, and before the first one; then drained."""
+    if run_id is not None:
+        return answers[run_id].lease.stream
+    open_runs = any(answer.lease.stream is StreamState.OPEN for answer in answers.values())
+    return StreamState.OPEN if open_runs or not view.any_known else StreamState.DRAINED
 
 
 def _parse(run_id: str, raw: Any) -> _Answer:

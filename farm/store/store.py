@@ -59,9 +59,7 @@ class Store:
         """Add a run in the state ``running``. The same spec again is no error. Raises RunExists."""
         if await self._connection.step(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
-        async with self._connection.reach() as redis:
-            await redis.zadd(f"{self._prefix}:runs", {spec.run_id: int(spec.created_at * 1000)}, nx=True)
-        await self._leases.announce(spec.run_id)
+        await self._leases.announce(spec.run_id, spec.created_at)
 
     async def get_run(self, run_id: str) -> RunRecord | None:
         async with self._connection.reach() as redis:
@@ -253,7 +251,7 @@ class Store:
 
     async def _run_ids(self) -> list[str]:
         async with self._connection.reach() as redis:
-            names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:runs", 0, -1, desc=True)
+            names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
         return [name.decode() for name in names]
 
     async def _heads_below(self, run_id: str, below: int | None) -> list[tuple[int, RolloutHead]]:

@@ -21,7 +21,9 @@
 --   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
 --
 -- KEYS OF THE FARM, written outside these scripts
---   <prefix>:runs         ZSET    run id, scored by creation (ms)
+--   <prefix>:{*}:runs     ZSET    run id, scored by creation (ms)
+--   <prefix>:{*}:live     SET     runs that may still have groups to lease
+--   <prefix>:{*}:wake     STREAM  one entry, replaced whenever a run is added
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
 --   <prefix>:once:<key>   STRING  the kept answer of a call with an Idempotency-Key
 --
