@@ -37,6 +37,8 @@ class Config(BaseModel):
     ``redis_url`` None: the farm runs its own redis-server in ``state_dir``. ``slots`` None: as many sandboxes as the
     machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
     and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``. ``ray_port`` 0 lets Ray choose.
+    ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
+    ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,6 +56,8 @@ class Config(BaseModel):
     max_attempts: int = Field(default=3, ge=1, le=20)
     tokens_file: Path | None = None
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
+    join_token: SecretStr | None = Field(default=None, min_length=16)
+    policy_key: SecretStr | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @model_validator(mode="after")
@@ -115,6 +119,9 @@ def _read_file(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"{chosen} is not TOML: {error}") from None
     if "tokens" in found:
         raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
+    for secret in ("join_token", "policy_key"):
+        if secret in found:
+            raise ConfigError(f"{chosen}: {secret} does not belong in it; use FARM_{secret.upper()}")
     return found
 
 

@@ -1,0 +1,163 @@
+"""What Ray runs: one scheduler, and one node agent a machine. Thin: all that is decided is decided elsewhere.
+
+Both open themselves at their first call, since Ray restarts an actor's process without telling anybody.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayError
+
+from farm.cluster.agent import NodeAgent
+from farm.cluster.equipment import AgentPlan, SchedulerPlan, load_equip
+from farm.cluster.shell import NodeCommand, SchedulerShell
+from farm.core.events import Event, NodeLost
+from farm.core.orders import RunSpec
+from farm.core.status import FarmStatus
+from farm.policy import Endpoints
+from farm.store import Store
+
+NAMESPACE = "farm"
+SCHEDULER = "scheduler"
+
+
+def agent_name(node_id: str) -> str:
+    return f"agent-{node_id}"
+
+
+class SchedulerActor:
+    """Async actor: one process, one event loop, one ``SchedulerShell``."""
+
+    def __init__(self, plan: SchedulerPlan) -> None:
+        logging.basicConfig(level=plan.log_level.upper())
+        self._plan = plan
+        self._opening = asyncio.Lock()
+        self._opened: SchedulerShell | None = None
+        self._agents: dict[str, Any] = {}
+        self._confirming: set[asyncio.Task[None]] = set()
+
+    async def _shell(self) -> SchedulerShell:
+        async with self._opening:
+            if self._opened is None:
+                store = Store(self._plan.redis_url)
+                shell = SchedulerShell(store, self._send, settings=self._plan.settings)
+                try:
+                    await shell.open()
+                except BaseException:
+                    await shell.close()
+                    await store.close()
+                    raise
+                self._opened = shell
+        return self._opened
+
+    async def pid(self) -> int:
+        await self._shell()
+        return os.getpid()
+
+    async def redis_url(self) -> str:
+        """For nodes that join: the store that all share."""
+        return self._plan.redis_url
+
+    async def tell(self, node_id: str, events: Sequence[Event]) -> None:
+        shell = await self._shell()
+        if node_id not in self._agents:
+            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent_name(node_id), NAMESPACE)
+        shell.tell(events)
+
+    async def submit(self, spec: RunSpec) -> None:
+        await (await self._shell()).submit(spec)
+
+    async def pause(self, run_id: str) -> None:
+        (await self._shell()).pause(run_id)
+
+    async def resume(self, run_id: str) -> None:
+        (await self._shell()).resume(run_id)
+
+    async def cancel(self, run_id: str) -> None:
+        (await self._shell()).cancel(run_id)
+
+    async def status(self) -> FarmStatus:
+        return (await self._shell()).status()
+
+    async def metrics(self) -> bytes:
+        return await (await self._shell()).metrics()
+
+    def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
+        agent = self._agents.get(node_id)
+        if agent is not None:
+            task = asyncio.create_task(self._confirm(node_id, agent.obey.remote(list(commands))))
+            self._confirming.add(task)
+            task.add_done_callback(self._confirming.discard)
+
+    async def _confirm(self, node_id: str, sent: Any) -> None:
+        """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
+        try:
+            await sent
+        except ActorDiedError:
+            self._agents.pop(node_id, None)
+            if self._opened is not None:
+                self._opened.tell([NodeLost(node_id)])
+        except RayError as error:
+            logging.getLogger(__name__).warning("%s did not get an order: %s", node_id, error)
+
+
+class NodeAgentActor:
+    """Async actor around one ``NodeAgent``."""
+
+    def __init__(self, plan: AgentPlan, log_level: str) -> None:
+        logging.basicConfig(level=log_level.upper())
+        self._plan = plan
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._opened: NodeAgent | None = None
+        self._scheduler: Any = None
+
+    async def _agent(self) -> NodeAgent:
+        async with self._opening:
+            if self._opened is None:
+                async with AsyncExitStack() as stack:
+                    self._opened = await self._open(stack)
+                    self._stack = stack.pop_all()
+        return self._opened
+
+    async def _open(self, stack: AsyncExitStack) -> NodeAgent:
+        plan = self._plan
+        self._scheduler = await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE)
+        store = Store(plan.redis_url)
+        stack.push_async_callback(store.close)
+        await store.ping()
+        equipment = await stack.enter_async_context(load_equip(plan.equip)(plan))
+        agent = NodeAgent(
+            plan.node_id,
+            store=store,
+            runtime=equipment.runtime,
+            shelf=equipment.shelf,
+            slots=plan.slots,
+            tell=self._tell,
+            state_dir=plan.state_dir,
+            endpoints=Endpoints(api_key=plan.policy_key),
+        )
+        return await stack.enter_async_context(agent)
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        await self._scheduler.tell.remote(self._plan.node_id, list(events))
+
+    async def pid(self) -> int:
+        """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""
+        await self._agent()
+        return os.getpid()
+
+    async def obey(self, commands: Sequence[NodeCommand]) -> None:
+        (await self._agent()).obey(commands)
+
+    async def drain(self) -> None:
+        await (await self._agent()).drain()
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._stack.aclose()

@@ -1,0 +1,155 @@
+"""This process as a Ray driver: it starts the actors of this machine and ends them."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from farm.cluster.actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
+from farm.cluster.equipment import AgentPlan, SchedulerPlan
+from farm.cluster.errors import FarmError
+from farm.cluster.port import RayScheduler
+from farm.cluster.ray_node import RayNode, authenticated
+from farm.store import StoreUnavailable
+from sandboxes import RuntimeUnavailable
+
+_CONNECT_S = 30.0
+_OPEN_S = 120.0
+_CLOSE_S = 30.0
+_WATCH_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def connected(node: RayNode, token_file: Path) -> AsyncIterator["Driver"]:
+    """Ray allows one connection a process. Raises FarmError."""
+    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else
+
+    def connect() -> str:
+        ray.init(
+            address=node.address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(node.directory),
+        )
+        return str(ray.get_runtime_context().get_node_id())
+
+    try:
+        ray_node_id = await asyncio.wait_for(asyncio.to_thread(connect), _CONNECT_S)
+    except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
+        await asyncio.to_thread(ray.shutdown)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise FarmError(f"Ray at {node.address} cannot be used ({reason}); its log is {node.log}") from None
+    driver = Driver(ray_node_id)
+    try:
+        yield driver
+    finally:
+        await asyncio.to_thread(ray.shutdown)
+
+
+class Driver:
+    """``node_id`` names this machine in the farm."""
+
+    def __init__(self, ray_node_id: str) -> None:
+        self._ray_node_id = ray_node_id
+        self.node_id = f"node-{ray_node_id[:10]}"
+
+    @asynccontextmanager
+    async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
+        """The farm's scheduler, which Ray restarts when its process dies."""
+        actor = self._start(SchedulerActor, SCHEDULER, plan)
+        try:
+            await _opened(actor)
+            yield RayScheduler(actor)
+        finally:
+            with contextlib.suppress(RayError):
+                ray.kill(actor)
+
+    async def find_scheduler(self, address: str) -> RayScheduler:
+        try:
+            return RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+        except ValueError:
+            raise FarmError(f"no farm runs at {address}; start its head with `farm up` first") from None
+
+    @asynccontextmanager
+    async def agent(self, plan: AgentPlan, log_level: str) -> AsyncIterator["AgentHandle"]:
+        """The agent of this machine; closed at the end, its sandboxes removed."""
+        actor = self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level)
+        handle = AgentHandle(actor)
+        try:
+            await _opened(actor)
+            yield handle
+        finally:
+            await asyncio.shield(handle.close())
+
+    def _start(self, kind: type, name: str, *arguments: object) -> Any:
+        here = NodeAffinitySchedulingStrategy(self._ray_node_id, soft=False)
+        return (
+            ray.remote(kind)
+            .options(
+                name=name,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=1000,
+                scheduling_strategy=here,
+            )
+            .remote(*arguments)
+        )
+
+
+class AgentHandle:
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def pid(self) -> int:
+        return int(await self._actor.pid.remote())
+
+    async def drain(self) -> None:
+        """Return when the last episode of this machine has ended."""
+        await self._actor.drain.remote()
+
+    async def watch(self) -> str:
+        """Keep the agent open, also after Ray has restarted it; returns, with the reason, when it is dead for good."""
+        while True:
+            try:
+                await self.pid()
+            except ActorDiedError as error:
+                return f"the node agent is dead: {_line(error)}"
+            except RayError as error:
+                _log.warning("the node agent does not answer: %s", _line(error))
+            await asyncio.sleep(_WATCH_S)
+
+    async def close(self) -> None:
+        try:
+            await asyncio.wait_for(self._actor.close.remote(), _CLOSE_S)
+        except (RayError, TimeoutError) as error:
+            _log.warning("the node agent did not close: %s; the reaper will remove its sandboxes", _line(error))
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor)
+
+
+async def _opened(actor: Any) -> None:
+    """Wait until an actor is at work; what keeps it from that, in one line."""
+    try:
+        await asyncio.wait_for(actor.pid.remote(), _OPEN_S)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, RuntimeUnavailable | StoreUnavailable):
+            raise FarmError(str(cause)) from None
+        raise FarmError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
+    except (RayError, TimeoutError, GetTimeoutError) as error:
+        raise FarmError(f"a part of the farm did not start: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

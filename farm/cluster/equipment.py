@@ -1,0 +1,69 @@
+"""What the scheduler and a node agent need to come up, and what an agent works with on its machine."""
+
+import importlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from farm.cluster.shelf import ImageShelf
+from farm.core.fleet import SchedulerSettings
+from farm.tasks import TASK_PREFIX, ensure_image
+from sandboxes import Runtime, open_runtime
+from sandboxes.images import BuildSettings, ImageStore
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerPlan:
+    """All that the scheduler needs to come up, as values that travel to its process."""
+
+    redis_url: str
+    settings: SchedulerSettings
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """All that an agent needs to come up, as values that travel to its process.
+
+    ``equip`` names the function, ``module:name``, that makes its equipment.
+    """
+
+    node_id: str
+    redis_url: str
+    state_dir: Path
+    slots: int
+    docker_host: str | None = None
+    build: BuildSettings | None = None
+    policy_key: str | None = None
+    equip: str = "farm.cluster.equipment:docker"
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """The agent closes the runtime and the shelf."""
+
+    runtime: Runtime
+    shelf: ImageShelf
+
+
+Equip = Callable[[AgentPlan], AbstractAsyncContextManager[Equipment]]
+
+
+def load_equip(name: str) -> Equip:
+    module, _, function = name.partition(":")
+    return cast(Equip, getattr(importlib.import_module(module), function))
+
+
+@asynccontextmanager
+async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
+    """Docker's sandboxes and images. Raises RuntimeUnavailable."""
+    runtime = await open_runtime("auto", state_dir=plan.state_dir, docker_host=plan.docker_host)
+    images = ImageStore(plan.docker_host, plan.build)
+    try:
+        here = [info.name for info in await images.list(TASK_PREFIX)]
+        yield Equipment(runtime, ImageShelf(partial(ensure_image, images=images), here))
+    finally:
+        await images.close()

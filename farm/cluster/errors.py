@@ -1,0 +1,5 @@
+"""What keeps a farm from coming up, going down or being joined."""
+
+
+class FarmError(Exception):
+    """One line that names the remedy."""

@@ -1,0 +1,172 @@
+"""Bringing a farm up on this machine, or this machine into a farm; and down again, with nothing left."""
+
+import asyncio
+import importlib.util
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.cluster.equipment import AgentPlan, SchedulerPlan
+from farm.cluster.errors import FarmError
+from farm.cluster.machine import default_slots
+from farm.cluster.ray_node import RayNode
+from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.config import Config, read_build_settings
+from farm.core.fleet import SchedulerSettings
+from farm.store import EmbeddedRedis, Store, StoreUnavailable
+
+if TYPE_CHECKING:
+    from farm.cluster.driver import AgentHandle, Driver
+    from farm.cluster.port import RayScheduler
+
+Serve = Callable[[Store, "RayScheduler"], AbstractAsyncContextManager[str]]
+"""Serve the gateway for the length of the block; yields its URL."""
+
+OnStep = Callable[[str], None]
+DOCKER = "farm.cluster.equipment:docker"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFarm:
+    info: FarmInfo
+    scheduler: "RayScheduler"
+    agent: "AgentHandle"
+    _ends: tuple[Callable[[], Awaitable[str]], ...]
+
+    async def failure(self) -> str:
+        """Wait until a part of the farm ends that nobody restarts; a line that says which."""
+        waiting = [asyncio.ensure_future(end()) for end in self._ends]
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@asynccontextmanager
+async def start_farm(
+    config: Config,
+    *,
+    serve: Serve,
+    on_step: OnStep = lambda step: None,
+    equip: str = DOCKER,
+    settings: SchedulerSettings | None = None,
+) -> AsyncIterator[RunningFarm]:
+    """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(claimed(config.state_dir))
+        on_step("starting the queue")
+        redis_url, redis = await _redis(stack, config)
+        store = await _store(stack, redis_url)
+        on_step("starting the cluster")
+        node, driver = await _cluster(stack, config, None)
+        on_step("starting the scheduler")
+        scheduler = await stack.enter_async_context(
+            driver.scheduler(SchedulerPlan(redis_url, settings or SchedulerSettings(), config.log_level))
+        )
+        on_step("starting the node agent")
+        agent = await _agent(stack, driver, config, redis_url, equip)
+        on_step("starting the gateway")
+        url = await stack.enter_async_context(serve(store, scheduler))
+        info = FarmInfo(config.state_dir, "head", os.getpid(), url, node.address, driver.node_id, time.time())
+        announce(info)
+        ends = (_end_of("Ray", node.wait), agent.watch)
+        yield RunningFarm(info, scheduler, agent, (*ends, _end_of("redis-server", redis.wait)) if redis else ends)
+
+
+@asynccontextmanager
+async def join_farm(
+    config: Config, address: str, *, on_step: OnStep = lambda step: None, equip: str = DOCKER
+) -> AsyncIterator[RunningFarm]:
+    """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(claimed(config.state_dir))
+        on_step(f"joining {address}")
+        node, driver = await _cluster(stack, config, address)
+        scheduler = await driver.find_scheduler(address)
+        redis_url = await scheduler.redis_url()
+        await _store(stack, redis_url)
+        on_step("starting the node agent")
+        agent = await _agent(stack, driver, config, redis_url, equip)
+        info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
+        announce(info)
+        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), agent.watch))
+
+
+async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
+    if config.redis_url is not None:
+        return config.redis_url.get_secret_value(), None
+    try:
+        redis = await stack.enter_async_context(EmbeddedRedis(config.state_dir, bind=config.node_ip))
+    except StoreUnavailable as error:
+        raise FarmError(str(error)) from None
+    return redis.url, redis
+
+
+async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
+    try:
+        store = Store(redis_url)
+        stack.push_async_callback(store.close)
+        await store.ping()
+    except StoreUnavailable as error:
+        raise FarmError(str(error)) from None
+    return store
+
+
+async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
+    if importlib.util.find_spec("ray") is None:
+        raise FarmError("Ray is not installed; install the farm's dependencies again: pip install -e .")
+    from farm.cluster.driver import connected
+
+    token_file = _token_file(config, make=join is None)
+    node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
+    await stack.enter_async_context(node)
+    return node, await stack.enter_async_context(connected(node, token_file))
+
+
+async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str) -> "AgentHandle":
+    plan = AgentPlan(
+        node_id=driver.node_id,
+        redis_url=redis_url,
+        state_dir=config.state_dir,
+        slots=config.slots or default_slots(),
+        docker_host=config.docker_host,
+        build=await asyncio.to_thread(read_build_settings),
+        policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
+        equip=equip,
+    )
+    return await stack.enter_async_context(driver.agent(plan, config.log_level))
+
+
+def _token_file(config: Config, *, make: bool) -> Path:
+    """The farm's join token in a file of our own: the configured one, or the head's, made once and kept."""
+    path = config.state_dir / "join-token"
+    if config.join_token is not None:
+        _write_private(path, config.join_token.get_secret_value())
+    elif not path.exists():
+        if not make:
+            raise FarmError(
+                "joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds"
+            )
+        _write_private(path, secrets.token_hex(32))
+    return path
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _end_of(name: str, wait: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[str]]:
+    async def end() -> str:
+        return f"{name} has ended with exit code {await wait()}"
+
+    return end

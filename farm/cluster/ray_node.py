@@ -1,0 +1,202 @@
+"""One machine's part of a Ray cluster: the processes of ``ray start --block``, owned by us and ended by us."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, Process
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from farm.cluster.errors import FarmError
+
+LONGEST_DIRECTORY = 36
+"""Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
+
+OBJECT_STORE_BYTES = 96 * 1024 * 1024
+"""Next to nothing travels through Ray's object store; less than 75 MiB it refuses."""
+
+_START_S = 60.0
+_STOP_S = 15.0
+_POLL_S = 0.05
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_LOG_TO_DRIVER": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def authenticated(token_file: Path) -> dict[str, str]:
+    """The environment in which Ray shows, and demands, the token of a file on every connection."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file)}
+
+
+class RayNode:
+    """``async with`` it: a head where ``join`` is None, else a member of the cluster at that address.
+
+    ``port`` 0 takes a free one. The processes get SIGTERM when their owner dies, however that happens. Entering raises
+    FarmError; afterwards no process, socket or directory is left.
+    """
+
+    def __init__(
+        self, run_dir: Path, token_file: Path, *, join: str | None = None, node_ip: str, port: int = 0
+    ) -> None:
+        self._run_dir = run_dir
+        self._environment = authenticated(token_file)
+        self._join = join
+        self._node_ip = node_ip
+        self._port = port
+        self._process: Process | None = None
+        self.directory = Path()
+        self.address = ""
+
+    @property
+    def session_id(self) -> int:
+        """Of all the processes of this node, workers included."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Until the node has ended; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def __aenter__(self) -> Self:
+        self.directory = self._make_directory()
+        try:
+            self._process = await self._spawn()
+            async with asyncio.timeout(_START_S):
+                self.address = await self._up()
+        except TimeoutError:
+            await self._end()
+            raise FarmError(f"Ray did not start in {_START_S:.0f} s; its log is {self.log}") from None
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.shield(self._end())
+
+    @property
+    def log(self) -> Path:
+        return self._run_dir / "ray.log"
+
+    def _make_directory(self) -> Path:
+        """Under the state directory where that is short enough, else private in the system's temporary one.
+
+        What an earlier owner that was killed left behind goes.
+        """
+        chosen = self._run_dir / "ray"
+        pointer = self._run_dir / "ray-directory"
+        for left in (chosen, Path(pointer.read_text())) if pointer.exists() else (chosen,):
+            shutil.rmtree(left, ignore_errors=True)
+        if len(str(chosen.absolute())) > LONGEST_DIRECTORY:
+            chosen = Path(tempfile.mkdtemp(prefix="farm-ray-", dir="/tmp"))
+        else:
+            chosen = chosen.absolute()
+            chosen.mkdir(mode=0o700)
+        pointer.write_text(str(chosen))
+        return chosen
+
+    async def _spawn(self) -> Process:
+        program = Path(sys.executable).with_name("ray")
+        setpriv = shutil.which("setpriv")
+        if not program.exists():
+            raise FarmError(f"{program} is missing; install the farm's dependencies again: pip install -e .")
+        if setpriv is None:
+            raise FarmError("setpriv is not installed; apt-get install util-linux")
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            return await asyncio.create_subprocess_exec(
+                setpriv, "--pdeathsig", "TERM", str(program), "start", "--block", *self._arguments(),
+                env={**os.environ, **_QUIET, **self._environment},
+                stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(log)
+
+    def _arguments(self) -> list[str]:
+        role = (
+            ["--head", f"--port={self._port}", "--include-dashboard=false", f"--node-ip-address={self._node_ip}"]
+            if self._join is None
+            else [f"--address={self._join}"]
+        )
+        return [
+            *role,
+            "--disable-usage-stats",
+            "--include-log-monitor=false",
+            f"--temp-dir={self.directory}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            "--log-style=record",
+            "--log-color=false",
+        ]
+
+    async def _up(self) -> str:
+        """The address of the cluster, which Ray writes down once the node is up."""
+        assert self._process is not None
+        written = self.directory / "ray_current_cluster"
+        while self._process.returncode is None:
+            with contextlib.suppress(FileNotFoundError):
+                if address := written.read_text().strip():
+                    return address
+            await asyncio.sleep(_POLL_S)
+        raise FarmError(self._why_not())
+
+    def _why_not(self) -> str:
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        text = "\n".join(lines)
+        if self._join is not None and "uthenticat" in text:
+            return f"the farm at {self._join} refuses our join token; set FARM_JOIN_TOKEN to its own"
+        if self._join is not None:
+            return f"no farm answers at {self._join}; give the address that `farm status` shows on its head"
+        if self._port and "ddress already in use" in text:
+            return f"port {self._port} is taken; choose another ray_port, or 0 for a free one"
+        return f"Ray did not start: {lines[-1] if lines else 'it said nothing'}; its log is {self.log}"
+
+    async def _end(self) -> None:
+        """Terminate, and after a while kill, every process of the session; remove the directory."""
+        process = self._process
+        if process is not None:
+            members = _session(process.pid)
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), _STOP_S)
+            await _gone([*members, *_session(process.pid)])
+            await process.wait()
+        await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
+        (self._run_dir / "ray-directory").unlink(missing_ok=True)
+
+
+def _session(session_id: int) -> list[psutil.Process]:
+    """The processes of a session: Ray's workers leave its process group, but not the session."""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session_id:
+                members.append(process)
+    return members
+
+
+async def _gone(processes: list[psutil.Process]) -> None:
+    """Return when all have ended; kill those that do not within a few seconds."""
+    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=3)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    await asyncio.to_thread(psutil.wait_procs, alive, timeout=_STOP_S)

@@ -1,0 +1,121 @@
+"""What runs from a state directory: one farm at most, proved by a lock, described by ``run/farm.json``."""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from farm.cluster.errors import FarmError
+
+_POLL_S = 0.05
+_STOP_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class FarmInfo:
+    """``role`` is ``head`` or ``node``; ``url`` is the gateway's, empty on a node that joined another's farm.
+
+    ``address`` is what further nodes join; ``pid`` the process that owns all others. Times are Unix seconds.
+    """
+
+    state_dir: Path
+    role: str
+    pid: int
+    url: str
+    address: str
+    node_id: str
+    started_at: float
+
+
+@contextmanager
+def claimed(state_dir: Path) -> Iterator[None]:
+    """Hold a state directory. The kernel lets go of it when this process ends, however it ends. Raises FarmError."""
+    run_dir = _run_dir(state_dir)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise FarmError(
+            f"{error.filename}: {error.strerror}; choose a writable state_dir, with --state-dir or FARM_STATE_DIR"
+        ) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            info = _read(state_dir)
+            who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
+            raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir") from None
+        (run_dir / "farm.json").unlink(missing_ok=True)
+        yield
+        (run_dir / "farm.json").unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+def announce(info: FarmInfo) -> None:
+    """Say what runs, to whoever asks ``running_farm``."""
+    path = _run_dir(info.state_dir) / "farm.json"
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps({**asdict(info), "state_dir": str(info.state_dir)}, indent=2) + "\n")
+    fresh.replace(path)
+
+
+def running_farm(state_dir: Path) -> FarmInfo | None:
+    """The farm that runs from a state directory; None where none does, or it is not yet up."""
+    return _read(state_dir) if _held(state_dir) else None
+
+
+def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S) -> None:
+    """End a farm and return when all of it is gone. Raises FarmError where it does not go in time."""
+    _signal(info, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while _held(info.state_dir):
+        if time.monotonic() > deadline:
+            raise FarmError(
+                f"the farm (process {info.pid}) has not stopped in {timeout_s:.0f} s; `kill -9 {info.pid}` ends it, "
+                "and the next `farm up` removes what it leaves"
+            )
+        time.sleep(_POLL_S)
+
+
+def _signal(info: FarmInfo, number: signal.Signals) -> None:
+    try:
+        os.kill(info.pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        raise FarmError(f"the farm (process {info.pid}) belongs to another user; stop it as that user") from None
+
+
+def _held(state_dir: Path) -> bool:
+    try:
+        lock = os.open(_run_dir(state_dir) / "lock", os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        raise FarmError(f"{state_dir} belongs to another user; ask as that user") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
+
+
+def _read(state_dir: Path) -> FarmInfo | None:
+    try:
+        found = json.loads((_run_dir(state_dir) / "farm.json").read_text())
+    except FileNotFoundError:
+        return None
+    return FarmInfo(**{**found, "state_dir": Path(found["state_dir"])})
+
+
+def _run_dir(state_dir: Path) -> Path:
+    return state_dir / "run"
