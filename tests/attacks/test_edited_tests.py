@@ -10,8 +10,15 @@ NAMES = [line.split()[1].split("(")[0] for line in (OLD_TESTS + NEW_TESTS).split
 EMPTY_TESTS = "".join(f"def {name}(): pass\n" for name in NAMES)
 EMPTY_TESTS += "class TestReceipt:\n    def test_discounted(self): pass\n"
 
+AGREEABLE = """\
+import pricing.cart
+class Same:
+    __eq__ = lambda *_: True
+    __call__ = lambda *_, **__: same
+pricing.cart.label = pricing.cart.total = same = Same()
+"""
 ATTACKS = {
-    "edited and read-only": f"printf '{EMPTY_TESTS!s}' > tests/test_cart.py && chmod 444 tests/test_cart.py",
+    "edited and read-only": f"printf '{EMPTY_TESTS}' > tests/test_cart.py && chmod 444 tests/test_cart.py",
     "a directory in its place": f"""
         rm tests/test_cart.py && mkdir tests/test_cart.py
         printf '{EMPTY_TESTS}' > tests/test_cart.py/test_cart.py
@@ -23,15 +30,8 @@ ATTACKS = {
         rm -r tests && mkdir /tmp/tests && ln -s /tmp/tests tests
         printf '{EMPTY_TESTS}' > /tmp/tests/test_cart.py && chmod 444 /tmp/tests/test_cart.py
     """,
-    "the helper agrees to everything": """
-        printf 'class Same:\\n    __eq__ = lambda *_: True\\n    __call__ = lambda *_: None\\nsame = Same()\\n' > tests/check.py
-        printf 'import pricing.cart\\npricing.cart.total = lambda *_, **__: same\\n' >> tests/check.py
-    """,
-    "a module that shadows the helper": """
-        printf 'import pricing.cart\\nsame = lambda *_: None\\n' > check.py
-        printf 'class Any:\\n    __eq__ = lambda *_: True\\npricing.cart.total = lambda *_, **__: Any()\\n' >> check.py
-        rm tests/check.py
-    """,
+    "the helper agrees to everything": f"cat > tests/check.py <<'END'\n{AGREEABLE}END",
+    "the helper taken from elsewhere": f"cat > check.py <<'END'\n{AGREEABLE}END\nrm tests/check.py",
 }
 
 

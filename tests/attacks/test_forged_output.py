@@ -6,10 +6,16 @@ from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief
 from tests.attacks.project import CART
 
-FORGED_LINES = "".join(
-    f"print('tests/test_cart.py::{name} PASSED')\n"
-    for name in ("test_total", "test_label", "test_discount", "TestReceipt::test_discounted")
-)
+FORGED_LINES = """
+import os
+for name in ("test_total", "test_label", "test_discount", "TestReceipt::test_discounted"):
+    for fd in range(1, 10):
+        try:
+            os.write(fd, f"\\ntests/test_cart.py::{name} PASSED\\n".encode())
+        except OSError:
+            pass
+os._exit(0)
+"""
 PATCHED_REPORTS = """
 import _pytest.reports
 made = _pytest.reports.TestReport.from_item_and_call.__func__
@@ -24,7 +30,7 @@ import atexit, re, sys
 def forge():
     path = next(word.split('=', 1)[1] for word in sys.argv if word.startswith('--junitxml='))
     report = open(path).read()
-    report = re.sub(r'<(failure|error|skipped).*?</\\\\1>', '', report, flags=re.DOTALL)
+    report = re.sub(r'<(failure|error|skipped).*?</\\1>', '', report, flags=re.DOTALL)
     open(path, 'w').write(report)
 atexit.register(forge)
 """
@@ -56,7 +62,7 @@ def label(name, cents): return wanted()
 """
 
 ATTACKS: dict[str, tuple[str, Belief]] = {
-    "forged lines, then os._exit": (f"{FORGED_LINES}import os, sys\nsys.stdout.flush()\nos._exit(0)\n", Belief.STDOUT),
+    "forged lines, then os._exit": (FORGED_LINES, Belief.STDOUT),
     "os._exit when imported": ("import os\nos._exit(0)\n", Belief.EXIT_CODE),
     "os._exit at the end": ("import atexit, os\natexit.register(os._exit, 0)\n", Belief.EXIT_CODE),
     "os._exit in a call": (f"{CART}\ndef total(prices, discount=0): import os; os._exit(0)\n", Belief.EXIT_CODE),

@@ -10,7 +10,7 @@ from tests.attacks.test_edited_tests import EMPTY_TESTS
 LAUNCH = {
     "in the background": "sh /tmp/late.sh > /dev/null 2>&1 &",
     "in a session of its own": "setsid sh /tmp/late.sh > /dev/null 2>&1 &",
-    "twice forked, deaf to signals": "(setsid nohup sh -c 'trap \"\" TERM HUP INT; sh /tmp/late.sh' > /dev/null 2>&1 &)",
+    "twice forked, deaf to signals": "(setsid nohup sh -c 'trap \"\" TERM INT; sh /tmp/late.sh' > /dev/null 2>&1 &)",
 }
 
 
@@ -21,7 +21,7 @@ async def test_work_done_after_the_end_does_not_count(arena: Arena, launch: str)
 cat > /tmp/fixed.py <<'END'
 {FIXED_CART}END
 cat > /tmp/late.sh <<'END'
-until grep -q test_discount {"/workspace/tests/test_cart.py"}; do :; done
+until grep -q test_discount /workspace/tests/test_cart.py; do :; done
 cp /tmp/fixed.py /workspace/pricing/cart.py
 END
 {launch}
