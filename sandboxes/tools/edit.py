@@ -22,7 +22,7 @@ from sandboxes.tools.tool import ToolErrorKind, ToolResult
 MOST_BYTES = 8 * MIB
 _MOST_LINE_CHARS = 2000
 _AROUND = 4
-_LISTING_S = 20.0
+_MOST_STEPS_UP = 16
 _LISTING_BYTES = MIB
 _TAKES: dict[str, tuple[set[str], set[str]]] = {
     "view": (set(), {"view_range"}),
@@ -80,18 +80,22 @@ class Edit:
     async def run(self, sandbox: Sandbox, args: EditInput, *, timeout_s: float) -> ToolResult:
         try:
             async with asyncio.timeout(timeout_s):
-                if args.command == "view":
-                    return await self._view(sandbox, args, timeout_s)
-                async with self._serial.of(sandbox):
-                    return await self._write(sandbox, args)
+                return await self._answered(sandbox, args, timeout_s)
+        except TimeoutError:
+            return ToolResult(f"error: timed out after {timeout_s:g} s", ToolErrorKind.TIMEOUT, timed_out=True)
+
+    async def _answered(self, sandbox: Sandbox, args: EditInput, timeout_s: float) -> ToolResult:
+        try:
+            if args.command == "view":
+                return await self._view(sandbox, args, timeout_s)
+            async with self._serial.of(sandbox):
+                return await self._write(sandbox, args)
         except EditRefused as refusal:
             return _refused(f"{shown_name(args.path)}: {refusal}")
         except PathError as fault:
-            if fault.errno in (errno.ENOENT, errno.ENOTDIR) and args.command != "create":
-                return _refused(f"{shown_name(args.path)} does not exist{await _nearest(sandbox, args.path)}")
-            raise
-        except TimeoutError:
-            return ToolResult(f"error: timed out after {timeout_s:g} s", ToolErrorKind.TIMEOUT, timed_out=True)
+            if fault.errno not in (errno.ENOENT, errno.ENOTDIR) or args.command == "create":
+                raise
+            return _refused(f"{shown_name(args.path)} does not exist{await _nearest(sandbox, args.path, timeout_s)}")
 
     async def _view(self, sandbox: Sandbox, args: EditInput, timeout_s: float) -> ToolResult:
         try:
@@ -197,7 +201,7 @@ def _snippet(path: str, edited: Edited, max_chars: int) -> ToolResult:
         return ToolResult(f"Edited {name}: the file is empty now.")
     first = max(1, min(edited.first, len(lines)) - _AROUND)
     last = min(len(lines), max(edited.first, edited.last) + _AROUND)
-    page = _page(lines, first, last, min(max_chars, 10_000) - len(name))
+    page = _page(lines, first, last, max(500, min(max_chars, 10_000) - len(name)))
     return ToolResult(f"Edited {name}:\n{page.content}", truncated=page.truncated)
 
 
@@ -207,12 +211,7 @@ async def _names(sandbox: Sandbox, directory: str, depth: int, timeout_s: float)
     walk = ("find", ".", "-mindepth", "1", "-maxdepth", str(depth), "(", *skip, ")", "-prune")
     # Every name is printed, and a directory's once more: twice in a row tells the two apart.
     argv = ("/.farm/bin/busybox", *walk, "-o", "-print0", "-type", "d", "-print0")
-    try:
-        outcome = await sandbox.exec(
-            argv, cwd=directory, timeout_s=min(timeout_s, _LISTING_S), output_limit=_LISTING_BYTES
-        )
-    except PathError:
-        return None
+    outcome = await sandbox.exec(argv, cwd=directory, timeout_s=timeout_s, output_limit=_LISTING_BYTES)
     records = (outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")).split(b"\0")[:-1]
     if not records and outcome.exit_code != 0:
         return None
@@ -220,18 +219,22 @@ async def _names(sandbox: Sandbox, directory: str, depth: int, timeout_s: float)
     for one, other in pairwise(records):
         if one == other:
             names[one] = True
-    return [shown_name(name.removeprefix(b"./")) + "/" * names[name] for name in sorted(names)]
+    return [
+        shown_name(name.removeprefix(b"./")) + "/" * names[name]
+        for name in sorted(names, key=lambda name: name.split(b"/"))
+    ]
 
 
-async def _nearest(sandbox: Sandbox, path: str) -> str:
+async def _nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
     """A remedy for a name that is not there: like names where the path breaks off, or files of that name elsewhere."""
-    at, missing = posixpath.split(path.rstrip("/"))
-    beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, _LISTING_S)
-    while beside is None and at not in ("", "/"):
+    at, beside = path.rstrip("/"), None
+    for _ in range(_MOST_STEPS_UP):
         at, missing = posixpath.split(at)
-        beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, _LISTING_S)
+        beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, timeout_s)
+        if beside is not None or at in ("", "/"):
+            break
     near = difflib.get_close_matches(missing, [name.rstrip("/") for name in beside or ()], n=3, cutoff=0.6)
     found = [shown_name(posixpath.join(at, name)) for name in near]
     if not found:
-        found = await files_named(sandbox, posixpath.basename(path), timeout_s=_LISTING_S)
-    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
+        found = await files_named(sandbox, posixpath.basename(path), timeout_s=timeout_s)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

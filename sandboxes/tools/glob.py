@@ -49,6 +49,7 @@ class Glob:
     async def run(self, sandbox: Sandbox, args: GlobInput, *, timeout_s: float) -> ToolResult:
         directory, pattern = split_pattern(args.pattern)
         base = posixpath.normpath(posixpath.join(args.path or ".", directory))
+        prefix = b"" if base == "." else base.encode()
         found = await search(
             sandbox,
             ("--files", "--null"),
@@ -57,8 +58,12 @@ class Glob:
             cwd=posixpath.join(sandbox.workdir, base),
             timeout_s=timeout_s,
             separator=b"\0",
-            shown=lambda path: shown_name(posixpath.join(b"" if base == "." else base.encode(), path)),
         )
         return listed(
-            found, none="No files.", limit=100_000, max_chars=self._max_chars, narrow="narrow the pattern or path"
+            found,
+            lambda path: shown_name(posixpath.join(prefix, path)),
+            none="No files.",
+            limit=self._max_chars,
+            max_chars=self._max_chars,
+            narrow="narrow the pattern or path",
         )

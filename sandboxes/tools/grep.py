@@ -63,6 +63,7 @@ class Grep:
         self._max_chars = max_chars
 
     async def run(self, sandbox: Sandbox, args: GrepInput, *, timeout_s: float) -> ToolResult:
+        only_paths = args.output_mode == "files_with_matches"
         found = await search(
             sandbox,
             args.options(),
@@ -70,11 +71,11 @@ class Grep:
             globs=(args.glob,) if args.glob else (),
             cwd=sandbox.workdir,
             timeout_s=timeout_s,
-            separator=b"\0" if args.output_mode == "files_with_matches" else b"\n",
-            shown=shown_name if args.output_mode == "files_with_matches" else printed,
+            separator=b"\0" if only_paths else b"\n",
         )
         return listed(
             found,
+            shown_name if only_paths else printed,
             none="No matches.",
             limit=args.head_limit,
             max_chars=self._max_chars,
