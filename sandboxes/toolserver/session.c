@@ -240,11 +240,12 @@ bool session_run(struct call *call, struct reader *body)
     size_t count = 0;
     for (struct session *other = sessions; other; other = other->next)
         count++;
+    bool room = count < SESSIONS_MAX;
     int error = EMFILE;
-    if (!session && count < SESSIONS_MAX)
+    if (!session && room)
         session = start(name, &error);
     if (!session) {
-        finish_not_started(call, error, shell_path, SHELL_LOST);
+        finish_not_started(call, error, room ? shell_path : "too many shell sessions", SHELL_LOST);
         return true;
     }
     session->call = call;

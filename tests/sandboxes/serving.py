@@ -1,0 +1,115 @@
+"""A real tool server for a test: as an ordinary process, or as the first process of a namespace with nothing in it."""
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sandboxes.sandbox import ExecResult
+from sandboxes.server import ToolServer
+from sandboxes.toolbox import Toolbox
+
+SPILLS = Path("/tmp/.farm-output")
+CONNECT_S = 10.0
+
+ENTER = """
+set -e
+mount --bind "$1" "$3/.farm"
+mount --bind "$2" "$3/.farm-run"
+mount -t proc proc "$3/proc"
+exec chroot "$3" /.farm/bin/toolserver
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """``home`` is the directory that relative paths and commands begin in."""
+
+    server: ToolServer
+    process: psutil.Process
+    socket: Path
+    home: Path
+
+
+@contextlib.asynccontextmanager
+async def ordinary(toolbox: Toolbox, directory: Path) -> AsyncIterator[Served]:
+    """Whatever it started is gone at the end."""
+    home, socket = directory / "home", directory / "sock"
+    home.mkdir()
+    binaries = toolbox.path / "bin"
+    argv = [binaries / "toolserver", "--any-peer", "--socket", socket, "--shell", binaries / "bash"]
+    with _running(argv, home) as process:
+        server = await ToolServer.connect(socket, expected_pid=process.pid, timeout_s=CONNECT_S)
+        try:
+            yield Served(server, process, socket, home)
+        finally:
+            await server.close()
+
+
+@contextlib.asynccontextmanager
+async def first_process(toolbox: Toolbox, directory: Path) -> AsyncIterator[Served]:
+    """In pid and mount namespaces of its own and a root that holds the toolbox and /proc alone. Needs root."""
+    root, run = directory / "root", directory / "run"
+    for path in (run, root / ".farm", root / ".farm-run", root / "proc"):
+        path.mkdir(parents=True)
+    argv = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", toolbox.path, run, root]
+    with _running(argv, directory) as unshare:
+        server = await ToolServer.connect(run / "sock", expected_pid=None, timeout_s=CONNECT_S)
+        try:
+            yield Served(server, unshare.children()[0], run / "sock", root)
+        finally:
+            await server.close()
+
+
+@contextlib.contextmanager
+def _running(argv: Sequence[str | Path], cwd: Path) -> Iterator[psutil.Process]:
+    with subprocess.Popen(argv, cwd=cwd) as child:
+        process = psutil.Process(child.pid)
+        try:
+            yield process
+        finally:
+            below = process.children(recursive=True) if process.is_running() else []
+            for left in below:  # before the server, which reaps them
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()
+            psutil.wait_procs(below)
+            child.kill()
+
+
+def out(result: ExecResult) -> str:
+    assert result.stdout.whole
+    return result.stdout.head.decode()
+
+
+def take_spill(result: ExecResult) -> bytes:
+    """The spilled output of an ordinary server, which is then removed."""
+    assert result.spill is not None
+    path = Path(result.spill)
+    content = path.read_bytes()
+    path.unlink()
+    with contextlib.suppress(OSError):  # others may have spilled beside it
+        SPILLS.rmdir()
+    return content
+
+
+async def eventually(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
+    """Waits for what another process brings about and nobody announces."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return True
+
+
+async def gone(marker: str) -> bool:
+    """No living process has ``marker`` among its arguments any more."""
+    return await eventually(lambda: not any(_runs(process, marker) for process in psutil.process_iter()))
+
+
+def _runs(process: psutil.Process, marker: str) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+        return marker in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    return False

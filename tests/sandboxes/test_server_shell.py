@@ -1,0 +1,274 @@
+"""Shell sessions: what survives between commands, and what becomes of a shell that is mistreated."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.sandbox import Capture, ExecResult
+from sandboxes.server import ToolServer
+from sandboxes.toolbox import Toolbox
+from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, take_spill
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+async def served(toolbox: Toolbox, tmp_path: Path) -> AsyncIterator[Served]:
+    async with ordinary(toolbox, tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+def server(served: Served) -> ToolServer:
+    return served.server
+
+
+async def run(server: ToolServer, command: str, timeout_s: float = WAIT_S, session: str = "main") -> ExecResult:
+    return await server.shell(command, session=session, timeout_s=timeout_s)
+
+
+async def say(server: ToolServer, command: str, session: str = "main") -> str:
+    result = await run(server, command, session=session)
+    assert (result.shell_lost, result.timed_out) == (False, False)
+    return out(result)
+
+
+async def test_directory_variables_functions_options_and_descriptors_survive(server: ToolServer) -> None:
+    await say(server, "cd /; a=1; export B=2; f() { echo f$1; }; declare -A m=([k]=v); set -o pipefail; exec 7>&1")
+    said = await say(server, 'pwd; echo $a $B "${m[k]}"; f 3; echo seven >&7; env | grep ^B=; false | true; echo $?')
+    assert said == "/\n1 2 v\nf3\nseven\nB=2\n1\n"
+
+
+async def test_exit_codes(server: ToolServer) -> None:
+    for command, code in [("true", 0), ("false", 1), ("(exit 42)", 42), ("no-such-command", 127), ("", 0), ("# x", 0)]:
+        result = await run(server, command)
+        assert (result.exit_code, result.shell_lost) == (code, False)
+
+
+async def test_streams_are_merged(server: ToolServer) -> None:
+    result = await run(server, "echo 1; echo 2 >&2; echo 3")
+    assert (out(result), result.stderr) == ("1\n2\n3\n", Capture(b""))
+
+
+async def test_sessions_are_apart(server: ToolServer) -> None:
+    assert await say(server, "x=main; echo $x") == "main\n"
+    assert await say(server, "echo ${x-unset}", session="other") == "unset\n"
+    assert await say(server, "echo $x") == "main\n"
+
+
+async def test_commands_of_one_session_wait_for_each_other(server: ToolServer) -> None:
+    calls = [run(server, f"sleep 0.0{9 - n}; echo {n}") for n in range(10)]
+    assert [out(result) for result in await asyncio.gather(*calls)] == [f"{n}\n" for n in range(10)]
+
+
+async def test_sessions_run_at_the_same_time(server: ToolServer, served: Served) -> None:
+    os.mkfifo(served.home / "meet")
+    async with asyncio.timeout(WAIT_S):
+        heard, _ = await asyncio.gather(
+            run(server, "cat meet", session="one"), run(server, "echo met > meet", session="two")
+        )
+    assert out(heard) == "met\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "exit_code", "said"),
+    [
+        ("echo a; exit 5", 5, "a\n"),
+        ("exec sh -c 'echo b; exit 6'", 6, "b\n"),
+        ("set -e; echo c; false; echo never", 1, "c\n"),
+        ("kill -9 $$", 137, ""),
+        ("set -u; echo $unset_name; echo never", 127, None),
+        ("trap 'echo bye' EXIT; exit 0", 0, "bye\n"),
+        ("break 99", 0, ""),
+    ],
+)
+async def test_a_shell_that_ends_is_said_to_be_lost(
+    server: ToolServer, command: str, exit_code: int, said: str | None
+) -> None:
+    await say(server, "before=1")
+    result = await run(server, command)
+    assert (result.exit_code, result.shell_lost, result.timed_out) == (exit_code, True, False)
+    assert said is None or out(result) == said
+    assert await say(server, "echo ${before-fresh}") == "fresh\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "continue",
+        "continue 99",
+        "break",
+        "return 3",
+        "shift 99; set -- a b c",
+        "set -x",
+        "set -f; IFS=,; OPTIND=9",
+        "TMOUT=1",
+        "exec 0<&- 1>/dev/null; exec 1>&2",
+        "exec 10>/dev/null 11>/dev/null 12>/dev/null 13</dev/null",
+        "exec 20>/dev/null 21>/dev/null 22>/dev/null",
+        "trap 'true' DEBUG; trap 'true' ERR; trap 'true' RETURN; trap '' INT TERM HUP CHLD",
+        "ulimit -n 64",
+        "set -o posix",
+        "shopt -s extdebug nullglob failglob",
+        "printf() { command false; }; read() { command false; }; eval() { :; }; exit() { :; }",
+        "alias printf=false read=false eval=false; shopt -s expand_aliases",
+        "unset HOME PATH IFS PWD; PATH=/bin:/usr/bin",
+        "readonly IFS",
+        "LC_ALL=en_US.UTF-8; LANG=C.UTF-8",
+        "umask 777; umask 022",
+        "coproc cat; disown -a",
+        "exec 2>&-",
+        "false; false | true; ((1/1))",
+        "}",
+        "echo 'unterminated",
+        'echo "unterminated',
+        "if true; then",
+        "cat <<EOF\nno end",
+        "(",
+        "`",
+        "case x in",
+        "$(",
+        "echo $((1/0))",
+        "function",
+        ";;",
+    ],
+)
+async def test_a_mistreated_shell_goes_on(server: ToolServer, command: str) -> None:
+    result = await run(server, command)
+    assert (result.shell_lost, result.timed_out) == (False, False)
+    await asyncio.sleep(1.2 if "TMOUT" in command else 0)  # the time that the setting names must pass
+    assert (await say(server, "x=here; echo a >&2; exec 2>&1; echo $x")).endswith("here\n")
+    assert (await run(server, "sh -c 'exec false'")).exit_code == 1
+
+
+async def test_tracing_shows_the_command_and_little_of_ours(server: ToolServer) -> None:
+    await run(server, "set -x")
+    assert (await say(server, "echo traced")).splitlines() == [
+        "+ builtin eval 'echo traced'",
+        "++ echo traced",
+        "traced",
+    ]
+
+
+async def test_a_command_sees_none_of_our_descriptors(server: ToolServer) -> None:
+    script = "import os; print([fd for fd in range(3, 256) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    assert (await say(server, f'python3 -c "{script}"')).strip() in ("[]", "[3]")
+
+
+async def test_stdin_is_empty(server: ToolServer) -> None:
+    assert await say(server, "cat; read x; echo $?; python3 -c 'import sys; print(sys.stdin.read())'") == "1\n\n"
+
+
+async def test_a_huge_command_arrives_whole(server: ToolServer) -> None:
+    lines = "\n".join(f"line {n} of 'a' \"document\" $x `y`" for n in range(60_000))
+    assert len(lines) > 1_500_000
+    assert await say(server, f"cat <<'EOF' | md5sum; echo done\n{lines}\nEOF") == (
+        await say(server, f"md5sum <<'EOF'; echo done\n{lines}\nEOF")
+    )
+    assert await say(server, f"wc -l <<'EOF'\n{lines}\nEOF") == "60000\n"
+
+
+async def test_bytes_that_are_no_text_pass_unchanged(server: ToolServer) -> None:
+    raw = bytes(range(1, 256)).replace(b"'", b"")
+    result = await run(server, f"printf %s '{os.fsdecode(raw)}'")
+    assert result.stdout == Capture(raw)
+    noise = os.urandom(100_000)
+    await server.write_file("noise", noise)
+    assert (await run(server, "cat noise")).stdout == Capture(noise)
+
+
+async def test_long_output_is_cut_and_spilled(server: ToolServer) -> None:
+    result = await server.shell("seq 100000", timeout_s=WAIT_S, output_limit=20)
+    whole = "".join(f"{n}\n" for n in range(1, 100001)).encode()
+    assert result.stdout == Capture(whole[:10], whole[-10:], len(whole) - 20)
+    assert take_spill(result) == whole
+    assert await say(server, "echo next") == "next\n"
+
+
+async def test_a_grandchild_that_holds_stdout_neither_delays_nor_loses(server: ToolServer) -> None:
+    async with asyncio.timeout(WAIT_S):
+        result = await run(server, "sleep 300 & seq 10000; echo end", 200.0)
+    assert out(result) == "".join(f"{n}\n" for n in range(1, 10001)) + "end\n"
+
+
+async def test_a_job_that_fills_the_pipe_for_ever_disturbs_nobody(server: ToolServer) -> None:
+    result = await server.shell("yes & echo started $!", timeout_s=WAIT_S, output_limit=1000)
+    assert (result.exit_code, result.timed_out) == (0, False)
+    result = await server.shell("kill %1; wait; echo over", timeout_s=WAIT_S, output_limit=1000)
+    assert result.stdout.tail.endswith(b"over\n") or result.stdout.head.endswith(b"over\n")
+    assert (await run(server, "jobs; echo clear")).stdout.head.endswith(b"clear\n")
+    if result.spill:
+        take_spill(result)
+
+
+async def test_jobs_go_on_and_are_heard_with_the_next_command(server: ToolServer, served: Served) -> None:
+    await say(server, "{ sleep 0.1; echo from the job; touch told; } &")
+    assert await eventually((served.home / "told").exists)
+    assert await say(server, "wait; echo next") == "from the job\nnext\n"
+    assert await say(server, "sleep 100 & jobs -p | wc -l; kill %%; wait") == "1\n"
+
+
+async def test_daemons_outlive_their_command_and_their_shell(server: ToolServer, served: Served) -> None:
+    await say(server, "setsid sh -c 'sleep 0.3; touch alive' >/dev/null 2>&1 < /dev/null &")
+    assert (await run(server, "exit")).shell_lost
+    assert await eventually((served.home / "alive").exists)
+
+
+async def test_a_time_out_kills_the_whole_tree_and_loses_the_shell(server: ToolServer) -> None:
+    mark = f"1111.{os.getpid()}"
+    escape = f"(setsid sh -c 'sleep {mark} & sleep {mark}' &) ; env -i setsid sleep {mark} & echo said; sleep {mark}"
+    result = await run(server, escape, timeout_s=0.5)
+    assert (result.exit_code, result.timed_out, result.shell_lost, out(result)) == (None, True, True, "said\n")
+    assert await gone(mark)
+    assert await say(server, "echo fresh") == "fresh\n"
+
+
+async def test_a_stopped_shell_is_killed_at_the_time_out(server: ToolServer) -> None:
+    result = await run(server, "kill -STOP $$", timeout_s=0.5)
+    assert (result.timed_out, result.shell_lost) == (True, True)
+    assert await say(server, "echo fresh") == "fresh\n"
+
+
+async def test_restart_ends_the_shell_and_what_runs_in_it(server: ToolServer, served: Served) -> None:
+    mark = f"2222.{os.getpid()}"
+    await say(server, "x=old")
+    call = asyncio.create_task(run(server, f"touch running; sleep {mark}", 600.0))
+    assert await eventually((served.home / "running").exists)
+    await server.restart_shell()
+    result = await call
+    assert (result.exit_code, result.shell_lost) == (137, True)
+    assert await gone(mark)
+    assert await say(server, "echo ${x-new}") == "new\n"
+    await server.restart_shell("never started")
+
+
+async def test_a_cancelled_command_is_killed_and_the_next_begins_fresh(server: ToolServer, served: Served) -> None:
+    mark = f"3333.{os.getpid()}"
+    call = asyncio.create_task(run(server, f"x=old; touch running; sleep {mark}", 600.0))
+    assert await eventually((served.home / "running").exists)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await say(server, "echo ${x-new}") == "new\n"
+    assert await gone(mark)
+
+
+async def test_sessions_are_bounded(server: ToolServer) -> None:
+    for n in range(32):
+        assert not (await run(server, "true", session=f"s{n}")).shell_lost
+    refused = await run(server, "true", session="one too many")
+    assert (refused.exit_code, refused.shell_lost) == (126, True)
+    assert "too many shell sessions" in out(refused)
+    assert await say(server, "echo on", session="s0") == "on\n"
+
+
+async def test_meddling_with_the_private_descriptors_harms_only_the_session(server: ToolServer) -> None:
+    """A subshell still holds copies of them; what it writes there may end a command early, and no more."""
+    forge = "for fd in /proc/$BASHPID/fd/*; do echo 77 > $fd; done 2>/dev/null; head -c 100000 /dev/zero > /dev/null"
+    await run(server, f"( {forge} )", timeout_s=2.0)
+    assert await say(server, "echo untouched", session="other") == "untouched\n"
+    await server.restart_shell()
+    assert await say(server, "echo fresh") == "fresh\n"
