@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,7 +15,7 @@ from farm.cluster.actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerA
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.port import RayScheduler
-from farm.cluster.ray_node import RayNode, authenticated
+from farm.cluster.ray_node import RayNode
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
 
@@ -30,10 +28,8 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def connected(node: RayNode, token_file: Path) -> AsyncIterator["Driver"]:
-    """Ray allows one connection a process. Raises FarmError."""
-    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else
-
+async def connected(node: RayNode) -> AsyncIterator["Driver"]:
+    """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
     def connect() -> str:
         ray.init(
             address=node.address,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.machine import default_slots
-from farm.cluster.ray_node import RayNode
+from farm.cluster.ray_node import RayNode, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.config import Config, read_build_settings
 from farm.core.fleet import SchedulerSettings
@@ -122,12 +122,13 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
     if importlib.util.find_spec("ray") is None:
         raise FarmError("Ray is not installed; install the farm's dependencies again: pip install -e .")
+    token_file = _token_file(config, make=join is None)
+    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
     from farm.cluster.driver import connected
 
-    token_file = _token_file(config, make=join is None)
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
     await stack.enter_async_context(node)
-    return node, await stack.enter_async_context(connected(node, token_file))
+    return node, await stack.enter_async_context(connected(node))
 
 
 async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str) -> "AgentHandle":
