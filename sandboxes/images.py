@@ -124,6 +124,11 @@ class ImageStore:
                 )
         return await self._existing(name)
 
+    async def engine(self) -> str:
+        """What answers: its version, storage driver and control groups, in words."""
+        told = await self._call(lambda client: client.info())
+        return f"Docker {told['ServerVersion']}, {told['Driver']}, cgroup v{told.get('CgroupVersion', '1')}"
+
     async def close(self) -> None:
         if self._client is not None:
             await asyncio.to_thread(self._client.close)

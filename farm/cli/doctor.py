@@ -11,7 +11,6 @@ from enum import StrEnum
 from pathlib import Path
 
 import psutil
-import typer
 from rich.table import Table
 
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
@@ -126,7 +125,7 @@ def _redis(config: Config) -> Finding:
 def _ray(config: Config) -> Finding:
     if importlib.util.find_spec("ray") is None:
         return Finding("ray", Mark.LACKS, "not installed", "pip install ray")
-    shm = Path("/dev/shm")  # noqa: S108 — where Ray keeps its object store
+    shm = Path("/dev/shm")
     if not shm.is_dir():
         return Finding("ray", Mark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
     return Finding("ray", Mark.OK, "installed")

@@ -12,7 +12,15 @@ from typer.exceptions import Abort, TyperException
 from farm import __version__
 from farm.cli import bench, doctor, images, lifecycle, rollouts, run, sandbox, tasks
 from farm.cli.errors import CliError
+from farm.cluster import FarmError
 from farm.config import ConfigError
+from farm.gateway import AddressTaken
+from farm.store import StoreError
+from farm.tasks import TaskError
+from sandboxes import SandboxError
+
+EXPLAINED = (CliError, ConfigError, FarmError, AddressTaken, StoreError, TaskError, SandboxError)
+"""Errors whose message is one line that names the remedy."""
 
 app = typer.Typer(
     name="farm",
@@ -52,9 +60,10 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except TyperException as error:
-        _complain(error.format_message())
+        context = getattr(error, "ctx", None)
+        _complain(error.format_message() + (f" See `{context.command_path} --help`." if context else ""))
         sys.exit(error.exit_code)
-    except (CliError, ConfigError) as error:
+    except EXPLAINED as error:
         _complain(str(error))
         sys.exit(1)
     except (Abort, KeyboardInterrupt):

@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+from collections.abc import Callable
 
 from farm.client import FarmClient, Group, LeaseLost
 
@@ -16,12 +17,12 @@ def advantages(group: Group) -> dict[str, float]:
     return {name: (reward - mean) / (deviation or 1.0) for name, reward in rewards.items()}
 
 
-def learn(farm: FarmClient, run_id: str, consumer: str, max_groups: int) -> dict[str, object]:
+def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], object] = print) -> dict[str, object]:
     """Lease, learn, ack; returns the totals."""
     totals = {"groups": 0, "rollouts": 0, "judged": 0, "tokens": 0, "leases_lost": 0}
     rewards: list[float] = []
     while True:
-        lease = farm.lease(consumer, run_id=run_id, max_groups=max_groups, wait_s=30)
+        lease = farm.lease(consumer, run_id=run_id, max_groups=4, wait_s=30)
         if lease is None:
             continue
         if not lease.groups:
@@ -34,7 +35,7 @@ def learn(farm: FarmClient, run_id: str, consumer: str, max_groups: int) -> dict
         for group in lease.groups:
             found = advantages(group)
             signs = " ".join(f"{found[r.rollout_id]:+.2f}" if r.rollout_id in found else "n/a" for r in group.rollouts)
-            print(f"{group.group_id}  {group.rollouts[0].task_id}  advantages {signs}", flush=True)
+            say(f"{group.group_id}  {group.rollouts[0].task_id}  advantages {signs}")
             totals["groups"] += 1
             totals["rollouts"] += len(group.rollouts)
             totals["judged"] += len(found)
@@ -48,10 +49,9 @@ def main() -> None:
     parser.add_argument("--run", required=True)
     parser.add_argument("--token")
     parser.add_argument("--consumer", default="sample-learner")
-    parser.add_argument("--max-groups", type=int, default=4)
     given = parser.parse_args()
     with FarmClient(given.url, given.token) as farm:
-        print(json.dumps(learn(farm, given.run, given.consumer, given.max_groups)))
+        print(json.dumps(learn(farm, given.run, given.consumer)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""The way from a command to a running farm, and to one that is started for the command alone."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from farm.cli.errors import CliError
+from farm.cli.options import progress_console
+from farm.client import FarmClient, FarmError
+from farm.cluster import running_farm
+from farm.config import Config
+
+
+@contextmanager
+def connected(config: Config) -> Iterator[FarmClient]:
+    """A client of the farm that runs on this machine; its refusals become one-line errors."""
+    info = running_farm(config.state_dir)
+    if info is None:
+        raise CliError(f"no farm is up with the state directory {config.state_dir}; start one with `farm up --detach`")
+    token = config.tokens.get("operator") or config.tokens.get("learner")
+    with FarmClient(info.url, token.get_secret_value() if token else None) as client:
+        try:
+            yield client
+        except FarmError as error:
+            raise CliError(str(error)) from None
+
+
+@contextmanager
+def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False) -> Iterator[FarmClient]:
+    """The running farm, or one brought up now; unless ``lasting``, that one is taken down at the end."""
+    started = running_farm(config.state_dir) is None
+    if started:
+        progress_console.print("no farm is up here; starting one for this run", style="dim")
+        _farm("up", "--detach", config=config, config_file=config_file)
+    try:
+        with connected(config) as client:
+            yield client
+    finally:
+        if started and not lasting:
+            _farm("down", config=config, config_file=config_file)
+
+
+def _farm(*arguments: str, config: Config, config_file: Path | None) -> None:
+    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes."""
+    chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
+    command = [sys.executable, "-m", "farm.cli.main", *arguments, *chosen]
+    status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    if status:
+        raise CliError(f"`farm {' '.join(arguments)}` failed; its error is above")

@@ -1,0 +1,232 @@
+"""``farm up | down | status``: a farm's life on this machine."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from farm.cli.connection import connected
+from farm.cli.errors import CliError
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cluster import FarmInfo, RunningFarm, join_farm, running_farm, start_farm, stop_farm
+from farm.config import LOOPBACK, Config
+from farm.core.orders import TaskRef
+from farm.gateway import SchedulerPort, TasksetError, make_app, serving
+from farm.store import Store
+from farm.tasks import TaskError, load_taskset, pack, task_ref
+
+_STEP = "step: "
+_POLL_S = 0.1
+
+
+def up(
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    head: Annotated[bool, typer.Option("--head", help="Let other machines join: listen on node_ip.")] = False,
+    join: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Join the farm with this head.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once it is up; it goes on by itself.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The gateway's port; 0 takes a free one.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Sandboxes at once on this machine.")] = None,
+) -> None:
+    """Start the farm here, or join this machine to one. Without --detach it runs until it is interrupted."""
+    settings = read_config(config, state_dir, port=port, slots=slots)
+    if head and join:
+        raise typer.BadParameter("a machine is the head or joins one, not both", param_hint="--head")
+    if head and settings.node_ip in LOOPBACK:
+        raise CliError(f"--head needs the address that other machines reach: set FARM_NODE_IP, not {settings.node_ip}")
+    if join and not _is_address(join):
+        raise typer.BadParameter(f"{join!r} is not HOST:PORT", param_hint="--join")
+    if detach:
+        _detach(settings)
+        return
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(settings, join))
+
+
+def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """Stop what runs here: episodes are cancelled, sandboxes removed, and every process of the farm ended."""
+    settings = read_config(config, state_dir)
+    info = running_farm(settings.state_dir)
+    if info is None:
+        progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
+        return
+    with progress_console.status("stopping the farm"):
+        stop_farm(info)
+    progress_console.print("the farm is down; runs and rollouts stay in the state directory")
+
+
+def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
+    """What runs here, and what it does just now. Exit code 1 where nothing runs."""
+    settings = read_config(config, state_dir)
+    info = running_farm(settings.state_dir)
+    if info is None:
+        raise CliError(
+            f"no farm is up with the state directory {settings.state_dir}; start one with `farm up --detach`"
+        )
+    if info.role == "node":
+        _show_node(info, as_json)
+        return 0
+    with connected(settings) as client:
+        farm, runs = client.status(), client.runs()
+    if as_json:
+        described = {**_described(info), **farm.model_dump(), "runs": [run.model_dump() for run in runs]}
+        print_json(described)
+        return 0
+    table_console.print(f"gateway {info.url}   join with: farm up --join {info.address}   process {info.pid}")
+    nodes = Table("node", "state", "running", "slots", "cpu", "memory", "disk", "note", box=None, pad_edge=False)
+    for node in farm.nodes:
+        loads = (f"{load:.0%}" for load in (node.cpu_load, node.memory_load, node.disk_load))
+        nodes.add_row(node.node_id[:12], node.state, str(node.running), str(node.slots), *loads, node.why)
+    table_console.print(nodes)
+    table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
+    for run in runs[:20]:
+        counts = run.summary
+        reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
+        done = f"{counts.accepted}/{counts.expected}"
+        note = run.reason or run.why_waiting
+        table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
+    table_console.print(table)
+    return 0
+
+
+def _show_node(info: FarmInfo, as_json: bool) -> None:
+    if as_json:
+        print_json(_described(info))
+    else:
+        table_console.print(f"a node of the farm at {info.address}, process {info.pid}; the head knows the rest")
+
+
+def _described(info: FarmInfo) -> dict[str, object]:
+    return {**asdict(info), "state_dir": str(info.state_dir)}
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon) and port.isdigit() and 0 < int(port) < 65536
+
+
+async def _serve(config: Config, join: str | None) -> None:
+    """Be the farm until a signal ends it. Raises CliError where a part of it ended by itself."""
+    asked = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+    starting = _start(config, join)
+    async with _unless(asked, starting) as running:
+        if running is None:
+            return
+        _say(f"{_STEP}up" + (f" at {running.info.url}" if running.info.url else ""))
+        failure = asyncio.create_task(running.failure())
+        waiting = asyncio.create_task(asked.wait())
+        await asyncio.wait({failure, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        ended_by_itself = failure.result() if failure.done() else None
+        for task in (failure, waiting):
+            task.cancel()
+        await asyncio.gather(failure, waiting, return_exceptions=True)
+        _say(f"{_STEP}stopping")
+    if ended_by_itself:
+        raise CliError(ended_by_itself)
+
+
+@asynccontextmanager
+async def _unless(
+    asked: asyncio.Event, starting: AbstractAsyncContextManager[RunningFarm]
+) -> AsyncIterator[RunningFarm | None]:
+    """Enter ``starting``; None where a signal came first, with what was half started taken back."""
+    async with contextlib.AsyncExitStack() as stack:
+        entering = asyncio.create_task(stack.enter_async_context(starting))
+        waiting = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait({entering, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            if not entering.done():
+                entering.cancel()
+        try:
+            running = await entering
+        except asyncio.CancelledError:
+            yield None
+            return
+        yield running
+
+
+def _start(config: Config, join: str | None) -> AbstractAsyncContextManager[RunningFarm]:
+    def on_step(step: str) -> None:
+        _say(_STEP + step)
+
+    if join:
+        return join_farm(config, join, on_step=on_step)
+
+    @asynccontextmanager
+    async def serve(store: Store, scheduler: SchedulerPort) -> AsyncIterator[str]:
+        app = make_app(store, scheduler, config, prepare=lambda path: _prepare(path, config.state_dir))
+        async with serving(app, config.host, config.port) as url:
+            yield url
+
+    return start_farm(config, serve=serve, on_step=on_step)
+
+
+def _prepare(taskset: Path, state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
+    try:
+        bundles = load_taskset(taskset, state_dir=state_dir)
+    except TaskError as error:
+        raise TasksetError(str(error)) from None
+    return [(task_ref(bundle), pack(bundle)) for bundle in bundles]
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _detach(config: Config) -> None:
+    """Start the same command without --detach as a process of its own, and wait until it is up."""
+    if running_farm(config.state_dir) is not None:
+        raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
+    log = config.state_dir / "log" / "farm.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    with log.open("w") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "farm.cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=dict(os.environ),
+        )
+    try:
+        info = _await_up(config, child, log)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    where = f" at {info.url}" if info.url else f", joined to {info.address}"
+    progress_console.print(f"the farm is up{where}; its log is {log}; stop it with `farm down`")
+
+
+def _await_up(config: Config, child: "subprocess.Popen[bytes]", log: Path) -> FarmInfo:
+    with progress_console.status("starting") as shown:
+        while True:
+            lines = log.read_text(errors="replace").splitlines()
+            steps = [line.removeprefix(_STEP) for line in lines if line.startswith(_STEP)]
+            if steps:
+                shown.update(f"starting: {steps[-1]}")
+            if child.poll() is not None:
+                errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+                raise CliError(errors[-1] if errors else f"it ended at once with code {child.returncode}; see {log}")
+            info = running_farm(config.state_dir)
+            if info is not None and info.pid == child.pid:
+                return info
+            time.sleep(_POLL_S)

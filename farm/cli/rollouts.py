@@ -1,0 +1,80 @@
+"""``farm rollouts``: look at what is stored."""
+
+import itertools
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from farm.cli.connection import connected
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.wire.record import Sidecar
+
+app = typer.Typer(help="Look at stored rollouts.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_rollouts(
+    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
+    status: Annotated[str | None, typer.Option(help="completed, truncated, failed or aborted.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List rollouts, newest first."""
+    with connected(read_config(config, state_dir)) as client:
+        heads = list(itertools.islice(client.rollouts(run, task_id=task, status=status), limit))
+    if as_json:
+        print_json([head.model_dump(mode="json") for head in heads])
+        return
+    table = Table("rollout", "task", "status", "stop reason", "reward", "turns", "error", box=None, pad_edge=False)
+    for head in heads:
+        table.add_row(
+            head.rollout_id,
+            head.task_id,
+            head.status,
+            head.stop_reason,
+            "-" if head.reward is None else f"{head.reward:g}",
+            f"{head.metrics.get('turns', 0):g}",
+            f"{head.error.origin}: {head.error.message}" if head.error else "",
+        )
+    table_console.print(table)
+
+
+@app.command("show")
+def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """Show one rollout: its verdict, what was said and done, and the change it left."""
+    with connected(read_config(config, state_dir)) as client:
+        rollout, sidecar = client.rollout(rollout_id), client.turns(rollout_id)
+    if as_json:
+        print_json(
+            {
+                "rollout_id": rollout.rollout_id,
+                "status": rollout.status,
+                "stop_reason": rollout.stop_reason,
+                "reward": rollout.reward,
+                "reward_components": dict(rollout.reward_components),
+                "metrics": dict(rollout.metrics),
+                **sidecar.model_dump(mode="json"),
+            }
+        )
+        return
+    reward = "not judged" if rollout.reward is None else f"{rollout.reward:g}"
+    table_console.print(f"[bold]{rollout.rollout_id}[/]  {rollout.task_id}  {rollout.status}: {rollout.stop_reason}")
+    table_console.print(f"reward {reward}  {sidecar.reason}")
+    _print_turns(sidecar)
+    if sidecar.patch:
+        table_console.rule("change", align="left")
+        table_console.out(sidecar.patch, highlight=False)
+
+
+def _print_turns(sidecar: Sidecar) -> None:
+    for turn in sidecar.turns:
+        table_console.rule(f"turn {turn.index}", align="left")
+        if turn.content:
+            table_console.out(turn.content, highlight=False)
+        for use in turn.tool_uses:
+            table_console.out(f"→ {use.name} {use.arguments}", style="cyan", highlight=False)
+            table_console.out(use.result, highlight=False)

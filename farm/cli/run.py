@@ -1,0 +1,157 @@
+"""``farm run``: rollouts of one policy over a task set, with a progress bar and a summary."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from farm.cli.connection import farm_for
+from farm.cli.errors import CliError
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.client import FarmClient
+from farm.core.rollout import Status
+from farm.wire.answers import RunAnswer
+from farm.wire.record import RolloutHead
+
+
+def run(
+    taskset: Annotated[Path, typer.Argument(help="A folder of tasks, one task, or a JSONL file that lists tasks.")],
+    policy: Annotated[str, typer.Option(help="oracle, nop, or the URL of an OpenAI-compatible endpoint.")],
+    group_size: Annotated[int, typer.Option(min=1, help="Episodes per group.")] = 4,
+    groups: Annotated[int | None, typer.Option(min=1, help="Groups in all; one a task by default.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes at once; what the nodes hold.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model behind an endpoint.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Cap over what the tasks allow.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Sampled tokens per episode.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is accepted.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
+    settings = read_config(config, state_dir)
+    if not taskset.exists():
+        raise CliError(f"{taskset} is not there; name a folder of tasks, such as images/tasks")
+    with farm_for(settings, config, lasting=detach) as client:
+        with progress_console.status(f"preparing {taskset}"):
+            begun = client.create_run(
+                str(taskset.resolve()),
+                _policy(policy, model, temperature),
+                group_size,
+                groups=groups,
+                concurrency=concurrency,
+                seed=seed,
+                limits={key: value for key, value in (("max_turns", max_turns), ("max_tokens", max_tokens)) if value},
+            )
+        if detach:
+            _announce(begun, as_json)
+            return 0
+        ended = _follow(client, begun)
+        heads = list(client.rollouts(begun.run_id))
+    if as_json:
+        print_json(document(ended, heads))
+    else:
+        table_console.print(summary_table(heads))
+    if ended.state == "failed":
+        raise CliError(f"run {ended.run_id} failed: {ended.reason}")
+    return 0 if any(head.reward is not None for head in heads) else 1
+
+
+def _policy(policy: str, model: str | None, temperature: float | None) -> str | Mapping[str, Any]:
+    if policy in ("oracle", "nop"):
+        return policy
+    if not policy.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{policy!r} is not oracle, nop, or the URL of an endpoint", param_hint="--policy")
+    sampling = {} if temperature is None else {"temperature": temperature}
+    return {"endpoint": policy, "model": model or "", "sampling_params": sampling}
+
+
+def _announce(begun: RunAnswer, as_json: bool) -> None:
+    if as_json:
+        print_json({"run_id": begun.run_id, "summary": begun.summary.model_dump(), "rollouts": []})
+    else:
+        table_console.print(f"{begun.run_id}: look with `farm rollouts list --run {begun.run_id}`")
+
+
+def _follow(client: FarmClient, begun: RunAnswer) -> RunAnswer:
+    """Show the run until it has ended; an interrupt cancels it."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.fields[note]}"),
+    )
+    seen = begun
+    try:
+        with Progress(*columns, console=progress_console) as progress:
+            bar = progress.add_task(begun.run_id, total=begun.summary.expected, note="")
+            for seen in client.wait_run(begun.run_id, poll_s=0.2):
+                note = f"{seen.running} running, {seen.summary.solved} solved"
+                progress.update(bar, completed=seen.summary.accepted, note=seen.why_waiting or note)
+    except KeyboardInterrupt:
+        client.cancel(begun.run_id)
+        raise
+    return seen
+
+
+@dataclass(slots=True)
+class TaskTotals:
+    """What a task's episodes came to; seconds are the episodes' own, summed."""
+
+    episodes: int = 0
+    judged: int = 0
+    solved: int = 0
+    reward: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, head: RolloutHead) -> None:
+        self.episodes += 1
+        self.seconds += head.finished_at - head.created_at
+        if head.reward is not None:
+            self.judged += 1
+            self.reward += head.reward
+            self.solved += head.reward_components.get("resolved") == 1.0
+
+
+def totals_by_task(heads: Iterable[RolloutHead]) -> dict[str, TaskTotals]:
+    found: defaultdict[str, TaskTotals] = defaultdict(TaskTotals)
+    for head in heads:
+        found[head.task_id].add(head)
+    return dict(sorted(found.items()))
+
+
+def summary_table(heads: Iterable[RolloutHead]) -> Table:
+    table = Table("task", box=None, pad_edge=False)
+    for name in ("episodes", "solved", "reward", "not judged", "seconds each"):
+        table.add_column(name, justify="right")
+    for task_id, totals in totals_by_task(heads).items():
+        mean = f"{totals.reward / totals.judged:.2f}" if totals.judged else "-"
+        unjudged = totals.episodes - totals.judged
+        table.add_row(
+            task_id,
+            str(totals.episodes),
+            str(totals.solved),
+            mean,
+            f"[red]{unjudged}[/]" if unjudged else "0",
+            f"{totals.seconds / totals.episodes:.1f}",
+        )
+    return table
+
+
+def document(ended: RunAnswer, heads: list[RolloutHead]) -> dict[str, Any]:
+    """What ``--json`` prints: ``{"run_id", "summary", "rollouts"}``."""
+    failures = [head for head in heads if head.status is Status.FAILED]
+    return {
+        "run_id": ended.run_id,
+        "summary": {**ended.summary.model_dump(), "state": ended.state, "failed": len(failures)},
+        "rollouts": [head.model_dump(mode="json") for head in heads],
+    }
