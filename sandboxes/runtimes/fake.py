@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from sandboxes.errors import ImageError, PathError, SandboxError, SandboxGone
 from sandboxes.runtimes.container import check_spec
 from sandboxes.runtimes.fake_files import FakeFiles, Node
-from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, Program, ShellExit, Streams
+from sandboxes.runtimes.fake_programs import Program, Streams
+from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
 from sandboxes.spec import SandboxSpec
 

@@ -11,6 +11,7 @@ import pytest
 from sandboxes import BootError, Limits, PathError, Runtime, RuntimeUnavailable, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.runtimes.docker import DockerRuntime, container_name
 from tests.sandboxes.conformance import WAIT_S, living, text
+from tests.services import missing
 
 pytestmark = pytest.mark.docker
 
@@ -238,3 +239,30 @@ async def test_a_symlink_in_the_sandbox_does_not_lead_out(sandbox: Sandbox) -> N
     for path in ("/tmp/out/shadow", "/proc/self/root/../../etc/shadow", "../../../etc/shadow"):
         with pytest.raises(PathError):
             await sandbox.read_file(path)
+
+
+BASE_IMAGE = "farm-base:1"
+WORK = """
+set -e
+cd "$(mktemp -d)"
+git init -q . && git -c user.name=a -c user.email=b commit -q --allow-empty -m first && git gc -q && git log --oneline
+python3 - <<'END'
+import asyncio, multiprocessing, socket, tempfile, threading
+assert multiprocessing.get_context("fork").Pool(2).map(abs, [1, -2]) == [1, 2]
+thread = threading.Thread(target=tempfile.mkstemp); thread.start(); thread.join()
+async def talk():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "localhost", 0)
+    await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    assert await (await asyncio.create_subprocess_exec("true")).wait() == 0
+asyncio.run(talk())
+END
+touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - . | tar xf - -C "$(mktemp -d)"
+"""
+
+
+async def test_coding_work_is_not_hindered(docker_runtime: Runtime, docker_client: docker.DockerClient) -> None:
+    if not docker_client.images.list(BASE_IMAGE):
+        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+    async with docker_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:
+        result = await sandbox.shell(WORK, timeout_s=2 * WAIT_S)
+        assert result.exit_code == 0, result
