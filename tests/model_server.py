@@ -35,12 +35,13 @@ Script = list[Say | Response | Callable[[Mapping[str, Any]], Awaitable[Any]]]
 
 @dataclass
 class ModelServer:
-    """``dialect`` is ``vllm``, ``sglang`` or ``openai``; what it does not know, ``openai`` refuses."""
+    """``models`` are the first answers of ``/models``. ``dialect`` is ``vllm``, ``sglang`` or ``openai``; what it does not know, ``openai`` refuses."""
 
     script: Script
     dialect: str = "vllm"
     forgets_reasoning: bool = False
     url: str = ""
+    models: list[Response] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,8 +52,8 @@ class ModelServer:
         app.post("/v1/chat/completions")(self._chat)
         return app
 
-    async def _models(self) -> dict[str, Any]:
-        return {"data": [{"id": "tiny"}]}
+    async def _models(self) -> Any:
+        return self.models.pop(0) if self.models else {"data": [{"id": "tiny"}]}
 
     async def _chat(self, request: Request) -> Any:
         body = await request.json()

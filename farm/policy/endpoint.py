@@ -70,6 +70,8 @@ class Endpoint:
         async with self._asking_model:
             if not self._model:
                 response = await self._client.get(f"{self.url}/models")
+                if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
+                    response.raise_for_status()
                 self._model = _first_model(response, self.url)
         return self._model
 
@@ -115,8 +117,8 @@ class Endpoints:
 
 def _first_model(response: httpx.Response, url: str) -> str:
     try:
-        name = response.raise_for_status().json()["data"][0]["id"]
-    except (httpx.HTTPStatusError, json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError, TypeError):
+        name = json.loads(response.content)["data"][0]["id"]
+    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
         name = None
     if not isinstance(name, str) or not name:
         raise PolicyError(f"{url}/models names no model; give the policy a model", retryable=False)

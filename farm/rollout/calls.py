@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any
 
 from farm.rollout.policy import ToolCall
 from sandboxes.sandbox import Sandbox
@@ -25,8 +26,7 @@ async def run_calls(
     """Put the result of ``calls[i]`` into ``results[i]``; ``timeout_s`` bounds each call.
 
     Neighbouring calls that only read run in parallel. A call that ends the work leaves those after it without a
-    result, and so does a cancellation. Raises SandboxGone or ProtocolError, inside an ExceptionGroup where calls ran
-    in parallel.
+    result, and so does a cancellation. Raises SandboxGone or ProtocolError; other calls are over by then.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
 
@@ -39,12 +39,19 @@ async def run_calls(
         if len(stretch) == 1:
             await run(stretch[0])
         else:
-            async with asyncio.TaskGroup() as group:
-                for index in stretch:
-                    group.create_task(run(index))
+            await _side_by_side([run(index) for index in stretch])
         last = results[stretch[-1]]
         if last is not None and last.done:
             return
+
+
+async def _side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(call)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _stretches(calls: Sequence[ToolCall]) -> Iterator[list[int]]:

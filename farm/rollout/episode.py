@@ -23,6 +23,7 @@ from sandboxes.errors import PathError, SandboxGone
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.tools import Toolset
+from sandboxes.uninterrupted import uninterrupted
 
 _log = logging.getLogger(__name__)
 
@@ -82,18 +83,25 @@ class _Episode:
         )
 
     async def run(self) -> None:
-        change = await self._work()
-        if change is not None:
-            self._change = change
-            self._tell(EventKind.GRADING, len(self._loop.turns), None)
-            await self._judge(change)
-
-    async def _work(self) -> Change | None:
-        """What the policy left in the workspace; None where it made that impossible and is judged for it."""
         with self._watch.phase("boot_s"):
             sandbox = await self._runtime.create(self._spec(), boot_timeout_s=self._order.limits.boot_s)
         try:
-            self._found.image_digest = sandbox.image_digest
+            change = await self._work(sandbox)
+        except BaseException:
+            await uninterrupted(self._remove(sandbox))
+            raise
+        # The verdict is reached in a fresh sandbox; the used one goes meanwhile.
+        removal = asyncio.create_task(self._remove(sandbox))
+        try:
+            if change is not None:
+                await self._judge(change)
+        finally:
+            await uninterrupted(asyncio.wait({removal}))
+
+    async def _work(self, sandbox: Sandbox) -> Change | None:
+        """What the policy left in the workspace; None where it made that impossible and is judged for it."""
+        self._found.image_digest = sandbox.image_digest
+        try:
             with self._watch.phase("baseline_s"):
                 baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
             self._found.stop = await self._loop.run(sandbox)
@@ -105,9 +113,6 @@ class _Episode:
             self._found.stop = StopReason.OUT_OF_MEMORY
             self._forfeit(f"the work was lost: {error}")
             return None
-        finally:
-            with self._watch.phase("teardown_s"):
-                await self._remove(sandbox)
 
     async def _take(self, sandbox: Sandbox, baseline: Baseline) -> Change | None:
         limit_s = self._order.limits.tool_s
@@ -128,6 +133,8 @@ class _Episode:
 
     async def _judge(self, change: Change) -> None:
         limits = self._order.limits
+        self._change = change
+        self._tell(EventKind.GRADING, len(self._loop.turns), None)
         verdict = await grade(
             self._bundle,
             change,
@@ -147,8 +154,9 @@ class _Episode:
     async def _remove(self, sandbox: Sandbox) -> None:
         """A sandbox that does not go in time is left to the reaper; the rollout is none the worse for it."""
         try:
-            async with asyncio.timeout(self._order.limits.teardown_s):
-                await sandbox.remove()
+            with self._watch.phase("teardown_s"):
+                async with asyncio.timeout(self._order.limits.teardown_s):
+                    await asyncio.shield(sandbox.remove())
         except Exception:  # the verdict does not depend on it, and the reaper takes what stays
             _log.warning("sandbox %s was not removed; the reaper will take it", sandbox.id, exc_info=True)
 

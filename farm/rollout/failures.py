@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 def classify(error: Exception) -> Failure:
     """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
     match error:
         case PolicyError():
             return _failure(error, Origin.MODEL, retryable=error.retryable)

@@ -22,7 +22,7 @@ MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.B
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the loop may take: the task's own limits under the caps of the order."""
+    """What the loop may take: the task's own limits under the caps of the order. Tokens are counted after each turn."""
 
     agent_s: float
     tool_s: float

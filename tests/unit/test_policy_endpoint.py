@@ -85,6 +85,25 @@ async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     assert model.requests[0]["model"] == "tiny"
 
 
+async def test_a_model_list_that_is_busy_is_asked_again_and_an_empty_one_is_final() -> None:
+    async with serving(ModelServer([], models=[refusal(503, "loading")])) as model:
+        assert await nameless(model) == "tiny"
+    for body in (b"{}", b'{"data": []}', b"<html>", b'{"data": [{"id": 7}]}'):
+        async with serving(ModelServer([], models=[Response(body)])) as model:
+            with pytest.raises(PolicyError, match="give the policy a model"):
+                await nameless(model)
+
+
+async def nameless(model: ModelServer) -> str:
+    """Which model a policy asks that was given none."""
+    endpoint = Endpoint(model.url)
+    try:
+        await OpenAIPolicy(PolicySpec("openai", model.url), endpoint, seed=0, patience=QUICK).reply(HELLO, [])
+    finally:
+        await endpoint.close()
+    return str(model.requests[0]["model"])
+
+
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("wait", ["0", "0.001", format_datetime(datetime.now(UTC) - timedelta(hours=1)), "soon"])
 async def test_a_busy_endpoint_is_waited_for(status: int, wait: str) -> None:

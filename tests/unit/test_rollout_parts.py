@@ -94,9 +94,8 @@ async def test_what_comes_after_the_end_is_not_run() -> None:
 
 
 async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(SandboxGone):
         await results_of([Probe("grep")], ("grep", "a"), ("grep", "gone"))
-    assert classify(caught.value).type == "SandboxGone"
 
 
 def test_an_orders_limits_are_caps_over_the_tasks() -> None:
