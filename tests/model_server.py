@@ -35,7 +35,10 @@ Script = list[Say | Response | Callable[[Mapping[str, Any]], Awaitable[Any]]]
 
 @dataclass
 class ModelServer:
-    """``models`` are the first answers of ``/models``. ``dialect`` is ``vllm``, ``sglang`` or ``openai``; what it does not know, ``openai`` refuses."""
+    """``dialect`` is ``vllm``, ``sglang`` or ``openai``; what it does not know, ``openai`` refuses.
+
+    ``models`` are the first answers to the question which models are served.
+    """
 
     script: Script
     dialect: str = "vllm"
