@@ -68,6 +68,12 @@ class FarmMetrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        self._dispatch = Histogram(
+            "farm_dispatch_seconds",
+            "Seconds that ordering an episode and reporting its end took on top of it",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+            registry=self.registry,
+        )
         self._turns = Histogram("farm_turns", "Turns of an episode", buckets=TURNS, registry=self.registry)
         self._tool_calls = Counter("farm_tool_calls", "Tool calls", registry=self.registry)
         self._tool_failures = Counter("farm_tool_failures", "Tool calls that failed", registry=self.registry)
@@ -87,7 +93,10 @@ class FarmMetrics:
         self._restarted.set_to_current_time()
         self.registry.register(self)
 
-    def observe(self, report: EpisodeReport) -> None:
+    def observe(self, report: EpisodeReport, held_s: float | None) -> None:
+        """``held_s``: seconds since the episode was ordered, None where it was not ordered by this scheduler."""
+        if held_s is not None and "turnaround_s" in report.metrics:
+            self._dispatch.observe(max(0.0, held_s - report.metrics["turnaround_s"]))
         if report.failure:
             retried = "no" if report.published else "yes"
             self._failures.labels(report.failure.origin.value, report.failure.type, retried).inc()

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 @asynccontextmanager
 async def connected(node: RayNode) -> AsyncIterator["Driver"]:
     """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
+
     def connect() -> str:
         ray.init(
             address=node.address,

@@ -85,7 +85,7 @@ class SchedulerShell:
         outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
         for event in events:
             if isinstance(event, EpisodeEnded):
-                self._metrics.observe(event.report)
+                self._metrics.observe(event.report, self._scheduler.held_s(event, time.monotonic()))
             began = time.perf_counter()
             commands = self._scheduler.handle(event, time.monotonic())
             self._metrics.decided(time.perf_counter() - began)
@@ -126,11 +126,11 @@ class SchedulerShell:
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
-                await self._catch_up()
+                await self.catch_up()
             except StoreError as error:
                 _log.warning("the runs were not compared with the store: %s", error)
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """The gateway writes a run's state before it tells us; what it could not tell is seen here."""
         for record in await self._store.list_runs():
             run_id = record.spec.run_id

@@ -26,7 +26,7 @@ class SchedulerSettings:
     order_grace_s: float = 15.0
     retry_delay_s: float = 1.0
     retry_patience_s: float = 15.0
-    cpu_limit: float = 6.0
+    cpu_limit: float = 16.0
     memory_limit: float = 0.95
     disk_limit: float = 0.95
     failures_before_rest: int = 5
@@ -35,7 +35,10 @@ class SchedulerSettings:
 
 @dataclass(slots=True)
 class Episode:
-    """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop."""
+    """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop.
+
+    ``seen``: a beat has listed it. ``adopted``: it was found on its node, not ordered in this life of the scheduler.
+    """
 
     rollout_id: str
     attempt: int
@@ -45,6 +48,7 @@ class Episode:
     memory_mib: int
     ordered_at: float
     seen: bool = False
+    adopted: bool = False
     stopping: bool = False
 
     @property

@@ -138,7 +138,9 @@ class Scheduler:
         parsed = parse_rollout_id(rollout)
         run = self._runs.get(parsed[0]) if parsed else None
         place = run.place(rollout) if run else None
-        episode = Episode(rollout, attempt, parsed[0] if parsed else "", place, node.id, 0, now, seen=True)
+        episode = Episode(
+            rollout, attempt, parsed[0] if parsed else "", place, node.id, 0, now, seen=True, adopted=True
+        )
         self.fleet.hold(episode, now)
         if run and place is not None and run.is_open(place) and attempt >= run.attempts.get(place, 0):
             run.adopt(place, episode)
@@ -251,6 +253,12 @@ class Scheduler:
         return None
 
     # Answers
+
+    def held_s(self, event: EpisodeEnded, now: float) -> float | None:
+        """Seconds since the episode that has ended was ordered; None where it was not ordered here."""
+        node = self.fleet.get(event.node_id)
+        episode = node.held.get((event.report.rollout_id, event.report.attempt)) if node else None
+        return now - episode.ordered_at if episode and not episode.adopted else None
 
     def why_waiting(self, run_id: str, now: float) -> str:
         """Why nothing more of a run starts just now, for people; empty where nothing of it waits."""

@@ -1,33 +1,30 @@
 """A farm whose sandboxes are pretended, for the tests of scheduling, restarts and joining; all else is real."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from farm.cluster.equipment import AgentPlan, Equipment
 from farm.cluster.shelf import ImageShelf
-from farm.core.change import Change
 from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.policy import make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref
-from sandboxes import FakeRuntime
+from sandboxes import FakeRuntime, SandboxError
 from sandboxes.runtimes.fake_shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n"}
 EQUIP = "tests.integration.cluster_fakes:pretended"
-__all__ = ["EQUIP", "pretended", "submit", "task"]
 
 
 def task() -> TaskBundle:
     """Solved where ``src/a.py`` says fixed."""
     bundle = make_bundle()
-    return TaskBundle(bundle.task, bundle.environment, bundle.tests, _gold(), bundle.solution)
-
-
-def _gold() -> Change:
-    return change(write("src/a.py", b"fixed\n"))
+    seconds = replace(bundle.task, agent_timeout_s=60.0, build_timeout_s=60.0, cpus=1.0)
+    return replace(bundle, task=seconds, gold=change(write("src/a.py", b"fixed\n")))
 
 
 async def submit(store: Store, run_id: str, *, groups: int = 1, group_size: int = 1, policy: str = "oracle") -> RunSpec:
@@ -40,24 +37,42 @@ async def submit(store: Store, run_id: str, *, groups: int = 1, group_size: int 
     return spec
 
 
-async def _no_image_needed(bundle: TaskBundle) -> None:
-    """The fake has all its images."""
+class Gate:
+    """While it is shut, every verifier hangs: a file, so that it works across processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def shut(self) -> None:
+        self._path.touch()
+
+    def open(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    async def passed(self) -> None:
+        while self._path.exists():  # noqa: ASYNC110 - a file, so that it works across processes
+            await asyncio.sleep(0.02)
 
 
-@asynccontextmanager
-async def pretended(plan: AgentPlan) -> AsyncIterator[Equipment]:
-    """The verifier hangs as long as there is a file ``hold`` beside the state directory."""
-    hold = plan.state_dir.parent / "hold"
-
+def pretended_runtime(gate: Gate, *, boot_errors: Iterable[SandboxError | None] = ()) -> FakeRuntime:
     def passes(process: FakeProcess, name: str) -> bool:
         return name == "test_old" or process.files.read(f"{WORKSPACE}/src/a.py") == b"fixed\n"
 
     judge = pretend_pytest(passes)
 
     async def verify(process: FakeProcess) -> int:
-        while hold.exists():
-            await asyncio.sleep(0.02)
+        await gate.passed()
         return await judge(process)
 
-    runtime = FakeRuntime(image(PRISTINE), programs={"busybox": busybox, "pretend": verify})
-    yield Equipment(runtime, ImageShelf(_no_image_needed))
+    return FakeRuntime(image(PRISTINE), programs={"busybox": busybox, "pretend": verify}, boot_errors=boot_errors)
+
+
+@asynccontextmanager
+async def pretended(plan: AgentPlan) -> AsyncIterator[Equipment]:
+    """For agents that Ray starts. The gate is the file ``hold`` beside the state directory."""
+    gate = Gate(plan.state_dir.parent / "hold")
+    yield Equipment(pretended_runtime(gate), ImageShelf(_no_image_needed))
+
+
+async def _no_image_needed(bundle: TaskBundle) -> None:
+    """The fake has all its images."""

@@ -1,0 +1,290 @@
+"""Node agents under a scheduler, in one process: no Ray, a real Redis, pretended sandboxes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from farm.cluster import AgentSettings, NodeAgent, SchedulerShell
+from farm.cluster.shelf import ImageShelf
+from farm.cluster.shell import NodeCommand
+from farm.core.events import Event
+from farm.core.fleet import SchedulerSettings
+from farm.core.rollout import Status
+from farm.store import EmbeddedRedis, RunState, Store
+from farm.tasks import TaskBundle
+from farm.wire.record import RolloutHead
+from sandboxes import BootError, FakeRuntime, ImageError, SandboxError
+from tests.integration.cluster_fakes import Gate, pretended_runtime, submit
+from tests.redis_server import running_store
+
+pytestmark = pytest.mark.redis
+
+QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
+PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with running_store(tmp_path / "redis") as store:
+        yield store
+
+
+class Cluster:
+    """A scheduler and nodes that talk by plain calls; ``restart`` puts a new scheduler in the old one's place."""
+
+    def __init__(self, store: Store, stack: AsyncExitStack, directory: Path) -> None:
+        self.store = store
+        self.gate = Gate(directory / "hold")
+        self.agents: dict[str, NodeAgent] = {}
+        self.runtimes: dict[str, FakeRuntime] = {}
+        self._stack = stack
+        self._directory = directory
+        self.shell = SchedulerShell(store, self._send, settings=PATIENT)
+
+    async def open(self) -> None:
+        await self.shell.open()
+
+    async def restart(self) -> None:
+        await self.shell.close()
+        self.shell = SchedulerShell(self.store, self._send, settings=PATIENT)
+        await self.shell.open()
+
+    async def node(
+        self,
+        name: str,
+        *,
+        slots: int = 4,
+        boot_errors: Iterable[SandboxError | None] = (),
+        ensure: Callable[[TaskBundle], Awaitable[object]] | None = None,
+    ) -> NodeAgent:
+        runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
+        agent = NodeAgent(
+            name,
+            store=self.store,
+            runtime=runtime,
+            shelf=ImageShelf(ensure or nothing_to_do),
+            slots=slots,
+            tell=self._tell,
+            state_dir=self._directory / name,
+            settings=QUICK,
+        )
+        self.agents[name] = agent
+        return await self._stack.enter_async_context(agent)
+
+    async def run(self, run_id: str = "r", **shape: int | str) -> None:
+        await self.shell.submit(await submit(self.store, run_id, **shape))  # type: ignore[arg-type]
+
+    async def ended(self, run_id: str = "r") -> list[RolloutHead]:
+        """The rollouts of a run, once it has finished."""
+
+        async def finished() -> bool:
+            record = await self.store.get_run(run_id)
+            return record is not None and record.state is RunState.FINISHED
+
+        await until(finished)
+        return list((await self.store.list_rollouts(run_id, limit=1000)).rollouts)
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        self.shell.tell(events)
+
+    def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
+        self.agents[node_id].obey(commands)
+
+
+async def nothing_to_do(bundle: TaskBundle) -> None:
+    """The image is there."""
+
+
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await holds():  # noqa: ASYNC110 - the store and the fake tell nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def cluster(store: Store, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(store, stack, tmp_path)
+        await cluster.open()
+        stack.push_async_callback(lambda: cluster.shell.close())
+        yield cluster
+    assert all(not runtime.sandboxes for runtime in cluster.runtimes.values()), "a sandbox was left behind"
+
+
+async def sandboxes(cluster: Cluster, count: int) -> None:
+    """Until so many sandboxes live in all."""
+
+    async def there() -> bool:
+        return sum(len(runtime.sandboxes) for runtime in cluster.runtimes.values()) == count
+
+    await until(there)
+
+
+async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
+    await cluster.node("a", slots=2)
+    await cluster.node("b", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=3, group_size=4)
+    await sandboxes(cluster, 4)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert len(heads) == 12
+    assert {head.reward for head in heads} == {1.0}
+    assert {head.node for head in heads} == {"a", "b"}
+    assert {head.attempt for head in heads} == {1}
+
+
+async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
+    made: list[str] = []
+
+    async def make(bundle: TaskBundle) -> None:
+        made.append(bundle.task.image)
+        await asyncio.sleep(0.05)
+
+    await cluster.node("a", ensure=make)
+    await cluster.run(groups=2, group_size=4)
+    assert len(await cluster.ended()) == 8
+    assert len(made) == 1
+
+
+async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again_for_the_next(cluster: Cluster) -> None:
+    outcomes = iter([ImageError("it does not build"), None])
+
+    async def make(bundle: TaskBundle) -> None:
+        if error := next(outcomes):
+            raise error
+
+    await cluster.node("a", slots=1, ensure=make)
+    await cluster.run(groups=2)
+    heads = sorted(await cluster.ended(), key=lambda head: head.rollout_id)
+    assert [(head.status, head.reward) for head in heads] == [(Status.FAILED, None), (Status.COMPLETED, 1.0)]
+    assert heads[0].error is not None
+    assert heads[0].error.origin == "task"
+
+
+async def test_a_failed_boot_is_tried_again(cluster: Cluster) -> None:
+    await cluster.node("a", boot_errors=[BootError("it did not answer")])
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.attempt, head.reward) == (2, 1.0)
+    assert b'farm_episode_failures_total{origin="infra",retried="yes",type="BootError"} 1.0' in await metrics(cluster)
+
+
+async def test_when_the_attempts_end_the_reward_is_null(cluster: Cluster) -> None:
+    await cluster.node("a", boot_errors=[BootError("it did not answer")] * 3)
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.attempt, head.status, head.reward) == (3, Status.FAILED, None)
+
+
+async def test_finished_work_waits_for_a_redis_that_is_away(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        redis = EmbeddedRedis(tmp_path / "redis")
+        await redis.__aenter__()
+        store = Store(redis.url)
+        stack.push_async_callback(store.close)
+        cluster = Cluster(store, stack, tmp_path)
+        await cluster.open()
+        stack.push_async_callback(cluster.shell.close)
+        await cluster.node("a", slots=2)
+        cluster.gate.shut()
+        await cluster.run(groups=1, group_size=4)
+        await sandboxes(cluster, 2)
+        await redis.__aexit__(None, None, None)
+        cluster.gate.open()
+        await sandboxes(cluster, 0)
+        await stack.enter_async_context(EmbeddedRedis(tmp_path / "redis", port=redis.port))
+        heads = await cluster.ended()
+        assert [(head.attempt, head.reward) for head in heads] == [(1, 1.0)] * 4
+
+
+async def test_a_cancelled_run_leaves_no_sandbox(cluster: Cluster) -> None:
+    await cluster.node("a")
+    cluster.gate.shut()
+    await cluster.run(groups=5, group_size=2)
+    await sandboxes(cluster, 4)
+    await cluster.store.set_run_state("r", RunState.CANCELLED)
+    cluster.shell.cancel("r")
+    await sandboxes(cluster, 0)
+    cluster.gate.open()
+    await cluster.run("s")
+    assert len(await cluster.ended("s")) == 1
+    assert not (await cluster.store.list_rollouts("r")).rollouts
+
+
+async def test_a_draining_node_ends_what_it_has_and_takes_no_more(cluster: Cluster) -> None:
+    draining = await cluster.node("a", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=3, group_size=2)
+    await sandboxes(cluster, 2)
+    drained = asyncio.create_task(draining.drain())
+    await cluster.node("b", slots=1)
+    await sandboxes(cluster, 3)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    await drained
+    assert sorted(head.node for head in heads) == ["a", "a", "b", "b", "b", "b"]
+
+
+async def test_what_a_closing_node_ran_is_run_elsewhere(cluster: Cluster) -> None:
+    closing = await cluster.node("a", slots=4)
+    cluster.gate.shut()
+    await cluster.run(groups=1, group_size=4)
+    await sandboxes(cluster, 4)
+    await cluster.node("b", slots=4)
+    await closing.__aexit__(None, None, None)
+    await sandboxes(cluster, 4)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert {(head.node, head.attempt) for head in heads} == {("b", 2)}
+
+
+async def test_a_restarted_scheduler_goes_on_and_runs_nothing_twice(cluster: Cluster) -> None:
+    await cluster.node("a", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=4, group_size=2)
+    await sandboxes(cluster, 2)
+    await cluster.restart()
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert len(heads) == 8
+    assert {head.attempt for head in heads} == {1}
+
+
+async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    cluster.gate.shut()
+    await cluster.run(groups=9)
+    await sandboxes(cluster, 1)
+    await submit(cluster.store, "unheard")
+    await cluster.store.set_run_state("r", RunState.CANCELLED)
+    await cluster.shell.catch_up()
+    cluster.gate.open()
+    assert len(await cluster.ended("unheard")) == 1
+    assert [run.run_id for run in cluster.shell.status().runs] == []
+
+
+async def test_status_and_metrics_say_what_happens(cluster: Cluster) -> None:
+    await cluster.run(groups=2, group_size=2)
+    assert cluster.shell.status().runs[0].why_waiting == "no node has joined"
+    cluster.gate.shut()
+    await cluster.node("a", slots=3)
+    await sandboxes(cluster, 3)
+    status = cluster.shell.status()
+    assert (status.nodes[0].state, status.nodes[0].running) == ("full", 3)
+    assert (status.runs[0].running, status.runs[0].waiting) == (3, 1)
+    cluster.gate.open()
+    await cluster.ended()
+    lines = (await metrics(cluster)).decode().splitlines()
+    assert 'farm_episodes_total{status="completed",stop_reason="agent_done"} 4.0' in lines
+    assert "farm_reward_count 4.0" in lines
+    assert 'farm_queue_groups{state="ready"} 2.0' in lines
+    assert 'farm_node_slots{node="a"} 3.0' in lines
+    assert "farm_dispatch_seconds_count 4.0" in lines
+
+
+async def metrics(cluster: Cluster) -> bytes:
+    return await cluster.shell.metrics()
