@@ -21,7 +21,14 @@ def make_app(
 
     ``tasksets``: the directory whose entries can be named in ``POST /v1/runs``.
     """
-    app = FastAPI(title="farm", version=farm.__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    app = FastAPI(
+        title="farm",
+        version=farm.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        redirect_slashes=False,
+    )
     app.state.store = store
     app.state.scheduler = scheduler
     app.state.config = config

@@ -33,7 +33,8 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
         raise Refused(ProblemType.NOT_AVAILABLE, detail)
     store: Store = request.app.state.store
     form = form_of(request)
-    found = await _while_connected(request, _take(body, request))
+    with request.app.state.series.waiters.track_inprogress():
+        found = await _while_connected(request, _take(body, request))
     if found is None or (not found.groups and found.stream is StreamState.OPEN):
         return Response(status_code=204)
     body_parts = lease_body(found, store, form)
