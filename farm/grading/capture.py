@@ -54,8 +54,9 @@ async def take_change(sandbox: Sandbox, workspace: str, baseline: Baseline) -> C
     """Kill every process, then read what differs from the baseline.
 
     Version control, bytecode, tool caches, FIFOs, sockets and devices are no part of a change. A file that was only
-    touched is: ``grade`` drops it where its content turns out to be the pristine one. Raises ChangeTooLarge before
-    more than MAX_FILES or MAX_BYTES are read; a workspace that is gone is a change that deletes everything.
+    touched is: ``grade`` drops it where its content turns out to be the pristine one. A workspace that is gone is a
+    change that deletes everything. What the agent has only itself to blame for: ChangeTooLarge, before more than
+    MAX_FILES or MAX_BYTES are read, and PathError for what it made unreadable.
     """
     await sandbox.kill_all()
     try:

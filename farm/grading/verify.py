@@ -1,5 +1,6 @@
 """The verdict on a change, reached in a fresh sandbox of the pristine image."""
 
+import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -135,7 +136,7 @@ class _Grading:
         if contradiction is not None:
             tests[contradiction.path] = (contradiction.content, False)
             files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-        weighed = self._weigh(change, kinds, old, injected=(*tests, *files))
+        weighed = await asyncio.to_thread(self._weigh, change, kinds, old, (*tests, *files))
         report = self._report_path()
         try:
             await self._put(weighed, tests, kinds)
@@ -153,7 +154,7 @@ class _Grading:
     async def _judge_reward_file(
         self, change: Change, kinds: Mapping[str, FileKind], old: Mapping[str, FileChange]
     ) -> Verdict:
-        weighed = self._weigh(change, kinds, old, injected=())
+        weighed = await asyncio.to_thread(self._weigh, change, kinds, old, ())
         try:
             await self._put(weighed, {}, kinds)
         except (ChangeRefused, PathError) as error:
@@ -190,7 +191,6 @@ class _Grading:
         change: Change,
         kinds: Mapping[str, FileKind],
         old: Mapping[str, FileChange],
-        *,
         injected: Sequence[str],
     ) -> _Weighed:
         real = Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
@@ -244,7 +244,7 @@ class _Grading:
             return Evidence(fault=self._timed_out())
         try:
             content = await self._sandbox.read_file(report, limit=MAX_REPORT_BYTES + 1)
-            return Evidence(parse_junit(content, files))
+            return Evidence(await asyncio.to_thread(parse_junit, content, files))
         except PathError:
             return Evidence(fault=f"the test command wrote no report (exit code {result.exit_code})")
         except ReportError as error:
