@@ -58,7 +58,7 @@ def _size_mib(value: Any) -> Any:
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
 TestId = Annotated[str, AfterValidator(_test_id)]
-Seconds = Annotated[float, Field(gt=0, le=DAY_S)]
+Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")]
 
@@ -183,7 +183,10 @@ def parse_ids(path: Path, key: str, lines: Sequence[str]) -> tuple[str, ...]:
 def _first(path: Path, error: ValidationError) -> TaskError:
     """The first complaint as a TaskError; for an unknown key, the nearest right one is the remedy."""
     found = error.errors(include_url=False)
-    first = next((item for item in found if item["type"] == "extra_forbidden"), found[0])
+    unknown = [item for item in found if item["type"] == "extra_forbidden"]
+    # Of a value that may be of two types, the complaint about its content says more than the one about its type.
+    telling = [item for item in found if item["type"] not in ("tuple_type", "string_type")]
+    first = [*unknown, *telling, *found][0]
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
     if first["type"] == "extra_forbidden":
         known = _keys_at(first["loc"][:-1])

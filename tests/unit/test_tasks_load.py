@@ -1,0 +1,203 @@
+"""Task directories and task sets from disk."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.task import ReportFormat
+from farm.tasks import BadBundle, BundleFile, TaskBundle, TaskError, load_task, load_taskset, pack, task_ref, unpack
+from farm.tasks.load import digest_of
+
+MANIFEST = """
+[metadata.farm]
+workspace = "/work"
+fail_to_pass = ["tests/test_a.py::test_b"]
+pass_to_pass = "tests/keep.txt"
+"""
+
+
+def write_task(home: Path, name: str = "one", **files: str) -> Path:
+    """A small pytest task; ``files`` replace or add, with ``__`` for a slash and ``_DOT_`` for a dot."""
+    content = {
+        "task.toml": MANIFEST,
+        "instruction.md": "Do it.\n",
+        "environment/Dockerfile": "FROM farm-base:1\n",
+        "tests/keep.txt": "tests/test_a.py::test_c\n\ntests/test_a.py::test_d[x y]\n",
+        "tests/workspace/tests/test_a.py": "def test_b(): ...\n",
+    }
+    content |= {key.replace("__", "/").replace("_DOT_", "."): text for key, text in files.items()}
+    for path, text in content.items():
+        target = home / name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return home / name
+
+
+def load(path: Path) -> TaskBundle:
+    return load_task(path, state_dir=path / "unused")
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(TaskError) as caught:
+        load_taskset(path, state_dir=path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_pytest_task(tmp_path: Path) -> None:
+    bundle = load(write_task(tmp_path))
+    task = bundle.task
+    assert task.id == "one"
+    assert task.workspace == "/work"
+    assert task.image.startswith("farm-task-one:")
+    assert task.verifier.report is ReportFormat.PYTEST
+    assert task.verifier.pass_to_pass == ("tests/test_a.py::test_c", "tests/test_a.py::test_d[x y]")
+    assert set(bundle.tests) == {"tests/test_a.py"}
+    assert set(bundle.environment) == {"Dockerfile"}
+    assert task_ref(bundle).digest == task.digest
+
+
+def test_a_plain_harbor_task(tmp_path: Path) -> None:
+    path = write_task(
+        tmp_path,
+        task_DOT_toml='[task]\nname = "org/thing"\n',
+        tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n",
+        solution__solve_DOT_sh="true\n",
+        environment__Dockerfile="FROM x\nWORKDIR /srv/app/\nRUN true\n",
+    )
+    bundle = load(path)
+    assert bundle.task.id == "org/thing"
+    assert bundle.task.image.startswith("farm-task-org-thing:")
+    assert bundle.task.workspace == "/srv/app"
+    assert bundle.task.verifier.report is ReportFormat.REWARD_FILE
+    assert "test.sh" in bundle.tests
+    assert set(bundle.solution) == {"solve.sh"}
+
+
+def test_a_task_with_a_ready_image_has_no_environment(tmp_path: Path) -> None:
+    path = write_task(tmp_path, task_DOT_toml=MANIFEST + '[environment]\ndocker_image = "some/image:3"\n')
+    bundle = load(path)
+    assert bundle.task.image == "some/image:3"
+    assert not bundle.environment
+
+
+def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        write_task(tmp_path, name)
+    (tmp_path / "notes.txt").write_text("not a task")
+    assert [bundle.task.id for bundle in load_taskset(tmp_path, state_dir=tmp_path)] == ["a", "b", "c"]
+    rows = tmp_path / "some.jsonl"
+    rows.write_text('{"path": "c"}\n\n{"path": "a"}\n')
+    assert [bundle.task.id for bundle in load_taskset(rows, state_dir=tmp_path)] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"task_DOT_toml": "[metadata.farm]\nfail_to_pass = []"}, "tests/test.sh: missing"),
+        ({"task_DOT_toml": "[metadata.farm]\nreport = 'pytest'"}, "no test is expected"),
+        ({"instruction_DOT_md": " \n"}, "instruction.md: empty"),
+        ({"tests__keep_DOT_txt": "tests/test_a.py::test_b\n"}, "is in pass_to_pass too"),
+        ({"tests__keep_DOT_txt": "tests/test_z.py::test_b\n"}, "the tests hold no tests/test_z.py"),
+        ({"tests__keep_DOT_txt": "nonsense\n"}, "not a pytest id"),
+        ({"task_DOT_toml": MANIFEST + 'test_command = "pytest {files}"'}, "lacks {report}"),
+        ({"task_DOT_toml": MANIFEST + 'tools = ["bahs"]'}, "bash"),
+        ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "no task name"),
+        ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is not there"),
+    ],
+)
+def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str) -> None:
+    assert says in complaint(write_task(tmp_path, **files))
+
+
+def test_a_symlink_is_refused(tmp_path: Path) -> None:
+    path = write_task(tmp_path)
+    (path / "environment" / "shadow").symlink_to("/etc/shadow")
+    assert "environment/shadow: a symlink" in complaint(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = write_task(tmp_path)
+    (path / "environment" / "Dockerfile").unlink()
+    assert "environment/Dockerfile: missing; add it" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("{", "line 1: not a row"),
+        ("[" * 100_000, "line 1: not a row"),
+        ('{"path": "../../etc"}', "leaves the directory"),
+        ('{"path": "/etc"}', "leaves the directory"),
+        ('{"path": 3}', "leaves the directory"),
+        ('{"path": "nowhere"}', "holds no task.toml"),
+        ("", "holds no task"),
+    ],
+)
+def test_faults_of_a_list(tmp_path: Path, row: str, says: str) -> None:
+    rows = tmp_path / "set.jsonl"
+    rows.write_text(row)
+    assert says in complaint(rows)
+
+
+def test_faults_of_a_set(tmp_path: Path) -> None:
+    assert "no such file" in complaint(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "holds no task" in complaint(tmp_path / "empty")
+    write_task(tmp_path / "set", "a", task_DOT_toml=MANIFEST + '[task]\nname = "same"')
+    write_task(tmp_path / "set", "b", task_DOT_toml=MANIFEST + '[task]\nname = "same"')
+    assert "two tasks are named same" in complaint(tmp_path / "set")
+
+
+def test_the_digest_is_of_what_defines_the_task(tmp_path: Path) -> None:
+    one = load(write_task(tmp_path / "x")).task
+    same = write_task(tmp_path / "y")
+    (same / "README.md").write_text("for people")
+    (same / "environment" / "__pycache__").mkdir()
+    (same / "environment" / "__pycache__" / "a.pyc").write_bytes(b"\0")
+    assert load(same).task.digest == one.digest
+    other = load(write_task(tmp_path / "z", instruction_DOT_md="Do it otherwise.\n")).task
+    assert other.digest != one.digest
+    assert other.image == one.image
+
+
+FILES = st.dictionaries(st.text(max_size=8), st.builds(BundleFile, st.binary(max_size=16), st.booleans()), max_size=4)
+
+
+@given(FILES, FILES)
+def test_digests_tell_sets_of_files_apart(one: dict[str, BundleFile], other: dict[str, BundleFile]) -> None:
+    assert (digest_of(one) == digest_of(other)) == (one == other)
+    assert digest_of(dict(reversed(one.items()))) == digest_of(one)
+
+
+def test_a_bundle_survives_packing(tmp_path: Path) -> None:
+    bundle = load(write_task(tmp_path))
+    assert unpack(pack(bundle)) == bundle
+    assert pack(unpack(pack(bundle))) == pack(bundle)
+
+
+@given(st.integers(min_value=0), st.integers(0, 255))
+def test_a_damaged_bundle_is_refused_or_the_same(tmp_path_factory: pytest.TempPathFactory, at: int, to: int) -> None:
+    bundle = load(write_task(tmp_path_factory.mktemp("task")))
+    data = bytearray(pack(bundle))
+    data[at % len(data)] = to
+    try:
+        found = unpack(bytes(data))
+    except BadBundle as error:
+        assert "\n" not in str(error)  # noqa: PT017  # one of two right outcomes
+    else:
+        assert pack(found)
+
+
+def test_a_bundle_with_something_more_is_refused(tmp_path: Path) -> None:
+    import msgpack
+    import zstandard
+
+    document = msgpack.unpackb(zstandard.decompress(pack(load(write_task(tmp_path)))))  # type: ignore
+    document["bundle"]["task"]["surprise"] = json.dumps({})
+    data = zstandard.compress(msgpack.packb(document))  # type: ignore
+    with pytest.raises(BadBundle, match="not a task bundle"):
+        unpack(data)

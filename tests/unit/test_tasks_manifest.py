@@ -1,0 +1,99 @@
+"""task.toml: what is read from it, and how each fault is told in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from farm.core.task import GradingMode
+from farm.tasks.errors import TaskError
+from farm.tasks.manifest import Manifest, parse_manifest
+
+FILE = Path("some/task.toml")
+
+
+def parse(text: str) -> Manifest:
+    return parse_manifest(FILE, text.encode())
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(TaskError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("some/task.toml: ")
+    assert "; " in message
+    return message
+
+
+def test_harbor_defaults() -> None:
+    manifest = parse("")
+    assert manifest.verifier.timeout_sec == 600
+    assert manifest.environment.memory_mb == 2048
+    assert manifest.metadata.farm.grading is GradingMode.PATCH
+
+
+def test_harbor_keys_that_we_do_not_know_are_passed_over() -> None:
+    manifest = parse(
+        """
+        schema_version = "1.1"
+        artifacts = []
+        [task]
+        name = "org/name"
+        keywords = ["a"]
+        [metadata]
+        author_name = "A"
+        [environment]
+        allow_internet = true
+        """
+    )
+    assert manifest.task.name == "org/name"
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [
+        ("memory_mb = 512", 512),
+        ('memory = "2G"', 2048),
+        ('memory = "1.5g"', 1536),
+        ('memory = "512M"', 512),
+        ('memory = "512MiB"', 512),
+    ],
+)
+def test_sizes(text: str, mib: int) -> None:
+    assert parse(f"[environment]\n{text}").environment.memory_mb == mib
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "says"),
+    [
+        ("version = ", "", "not TOML"),
+        ('version = "2.0"', "schema_version", "schema 2.0 is not known"),
+        ("[metadata.farm]\nfail_to_pas = []", "metadata.farm.fail_to_pas", "'fail_to_pass'"),
+        ("[metadata.farm]\nworkspcae = '/x'", "metadata.farm.workspcae", "'workspace'"),
+        ("[metadata.farm]\nworkspace = '../../etc'", "metadata.farm.workspace", "not a plain absolute path"),
+        ("[metadata.farm]\nworkspace = '/a/../../etc'", "metadata.farm.workspace", "not a plain absolute path"),
+        ("[metadata.farm]\nworkspace = '/'", "metadata.farm.workspace", "root of the image"),
+        ("[metadata.farm]\nfail_to_pass = '../../etc/passwd'", "metadata.farm.fail_to_pass", "relative path"),
+        ("[metadata.farm]\nfail_to_pass = ['../../etc/x.py::t']", "metadata.farm.fail_to_pass", "etc/x.py"),
+        ("[metadata.farm]\nfail_to_pass = ['tests/a.py']", "metadata.farm.fail_to_pass", "not a pytest id"),
+        ("[metadata.farm]\ngrading = 'patsh'", "metadata.farm.grading", "'patch'"),
+        ("[metadata.farm]\nnetwork = 'all'", "metadata.farm.network", "'none'"),
+        ("[metadata.farm]\nmax_turns = 0", "metadata.farm.max_turns", "greater than or equal to 1"),
+        ("[metadata.farm.source]\npackage = 'a b'", "metadata.farm.source", "pattern"),
+        ("[metadata.farm.source]\npakage = 'a'", "metadata.farm.source.pakage", "'package'"),
+        ("[metadata.farm.source]\npackage = 'a'", "metadata.farm.source.old", "missing"),
+        ("[verifier]\ntimeout_sec = -1", "verifier.timeout_sec", "greater than 0"),
+        ("[verifier]\ntimeout_sec = nan", "verifier.timeout_sec", "finite number"),
+        ("[environment]\nmemory = '2 apples'", "environment.memory", "2 apples"),
+        ("[environment]\ngpus = 1", "environment.gpus", "no GPU"),
+        ("[environment.env]\nA = 'b'", "environment.env", "Dockerfile"),
+        ("[verifier.env]\nA = 'b'", "verifier.env", "tests/test.sh"),
+        ("[agent]\nuser = 'bob'", "agent.user", "root"),
+        ("[[steps]]\nname = 'a'", "steps", "several steps"),
+        ("environment = 3", "environment", "dictionary"),
+    ],
+)
+def test_faults_name_file_key_and_remedy(text: str, key: str, says: str) -> None:
+    message = complaint(text)
+    assert key in message
+    assert says in message
