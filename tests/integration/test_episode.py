@@ -1,101 +1,25 @@
-"""Whole episodes in real sandboxes: a tiny repository with a bug, pytest as its verifier."""
+"""Whole episodes in real sandboxes."""
 
 import asyncio
-import secrets
-import site
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import docker
 import pytest
 
-from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.orders import EpisodeOrder, Limits, PolicySpec
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
-from farm.core.task import GradingMode, ReportFormat, Task, Verifier
 from farm.policy import Endpoints, make_policy
 from farm.rollout import EpisodeEvent, EventKind, Policy, run_episode
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.images import ImageStore
 from sandboxes.runtimes.docker import DockerRuntime
+from tests.integration.tiny import GOLD, MENDED, task
 from tests.model_server import ModelServer, Say, logprob, serving
-from tests.services import missing
 from tests.unit.rollout_fixtures import DONE, EDITOR, Scripted, Step, call, create, order, say
 
 pytestmark = pytest.mark.docker
 
-BASE = "farm-base:1"
-BROKEN = "def answer():\n    return 41\n"
-MENDED = "def answer():\n    return 42\n"
-TESTS = b"""\
-from tiny import answer
-
-def test_answer():
-    assert answer() == 42
-
-def test_type():
-    assert isinstance(answer(), int)
-"""
 FIX = say(create(MENDED, "tiny.py"))
-PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
-
-
-@pytest.fixture(scope="session")
-def image(docker_client: docker.DockerClient) -> Iterator[str]:
-    """A repository at /repo on the base image, with this Python's own pytest copied in: nothing is downloaded."""
-    if not docker_client.images.list(BASE):
-        missing(f"the image {BASE}", "farm images build, or run tests/run.sh")
-    context: dict[str, bytes] = {"repo/tiny.py": BROKEN.encode(), "repo/notes.bin": bytes(range(256))}
-    for package in PYTEST:
-        root = next(path for place in site.getsitepackages() if (path := Path(place, package)).is_dir())
-        context |= {f"site/{file.relative_to(root.parent)}": file.read_bytes() for file in root.rglob("*.py")}
-    context["site/py.py"] = next(Path(place, "py.py") for place in site.getsitepackages()).read_bytes()
-    context["Dockerfile"] = (
-        f"FROM {BASE}\nCOPY site /usr/lib/python3/dist-packages\nCOPY repo /repo\nWORKDIR /repo\n".encode()
-    )
-    name = f"farm-test-episode:{secrets.token_hex(4)}"
-    asyncio.run(ImageStore().build(name, context, timeout_s=120))
-    yield name
-    docker_client.images.remove(name, force=True)
-
-
-def task(image: str, *, gold: Change | None = None) -> TaskBundle:
-    verifier = Verifier(
-        mode=GradingMode.PATCH,
-        command="python3 -m pytest -q --junitxml={report} {files}",
-        report=ReportFormat.PYTEST,
-        fail_to_pass=("tests/test_tiny.py::test_answer",),
-        pass_to_pass=("tests/test_tiny.py::test_type",),
-        protected=("tests/",),
-        timeout_s=60.0,
-    )
-    made = Task(
-        id="tiny",
-        digest="0" * 64,
-        instruction="answer() must return 42.",
-        image=image,
-        workspace="/repo",
-        verifier=verifier,
-        agent_timeout_s=120.0,
-        build_timeout_s=60.0,
-        max_turns=20,
-        tools=(),
-        cpus=1.0,
-        memory_mib=512,
-        storage_mib=1024,
-    )
-    return TaskBundle(made, {}, {"tests/test_tiny.py": BundleFile(TESTS)}, gold, {})
-
-
-GOLD = Change(
-    (
-        FileChange("extra/link", ChangeKind.SYMLINK, b"../tiny.py"),
-        FileChange("extra/run.sh", ChangeKind.WRITE, b"#!/bin/sh\necho 'run it'\n", executable=True),
-        FileChange("notes.bin", ChangeKind.WRITE, bytes(reversed(range(256))) * 2000),
-        FileChange("tiny.py", ChangeKind.WRITE, MENDED.encode()),
-    )
-)
 
 
 @pytest.fixture
@@ -117,8 +41,8 @@ def ending(rollout: Rollout) -> tuple[Status, StopReason, float | None]:
     return rollout.status, rollout.stop_reason, rollout.reward
 
 
-async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: DockerRuntime, image: str) -> None:
-    bundle = task(image, gold=GOLD)
+async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: DockerRuntime, tiny_image: str) -> None:
+    bundle = task(tiny_image, gold=GOLD)
     rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.metrics["tool_failures"] == 1  # the view of a file that is yet to be made
@@ -129,17 +53,17 @@ async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: Docker
     assert rollout.image_digest.startswith("sha256:")
 
 
-async def test_nop_is_worth_nothing(runtime: DockerRuntime, image: str) -> None:
-    bundle = task(image)
+async def test_nop_is_worth_nothing(runtime: DockerRuntime, tiny_image: str) -> None:
+    bundle = task(tiny_image)
     rollout = await episode(runtime, bundle, make_policy(PolicySpec("nop"), bundle, seed=0))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert rollout.patch == ""
     assert (rollout.trainable, rollout.error) == (False, None)
 
 
-async def test_a_solution_script_is_run(runtime: DockerRuntime, image: str) -> None:
+async def test_a_solution_script_is_run(runtime: DockerRuntime, tiny_image: str) -> None:
     script = BundleFile(b"cd /repo && sed -i s/41/42/ tiny.py\n", executable=True)
-    plain = task(image)
+    plain = task(tiny_image)
     bundle = TaskBundle(plain.task, {}, plain.tests, None, {"solve.sh": script})
     rollout = await episode(runtime, bundle, make_policy(PolicySpec("oracle"), bundle, seed=0))
     assert rollout.reward == 1.0
@@ -147,7 +71,7 @@ async def test_a_solution_script_is_run(runtime: DockerRuntime, image: str) -> N
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
-    runtime: DockerRuntime, image: str, dialect: str
+    runtime: DockerRuntime, tiny_image: str, dialect: str
 ) -> None:
     script = [
         Say("I shall look.", (("bash", {"command": "cat tiny.py"}), ("grep", {"pattern": "41"})), version=1),
@@ -160,7 +84,7 @@ async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
     async with serving(ModelServer(list(script), dialect)) as model:
         spec = PolicySpec("openai", model.url, "tiny", {"temperature": 1.0})
         endpoints = Endpoints()
-        bundle = task(image)
+        bundle = task(tiny_image)
         policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
         rollout = await run_episode(order(policy=spec), bundle, runtime, policy, node="n1")
         await endpoints.close()
@@ -200,11 +124,11 @@ FORKS = {
 
 @pytest.mark.parametrize(("first", "forgets"), FORKS.values(), ids=FORKS.keys())
 async def test_a_context_that_is_not_what_was_sampled_forks(
-    runtime: DockerRuntime, image: str, first: Say, forgets: bool
+    runtime: DockerRuntime, tiny_image: str, first: Say, forgets: bool
 ) -> None:
     async with serving(ModelServer([first, Say("", (("submit", {}),))], forgets_reasoning=forgets)) as model:
         spec = PolicySpec("openai", model.url, "tiny")
-        bundle = task(image)
+        bundle = task(tiny_image)
         policy = make_policy(spec, bundle, seed=0)
         rollout = await episode(runtime, bundle, policy)
         await policy.close()
@@ -215,11 +139,11 @@ async def test_a_context_that_is_not_what_was_sampled_forks(
     assert rollout.turns[0].reasoning == first.reasoning
 
 
-async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: DockerRuntime, image: str) -> None:
+async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: DockerRuntime, tiny_image: str) -> None:
     endless = say(call("bash", {"command": "sleep 1000 & setsid sleep 1001 & while :; do :; done"}))
     rollout = await episode(
         runtime,
-        task(image),
+        task(tiny_image),
         Scripted(endless, say(call("bash", {"command": "pgrep -c sleep || echo none"})), FIX, DONE),
         Limits(tool_s=1.0),
     )
@@ -228,16 +152,18 @@ async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: Docker
     assert not rollout.turns[1].tool_uses[0].timed_out
 
 
-async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(runtime: DockerRuntime, image: str) -> None:
+async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
+    runtime: DockerRuntime, tiny_image: str
+) -> None:
     late = "(sleep 2; echo broken > tiny.py) & sleep 1000"
     rollout = await episode(
-        runtime, task(image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=1.0)
+        runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=1.0)
     )
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
 
 async def test_a_sandbox_killed_under_the_policy_is_no_reward(
-    runtime: DockerRuntime, image: str, docker_client: docker.DockerClient
+    runtime: DockerRuntime, tiny_image: str, docker_client: docker.DockerClient
 ) -> None:
     async def kill() -> Any:
         (name,) = [name async for name in runtime.living()]
@@ -245,7 +171,7 @@ async def test_a_sandbox_killed_under_the_policy_is_no_reward(
         await asyncio.to_thread(container.kill)
         return FIX
 
-    rollout = await episode(runtime, task(image), Scripted(FIX, kill))
+    rollout = await episode(runtime, task(tiny_image), Scripted(FIX, kill))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.type, rollout.error.retryable) == (Origin.INFRA, "SandboxGone", True)
@@ -253,7 +179,7 @@ async def test_a_sandbox_killed_under_the_policy_is_no_reward(
 
 
 @pytest.mark.parametrize("moment", ["policy", "tool", "grading"])
-async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, image: str, moment: str) -> None:
+async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, tiny_image: str, moment: str) -> None:
     reached = asyncio.Event()
     policy = Scripted(FIX)
     steps: dict[str, Step] = {
@@ -269,15 +195,15 @@ async def test_cancelled_in_the_middle_nothing_is_left(runtime: DockerRuntime, i
         if event.kind is EventKind.GRADING:
             reached.set()
 
-    running = asyncio.create_task(episode(runtime, task(image), policy, on_event=watch))
+    running = asyncio.create_task(episode(runtime, task(tiny_image), policy, on_event=watch))
     await reached.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
 
-async def test_episodes_run_side_by_side(runtime: DockerRuntime, image: str) -> None:
-    bundle = task(image, gold=GOLD)
+async def test_episodes_run_side_by_side(runtime: DockerRuntime, tiny_image: str) -> None:
+    bundle = task(tiny_image, gold=GOLD)
 
     async def one(number: int) -> Rollout:
         kind = "oracle" if number % 2 else "nop"
