@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
@@ -70,28 +71,37 @@ def test_a_missing_image_is_one_line(farm: Farm) -> None:
     assert "no-such-image:1" in done.stderr
 
 
-def _started(place: Path, image: str) -> "subprocess.Popen[str]":
-    """A session whose command runs: it has said so through a file of its output."""
+@pytest.fixture
+def busy(docker_client: docker.DockerClient, place: Path, test_image: str) -> Iterator["subprocess.Popen[str]"]:
+    """A session whose command runs by now, as the daemon sees it."""
     process = subprocess.Popen(
-        [*PROGRAM, "--state-dir", str(place), image], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*PROGRAM, "--state-dir", str(place), test_image], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("echo ready\nsleep 4242\n")
+    process.stdin.write("sleep 4242\n")
     process.stdin.flush()
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_ctrl_c_kills_the_command_and_not_the_session(place: Path, test_image: str) -> None:
-    process = _started(place, test_image)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate("echo alive\n", timeout=120)
-    assert (process.returncode, out) == (0, "alive\n")
-
-
-def test_sigterm_ends_it(place: Path, test_image: str) -> None:
-    process = _started(place, test_image)
+    deadline = time.monotonic() + 120
+    while not _runs(docker_client, place, "sleep 4242"):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield process
     process.terminate()
-    process.communicate(timeout=120)
-    assert process.returncode == 143
+    process.communicate()
+
+
+def _runs(client: docker.DockerClient, place: Path, command: str) -> bool:
+    containers = client.containers.list(filters={"label": f"farm.state_dir={place}"})
+    return any(command in row[-1] for container in containers for row in container.top()["Processes"])
+
+
+def test_ctrl_c_kills_the_command_and_not_the_session(busy: "subprocess.Popen[str]") -> None:
+    busy.send_signal(signal.SIGINT)
+    out, _ = busy.communicate("echo alive\n", timeout=120)
+    assert (busy.returncode, out) == (0, "alive\n")
+
+
+def test_sigterm_ends_it(busy: "subprocess.Popen[str]") -> None:
+    busy.terminate()
+    busy.communicate(timeout=120)
+    assert busy.returncode == 143
