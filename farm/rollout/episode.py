@@ -51,7 +51,7 @@ async def run_episode(
     try:
         await episode.run()
     except Exception as error:  # the boundary at which a failure, whosever it is, becomes data
-        failure = classify(error)
+        failure = classify(error, begun=True)
     return compose(order, episode.findings(), failure, node=node)
 
 

@@ -4,7 +4,8 @@
 |----------------------------------------------------|------------|------------------|
 | BootError, SandboxGone, ProtocolError, OSError     | `infra`    | yes              |
 | RuntimeUnavailable                                 | `infra`    | yes: another node |
-| ImageError, SpecError, PathError, TaskError        | `task`     | no: the same again |
+| ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
+| ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |
 | PolicyError                                        | `model`    | as it says       |
 | VerifierError                                      | `verifier` | no               |
 | anything else: a defect of the farm                | `infra`    | no: it would repeat |
@@ -31,13 +32,18 @@ MESSAGE_CHARS = 500
 _log = logging.getLogger(__name__)
 
 
-def classify(error: Exception) -> Failure:
-    """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback."""
+def classify(error: Exception, *, begun: bool) -> Failure:
+    """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback.
+
+    ``begun``: the error came out of an episode, not out of what has to be there before it.
+    """
     match error:
         case PolicyError():
             return _failure(error, Origin.MODEL, retryable=error.retryable)
         case VerifierError():
             return _failure(error, Origin.VERIFIER, retryable=False)
+        case ImageError() if begun:
+            return _failure(error, Origin.INFRA, retryable=True)
         case ImageError() | SpecError() | PathError() | TaskError():
             return _failure(error, Origin.TASK, retryable=False)
         case BootError() | SandboxGone() | ProtocolError() | RuntimeUnavailable() | OSError():

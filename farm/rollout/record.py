@@ -69,7 +69,7 @@ def compose(order: EpisodeOrder, found: Findings, failure: Failure | None, *, no
 
 def failed(order: EpisodeOrder, error: Exception, *, node: str) -> Rollout:
     """The rollout of an episode that could not begin: its image did not build, its bundle was lost."""
-    return compose(order, Findings(), classify(error), node=node)
+    return compose(order, Findings(), classify(error, begun=False), node=node)
 
 
 def aborted(order: EpisodeOrder, *, node: str) -> Rollout:

@@ -151,10 +151,10 @@ async def test_what_was_said_before_a_failure_stays_on_record() -> None:
     assert [turn.tool_uses[0].name for turn in rollout.turns] == [EDITOR, "submit"]
 
 
-async def test_an_image_that_is_not_there_is_the_tasks_failure() -> None:
+async def test_an_image_that_has_gone_is_infrastructure() -> None:
     rollout = await episode(Scripted(), bundle=task(image="gone:1"))
     assert rollout.error is not None
-    assert (rollout.error.origin, rollout.error.retryable) == (Origin.TASK, False)
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.INFRA, True)
 
 
 @pytest.mark.parametrize("retryable", [True, False])

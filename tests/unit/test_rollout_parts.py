@@ -125,12 +125,17 @@ def test_an_orders_limits_are_caps_over_the_tasks() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_whose_fault_it_is(error: Exception, origin: Origin, retryable: bool) -> None:
-    failure = classify(error)
+    failure = classify(error, begun=False)
     assert (failure.origin, failure.type, failure.retryable) == (origin, type(error).__name__, retryable)
 
 
+def test_an_image_that_went_away_is_fetched_again_by_another_attempt() -> None:
+    failure = classify(ImageError("gone"), begun=True)
+    assert (failure.origin, failure.retryable) == (Origin.INFRA, True)
+
+
 def test_a_message_is_one_line_and_short() -> None:
-    failure = classify(SandboxGone("a\nb\t" + "c" * 10_000))
+    failure = classify(SandboxGone("a\nb\t" + "c" * 10_000), begun=True)
     assert failure.message.startswith("a b ccc")
     assert len(failure.message) == 500
-    assert classify(SandboxGone("")).message == "SandboxGone"
+    assert classify(SandboxGone(""), begun=True).message == "SandboxGone"
