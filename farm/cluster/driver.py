@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import ray
@@ -42,7 +44,8 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
         return str(ray.get_runtime_context().get_node_id())
 
     try:
-        ray_node_id = await asyncio.wait_for(asyncio.to_thread(connect), _CONNECT_S)
+        with _own_signals():
+            ray_node_id = await asyncio.wait_for(asyncio.to_thread(connect), _CONNECT_S)
     except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
         await asyncio.to_thread(ray.shutdown)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -52,6 +55,17 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
         yield driver
     finally:
         await asyncio.to_thread(ray.shutdown)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and dies of it with a stack trace; this process goes on to decide what it means."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 class Driver:
@@ -83,10 +97,14 @@ class Driver:
         """The agent of this machine; closed at the end, its sandboxes removed."""
         actor = self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level)
         handle = AgentHandle(actor)
+        watch: asyncio.Task[str] | None = None
         try:
             await _opened(actor)
+            handle.death = watch = asyncio.create_task(handle.watch())
             yield handle
         finally:
+            if watch:
+                watch.cancel()
             await asyncio.shield(handle.close())
 
     def _start(self, kind: type, name: str, *arguments: object) -> Any:
@@ -105,8 +123,11 @@ class Driver:
 
 
 class AgentHandle:
+    """``death`` is done, with the reason, when the agent is dead and nobody restarts it."""
+
     def __init__(self, actor: Any) -> None:
         self._actor = actor
+        self.death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def pid(self) -> int:
         return int(await self._actor.pid.remote())

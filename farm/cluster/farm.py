@@ -76,7 +76,7 @@ async def start_farm(
         url = await stack.enter_async_context(serve(store, scheduler))
         info = FarmInfo(config.state_dir, "head", os.getpid(), url, node.address, driver.node_id, time.time())
         announce(info)
-        ends = (_end_of("Ray", node.wait), agent.watch)
+        ends = (_end_of("Ray", node.wait), lambda: asyncio.shield(agent.death))
         yield RunningFarm(info, scheduler, agent, (*ends, _end_of("redis-server", redis.wait)) if redis else ends)
 
 
@@ -96,7 +96,7 @@ async def join_farm(
         agent = await _agent(stack, driver, config, redis_url, equip)
         info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
         announce(info)
-        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), agent.watch))
+        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), lambda: asyncio.shield(agent.death)))
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:

@@ -1,0 +1,195 @@
+"""A farm on real Ray: two nodes on this machine, and what happens when parts of them are killed."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from farm.cluster import FarmError, RunningFarm, running_farm, start_farm, stop_farm
+from farm.cluster.port import RayScheduler
+from farm.store import RunState, Store
+from farm.wire.record import RolloutHead
+from tests.integration.cluster_fakes import EQUIP, Gate, submit
+from tests.integration.cluster_process import cluster_config
+from tests.services import require_program
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Farm:
+    running: RunningFarm
+    store: Store
+    directory: Path
+
+    @property
+    def gate(self) -> Gate:
+        return Gate(self.directory / "hold")
+
+    async def run(self, run_id: str, *, groups: int, group_size: int = 2) -> None:
+        await self.running.scheduler.submit(await submit(self.store, run_id, groups=groups, group_size=group_size))
+
+    async def ended(self, run_id: str) -> list[RolloutHead]:
+        async def finished() -> bool:
+            record = await self.store.get_run(run_id)
+            return record is not None and record.state is RunState.FINISHED
+
+        await until(finished)
+        return list((await self.store.list_rollouts(run_id, limit=1000)).rollouts)
+
+    async def episodes_run(self, count: int) -> None:
+        async def running() -> bool:
+            return sum(node.running for node in (await self.running.scheduler.status()).nodes) == count
+
+        await until(running)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 120.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await holds():  # noqa: ASYNC110 - processes and Redis tell nobody
+            await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
+    """The head, in this process; when it has gone, nothing of it may be left."""
+    require_program("redis-server")
+    directory = tmp_path_factory.mktemp("cluster")
+    stores: list[Store] = []
+
+    @asynccontextmanager
+    async def serve(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+        stores.append(store)
+        yield "http://127.0.0.1:1"
+
+    config = cluster_config(directory / "head")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(ROOT))
+        async with start_farm(config, serve=serve, equip=EQUIP) as running:
+            yield Farm(running, stores[0], directory)
+            ours = descendants()
+            assert ours, "a farm is made of processes"
+    await gone(ours)
+    assert running_farm(config.state_dir) is None
+    assert not [path for path in config.run_dir.iterdir() if path.name not in ("lock", "ray.log")]
+
+
+def descendants() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+async def gone(processes: list[psutil.Process]) -> None:
+    async def all_gone() -> bool:
+        return not [process for process in processes if process.is_running() and process.status() != "zombie"]
+
+    await until(all_gone, 30.0)
+
+
+@asynccontextmanager
+async def second_node(farm: Farm, name: str) -> AsyncIterator[tuple[Process, str, int]]:
+    """A process that joins the farm; the node's id and its agent's pid. All of it is gone at the end."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.integration.cluster_process",
+        str(farm.directory / name),
+        farm.running.info.address,
+        stdout=PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode().split()
+        assert len(line) == 2, "the node did not come up"
+        below = psutil.Process(process.pid).children(recursive=True)
+        yield process, line[0], int(line[1])
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+    await gone(below)
+
+
+async def test_one_node_works_a_run_off(farm: Farm) -> None:
+    await farm.run("one", groups=4, group_size=4)
+    heads = await farm.ended("one")
+    assert len(heads) == 16
+    assert {(head.reward, head.node) for head in heads} == {(1.0, farm.running.info.node_id)}
+    assert b"farm_reward_count 16.0" in await farm.running.scheduler.metrics()
+
+
+async def test_a_second_farm_on_the_same_state_directory_is_refused(farm: Farm) -> None:
+    refused = start_farm(
+        cluster_config(farm.directory / "head"), serve=lambda store, scheduler: pytest.fail("must not serve")
+    )
+    with pytest.raises(FarmError, match=r"runs from .* already, as process .*`farm down`"):
+        await refused.__aenter__()
+    assert running_farm(farm.directory / "head") == farm.running.info
+
+
+async def test_episodes_land_on_both_nodes_and_leave_one_whose_agent_is_killed(farm: Farm) -> None:
+    async with second_node(farm, "second") as (_, second, agent_pid):
+        farm.gate.shut()
+        await farm.run("both", groups=3)
+        await farm.episodes_run(4)
+        os.kill(agent_pid, signal.SIGKILL)
+        farm.gate.open()
+        heads = await farm.ended("both")
+        assert len(heads) == 6
+        assert {head.reward for head in heads} == {1.0}
+        assert 2 <= sum(head.attempt == 2 for head in heads) <= 4
+        farm.gate.shut()
+        await farm.run("after", groups=4)
+        await farm.episodes_run(4)
+        farm.gate.open()
+        assert second in {head.node for head in await farm.ended("after")}, "Ray restarts the agent"
+
+
+async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go_elsewhere(farm: Farm) -> None:
+    async with second_node(farm, "third") as (process, third, _):
+        farm.gate.shut()
+        await farm.run("killed", groups=2)
+        await farm.episodes_run(4)
+        process.kill()
+        await process.wait()
+        farm.gate.open()
+        heads = await farm.ended("killed")
+        assert len(heads) == 4
+        assert third not in {head.node for head in heads}
+
+
+async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -> None:
+    farm.gate.shut()
+    await farm.run("restart", groups=5)
+    await farm.episodes_run(2)
+    old = await farm.running.scheduler.pid()
+    os.kill(old, signal.SIGKILL)
+    farm.gate.open()
+    heads = await farm.ended("restart")
+    assert len(heads) == 10
+    assert {(head.reward, head.attempt) for head in heads} == {(1.0, 1)}
+    assert await farm.running.scheduler.pid() != old
+
+
+async def test_a_node_is_stopped_from_outside(farm: Farm) -> None:
+    async with second_node(farm, "fourth") as (process, fourth, _):
+        info = running_farm(farm.directory / "fourth")
+        assert info is not None
+        assert (info.role, info.node_id, info.pid) == ("node", fourth, process.pid)
+        await asyncio.to_thread(stop_farm, info)
+        assert running_farm(farm.directory / "fourth") is None
+        assert await process.wait() == 0
+        status = await farm.running.scheduler.status()
+        assert fourth not in {node.node_id for node in status.nodes}, "it has said good-bye"
