@@ -5,7 +5,6 @@ is alive before it makes its first container. An owner is judged by its lock in 
 containers name, so that farms with different state directories leave each other's alone.
 """
 
-import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ async def _bury(engine: Engine, home: Path, name: str, containers: Sequence[str]
         with estate(home, name) as dead:
             if not dead:
                 return 0
-            return sum(await asyncio.gather(*(engine.remove(container) for container in containers)))
+            return await engine.remove_all(containers)
     except (SandboxError, OSError) as error:
         log.warning("what owner %s left in %s stays for now: %s", name, home, error)
         return 0

@@ -109,15 +109,14 @@ class DockerRuntime:
     async def reap(self) -> int:
         """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
         strays = [container for container, name in (await self._mine()).items() if name not in self._held]
-        removed = sum(await asyncio.gather(*(self._engine.remove(container) for container in strays)))
-        return removed + await reap(self._engine, self._owner.state_dir)
+        return await self._engine.remove_all(strays) + await reap(self._engine, self._owner.state_dir)
 
     async def close(self) -> None:
         await uninterrupted(self._close())
 
     async def _close(self) -> None:
         try:
-            await asyncio.gather(*(self._engine.remove(container) for container in await self._mine()))
+            await self._engine.remove_all(await self._mine())
             self._held.clear()
             self._owner.release()
         finally:

@@ -4,10 +4,11 @@ A sandbox costs the daemon four requests: image, create, start, inspect. The Doc
 would hold a thread and could not be cancelled; over its socket the interface is plain HTTP with JSON.
 """
 
+import asyncio
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,14 @@ class Engine:
                 raise
             await self._until_removed(container)
         return True
+
+    async def remove_all(self, containers: Iterable[str]) -> int:
+        """How many there were. One that cannot be removed keeps none of the others; its error is raised at the end."""
+        results = await asyncio.gather(*(self.remove(container) for container in containers), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return sum(bool(result) for result in results)
 
     async def containers(self, label: str) -> list[ListedContainer]:
         """Every container, running or not, that carries ``label`` (``key`` or ``key=value``)."""
