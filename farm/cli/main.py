@@ -1,44 +1,56 @@
 """The ``farm`` command: one sub-command a file; every failure ends as one line and an exit code."""
 
+import importlib
 import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 
 import typer
 from typer.exceptions import Abort, TyperException
 
 from farm import __version__
-from farm.cli import bench, doctor, images, lifecycle, rollouts, run, sandbox, tasks
-from farm.cli.errors import CliError
-from farm.cluster import FarmError
-from farm.config import ConfigError
-from farm.gateway import AddressTaken
-from farm.store import StoreError
-from farm.tasks import TaskError
-from sandboxes import SandboxError
 
-EXPLAINED = (CliError, ConfigError, FarmError, AddressTaken, StoreError, TaskError, SandboxError)
-"""Errors whose message is one line that names the remedy."""
+COMMANDS = {
+    "up": "lifecycle:up",
+    "down": "lifecycle:down",
+    "status": "lifecycle:status",
+    "doctor": "doctor:doctor",
+    "run": "run:run",
+    "tasks": "tasks:app",
+    "images": "images:app",
+    "rollouts": "rollouts:app",
+    "sandbox": "sandbox:sandbox",
+    "bench": "bench:app",
+}
+EXPLAINED = {
+    "farm.cli.errors": "CliError",
+    "farm.config": "ConfigError",
+    "farm.client": "FarmError",
+    "farm.cluster": "FarmError",
+    "farm.gateway": "AddressTaken",
+    "farm.store": "StoreError",
+    "farm.tasks": "TaskError",
+    "sandboxes": "SandboxError",
+}
+"""Errors whose message is one line that names the remedy, by the module that brings them."""
 
-app = typer.Typer(
-    name="farm",
-    help="Sandboxed coding environments for reinforcement learning.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-app.command("up")(lifecycle.up)
-app.command("down")(lifecycle.down)
-app.command("status")(lifecycle.status)
-app.command("doctor")(doctor.doctor)
-app.command("run")(run.run)
-app.command("sandbox")(sandbox.sandbox)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(images.app, name="images")
-app.add_typer(rollouts.app, name="rollouts")
-app.add_typer(bench.app, name="bench")
+
+def command_line(arguments: Sequence[str]) -> typer.Typer:
+    """The application; of its commands only the one that is asked for is imported, and all of them for help."""
+    app = typer.Typer(name="farm", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+    app.callback()(_root)
+    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    for name in [asked] if asked in COMMANDS else COMMANDS:
+        module, _, attribute = COMMANDS[name].partition(":")
+        command = getattr(importlib.import_module(f"farm.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
 
 
 def _version(asked: bool) -> None:
@@ -47,7 +59,6 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -58,26 +69,34 @@ def main() -> None:
     """Run the command line: exit 0 on success, 1 on failure, 2 on wrong usage, 130 when interrupted."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = app(standalone_mode=False)
+        code = command_line(sys.argv[1:])(standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        _complain(error.format_message() + (f" See `{context.command_path} --help`." if context else ""))
+        hint = f"; see `{context.command_path} --help`" if context else ""
+        _complain(error.format_message().rstrip(".?") + hint)
         sys.exit(error.exit_code)
-    except EXPLAINED as error:
-        _complain(str(error))
-        sys.exit(1)
     except (Abort, KeyboardInterrupt):
         _complain("interrupted")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:  # the last boundary: a defect of ours still ends as one line, its trace in a file
-        with tempfile.NamedTemporaryFile("w", prefix="farm-crash-", suffix=".log", delete=False) as log:
-            traceback.print_exc(file=log)
-        _complain(f"{type(error).__name__}: {error}; this is a defect of the farm, please report {log.name}")
+    except Exception as error:  # the last boundary: also a defect of ours ends as one line, its trace in a file
+        _complain(str(error) if _explained(error) else _kept(error))
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explained(error: Exception) -> bool:
+    brought = (getattr(sys.modules[module], name) for module, name in EXPLAINED.items() if module in sys.modules)
+    return isinstance(error, tuple(brought))
+
+
+def _kept(error: Exception) -> str:
+    """Keep the trace of an error that nobody foresaw; the line that says where it is."""
+    with tempfile.NamedTemporaryFile("w", prefix="farm-crash-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    return f"{type(error).__name__}: {error}; this is a defect of the farm, please report {log.name}"
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

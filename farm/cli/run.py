@@ -37,13 +37,14 @@ def run(
 ) -> int:
     """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
     settings = read_config(config, state_dir)
+    wanted = _policy(policy, model, temperature)
     if not taskset.exists():
         raise CliError(f"{taskset} is not there; name a folder of tasks, such as images/tasks")
     with farm_for(settings, config, lasting=detach) as client:
         with progress_console.status(f"preparing {taskset}"):
             begun = client.create_run(
                 str(taskset.resolve()),
-                _policy(policy, model, temperature),
+                wanted,
                 group_size,
                 groups=groups,
                 concurrency=concurrency,
