@@ -6,7 +6,9 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 import pytest
@@ -17,6 +19,29 @@ from tests.rollouts import make_rollout, run_spec
 from tests.services import require_program
 
 pytestmark = pytest.mark.redis
+
+
+Found = TypeVar("Found")
+
+
+async def until_served(ask: Callable[[], Awaitable[Found]]) -> Found:
+    """What a node agent does: asks again while the store is away."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            continue
+
+
+async def killed(server: EmbeddedRedis) -> None:
+    """Kill the server, and return once another one answers in its place."""
+    pid = server.pid
+    os.kill(pid, signal.SIGKILL)
+    store = Store(server.url)
+    await until_served(store.ping)
+    while server.pid == pid:
+        await store.ping()
+    await store.close()
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +59,13 @@ async def test_a_killed_server_comes_back_with_what_was_acked_and_what_was_not(t
         acked = await store.lease("c", "run-a", lease_s=600)
         await store.ack(acked.lease_id)
         held = await store.lease("c", "run-a", lease_s=600)
-        os.kill(server.pid, signal.SIGKILL)
-        await server.wait()
+        await killed(server)
+        left = await until_served(lambda: store.lease("d", "run-a", lease_s=600, max_groups=9))
+        names = [lease.groups[0].group_id for lease in (acked, held)] + [group.group_id for group in left.groups]
+        assert sorted(names) == [f"run-a-g00000{number}" for number in range(3)]
         await store.close()
     async with EmbeddedRedis(tmp_path, port=server.port) as again:
         store = Store(again.url)
-        left = await store.lease("d", "run-a", lease_s=600, max_groups=9)
-        names = [lease.groups[0].group_id for lease in (acked, held)] + [group.group_id for group in left.groups]
-        assert sorted(names) == [f"run-a-g00000{number}" for number in range(3)]
         assert (await store.rollout("run-a-g000000-000")) is not None
         await store.set_run_state("run-a", RunState.FINISHED)
         await store.ack(held.lease_id)
@@ -50,6 +74,32 @@ async def test_a_killed_server_comes_back_with_what_was_acked_and_what_was_not(t
         with pytest.raises(LeaseLost):
             await store.nack(held.lease_id)
         await store.close()
+
+
+async def test_publishing_goes_on_through_a_kill_and_loses_nothing(tmp_path: Path) -> None:
+    async with running_redis(tmp_path) as server:
+        store = Store(server.url)
+        await store.put_run(run_spec(groups=60))
+
+        async def publish(group: int, index: int) -> bool:
+            rollout = make_rollout(group=group, index=index, tokens=64)
+            return await until_served(lambda: store.publish(rollout))
+
+        everything = [asyncio.create_task(publish(group, index)) for group in range(60) for index in range(2)]
+        await everything[10]
+        await killed(server)
+        assert all(await asyncio.gather(*everything))
+        lease = await store.lease("c", "run-a", lease_s=600, max_groups=100)
+        assert len({group.group_id for group in lease.groups}) == len(lease.groups) == 60
+        await store.close()
+
+
+async def test_a_server_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None:
+    async with running_redis(tmp_path) as server:
+        for _ in range(4):
+            await killed(server)
+        os.kill(server.pid, signal.SIGKILL)
+        assert await server.wait() == -signal.SIGKILL
 
 
 async def test_the_server_is_gone_with_its_block_and_keeps_its_secret(tmp_path: Path) -> None:
