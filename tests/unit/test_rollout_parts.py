@@ -1,6 +1,7 @@
 """The parts of the episode one by one: calls side by side and in order, limits, whose fault a failure is."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -36,15 +37,15 @@ class Empty(BaseModel):
 
 @dataclass
 class Probe:
-    """A tool that says what runs beside it. ``name`` decides whether the episode takes it for a reader."""
+    """A tool that says what runs beside it; its name decides whether the episode takes it for a reader."""
 
-    name: str
+    name: ClassVar[str] = "bash"
+    description: ClassVar[str] = ""
+    Input: ClassVar[type[BaseModel]] = Empty
     meets: asyncio.Barrier | None = None
     running: int = 0
     most: int = 0
     order: list[str] = field(default_factory=list)
-    description: ClassVar[str] = ""
-    Input: ClassVar[type[BaseModel]] = Empty
 
     async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult:
         self.running += 1
@@ -59,24 +60,36 @@ class Probe:
         return ToolResult(args.tag, done=args.tag == "done")
 
 
-async def results_of(probes: list[Probe], *asked: tuple[str, str]) -> list[str | None]:
+class Grep(Probe):
+    name = "grep"
+
+
+class Glob(Probe):
+    name = "glob"
+
+
+class Editor(Probe):
+    name = EDITOR
+
+
+async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[str | None]:
     calls = [call(name, {"tag": tag, "command": "view"}) for name, tag in asked]
     results: list[ToolResult | None] = [None] * len(calls)
     sandbox = await fake().create(SandboxSpec("task:1"))
-    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5)  # type: ignore[arg-type]
+    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5)
     return [result.content if result else None for result in results]
 
 
 async def test_neighbouring_readers_run_side_by_side_and_answer_in_order() -> None:
     meeting = asyncio.Barrier(3)
-    probes = [Probe(name, meeting) for name in ("grep", "glob", EDITOR)]
+    probes = [kind(meeting) for kind in (Grep, Glob, Editor)]
     async with asyncio.timeout(5):
         assert await results_of(probes, ("grep", "a"), ("glob", "b"), (EDITOR, "c")) == ["a", "b", "c"]
 
 
 async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
-    probe = Probe("grep")
-    bash = Probe("bash", order=probe.order)
+    probe = Grep()
+    bash = Probe(order=probe.order)
     asked = [("grep", "1"), ("bash", "2"), ("bash", "3"), ("grep", "4")]
     assert await results_of([probe, bash], *asked) == ["1", "2", "3", "4"]
     assert probe.order == ["1", "2", "3", "4"]
@@ -84,18 +97,18 @@ async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
 
 
 async def test_only_so_many_run_at_once() -> None:
-    probe = Probe("grep")
+    probe = Grep()
     await results_of([probe], *[("grep", str(number)) for number in range(PARALLEL_CALLS * 3)])
     assert probe.most == PARALLEL_CALLS
 
 
 async def test_what_comes_after_the_end_is_not_run() -> None:
-    assert await results_of([Probe("bash")], ("bash", "a"), ("bash", "done"), ("bash", "b")) == ["a", "done", None]
+    assert await results_of([Probe()], ("bash", "a"), ("bash", "done"), ("bash", "b")) == ["a", "done", None]
 
 
 async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
     with pytest.raises(SandboxGone):
-        await results_of([Probe("grep")], ("grep", "a"), ("grep", "gone"))
+        await results_of([Grep()], ("grep", "a"), ("grep", "gone"))
 
 
 def test_an_orders_limits_are_caps_over_the_tasks() -> None:
