@@ -4,7 +4,6 @@ What the server sends is hostile: every length is bounded, every value parsed in
 else is a ProtocolError.
 """
 
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -267,7 +266,7 @@ def walk_entries(body: bytes) -> list[FileEntry]:
     entries: dict[str, FileEntry] = {}
     while not reader.exhausted:
         entry = _entry(reader, "")
-        path = os.fsdecode(reader.blob(MIB))
+        path = reader.blob(MIB).decode("utf-8", "surrogateescape")
         if entry.kind is FileKind.DIRECTORY or path in entries or not _is_below(path):
             raise ProtocolError("the tool server listed a file that cannot be in the directory")
         entries[path] = FileEntry(path, entry.kind, entry.mode, entry.size, entry.mtime_ns)

@@ -1,11 +1,9 @@
 """The toolbox: what is mounted read-only at ``/.farm`` in every sandbox, so that any image will do.
 
-    bin/toolserver   the first process
-    bin/bash         the shell of the sessions
-    bin/busybox      for images that hold nothing
-    bin/rg, lib/     ripgrep with its own loader and libraries
-
-``python -m sandboxes.toolbox STATE_DIR`` builds it and prints where it is.
+bin/toolserver   the first process
+bin/bash         the shell of the sessions
+bin/busybox      for images that hold nothing
+bin/rg, lib/     ripgrep with its own loader and libraries
 """
 
 import hashlib
@@ -66,7 +64,7 @@ def ensure_toolbox(state_dir: Path) -> Toolbox:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
         building = Path(temporary) / "toolbox"
-        _build(building, parts, programs["make"])
+        _build(building, parts, programs)
         try:
             building.rename(path)
         except OSError:
@@ -113,12 +111,18 @@ def _parse_libraries(listing: str) -> Iterator[tuple[str, Path]]:
             yield "ld.so", Path(found[1]).resolve()
 
 
-def _build(building: Path, parts: _Parts, make: Path) -> None:
+def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
     (building / "bin").mkdir(parents=True)
     (building / "lib").mkdir()
-    compiled = subprocess.run(
-        [make, "-s", "-C", SOURCES, f"DESTDIR={building / 'bin'}"], capture_output=True, text=True, check=False
-    )
+    make: list[str | Path] = [
+        programs["make"],
+        "-s",
+        "-C",
+        SOURCES,
+        f"CC={programs['musl-gcc']}",
+        f"DESTDIR={building / 'bin'}",
+    ]
+    compiled = subprocess.run(make, capture_output=True, text=True, check=False)
     if compiled.returncode != 0:
         raise RuntimeUnavailable(f"the tool server does not compile: {compiled.stderr.strip()[-2000:]}")
     for name, source in parts.files.items():
@@ -128,5 +132,9 @@ def _build(building: Path, parts: _Parts, make: Path) -> None:
         os.chmod(directory, 0o755)
 
 
-if __name__ == "__main__":
-    print(ensure_toolbox(Path(sys.argv[1])).path)
+def main(state_dir: str) -> None:
+    """Build it and print where it is; what ``images/toolbox/build.sh`` runs."""
+    try:
+        print(ensure_toolbox(Path(state_dir)).path)
+    except RuntimeUnavailable as error:
+        sys.exit(str(error))

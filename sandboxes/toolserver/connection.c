@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "connection.h"
 
 #include <errno.h>

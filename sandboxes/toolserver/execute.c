@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "execute.h"
 
 #include <errno.h>

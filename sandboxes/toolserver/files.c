@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "files.h"
 
 #include <dirent.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "loop.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
 /* The tool server: first process of a sandbox, and the only way in. It runs commands and moves files for the host on
    the other end of a Unix socket, and trusts nothing else that lives beside it. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "session.h"
 
 #include <errno.h>

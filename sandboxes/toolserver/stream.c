@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include "stream.h"
 
 #include <errno.h>

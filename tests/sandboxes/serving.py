@@ -41,7 +41,7 @@ async def ordinary(toolbox: Toolbox, directory: Path) -> AsyncIterator[Served]:
     home, socket = directory / "home", directory / "sock"
     home.mkdir()
     binaries = toolbox.path / "bin"
-    argv = [binaries / "toolserver", "--any-peer", "--socket", socket, "--shell", binaries / "bash"]
+    argv: list[str | Path] = [binaries / "toolserver", "--any-peer", "--socket", socket, "--shell", binaries / "bash"]
     with _running(argv, home) as process:
         server = await ToolServer.connect(socket, expected_pid=process.pid, timeout_s=CONNECT_S)
         try:
@@ -56,7 +56,20 @@ async def first_process(toolbox: Toolbox, directory: Path) -> AsyncIterator[Serv
     root, run = directory / "root", directory / "run"
     for path in (run, root / ".farm", root / ".farm-run", root / "proc"):
         path.mkdir(parents=True)
-    argv = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", toolbox.path, run, root]
+    argv: list[str | Path] = [
+        "unshare",
+        "--pid",
+        "--mount",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-c",
+        ENTER,
+        "sh",
+        toolbox.path,
+        run,
+        root,
+    ]
     with _running(argv, directory) as unshare:
         server = await ToolServer.connect(run / "sock", expected_pid=None, timeout_s=CONNECT_S)
         try:

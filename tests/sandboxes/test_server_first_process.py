@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes.errors import PathError
 from sandboxes.sandbox import Capture
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
@@ -138,3 +139,24 @@ async def test_kill_all_ends_what_runs_as_a_kill_would(server: ToolServer) -> No
     program, shell = await asyncio.gather(*calls)
     assert (program.exit_code, program.timed_out) == (137, False)
     assert (shell.exit_code, shell.shell_lost) == (137, True)
+
+
+async def test_a_full_disk_refuses_and_keeps_what_was_there(server: ToolServer, served: Served) -> None:
+    await say(server, f"{BUSYBOX} mkdir /tmp; {BUSYBOX} mount -t tmpfs -o size=64k none /tmp")
+    await server.write_file("/tmp/f", b"old")
+    with pytest.raises(PathError, match="No space left"):
+        await server.write_file("/tmp/f", bytes(100_000))
+    assert await server.read_file("/tmp/f") == b"old"
+    assert [entry.path for entry in await server.walk("/tmp")] == ["f"]
+    result = await server.exec([BUSYBOX, "seq", "100000"], timeout_s=WAIT_S, output_limit=100)
+    assert (result.exit_code, result.stdout.elided) == (0, 588895 - 100)
+    assert result.spill is not None
+    assert (await server.read_file(result.spill)).startswith(b"1\n2\n3\n")
+
+
+async def test_a_file_that_nothing_can_be_renamed_over_is_written_in_place(server: ToolServer) -> None:
+    await server.write_file("/f", b"old content")
+    await server.write_file("/other", b"under")
+    await say(server, f"{BUSYBOX} mount --bind /other /f")
+    await server.write_file("/f", b"new")
+    assert await server.read_file("/other") == b"new"
