@@ -152,6 +152,15 @@ async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: Docker
     assert not rollout.turns[1].tool_uses[0].timed_out
 
 
+async def test_a_command_that_eats_all_memory_dies_and_the_episode_goes_on(
+    runtime: DockerRuntime, tiny_image: str
+) -> None:
+    eat = say(call("bash", {"command": "python3 -c 'bytearray(4 << 30)'"}))
+    rollout = await episode(runtime, task(tiny_image), Scripted(eat, FIX, DONE))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert rollout.turns[0].tool_uses[0].exit_code not in (0, None)
+
+
 async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
     runtime: DockerRuntime, tiny_image: str
 ) -> None:
