@@ -58,7 +58,7 @@ class OpenAIPolicy:
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         body = await self._body(messages, tools)
-        failures = garbage = 0
+        failures = waits = garbage = 0
         while True:
             try:
                 answer = await self._endpoint.chat(body)
@@ -68,8 +68,8 @@ class OpenAIPolicy:
                 continue
             if answer.status in _BUSY:
                 self._outage = f"{self._endpoint.url} answers {answer.status}"
-                failures += 1
-                await asyncio.sleep(_retry_after_s(answer, self._pause_s(failures), self._patience.longest_s))
+                failures, waits = 0, waits + 1
+                await asyncio.sleep(_retry_after_s(answer, self._pause_s(waits), self._patience.longest_s))
                 continue
             if answer.status >= httpx.codes.INTERNAL_SERVER_ERROR:
                 failures += 1

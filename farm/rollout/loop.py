@@ -88,6 +88,8 @@ class TurnLoop:
         with self._watch.phase("policy_s"):
             reply = await self._policy.reply(self._messages, self._schemas)
         replied = time.monotonic()
+        if reply.silent:
+            return reply.stop
         self.replies.append(reply)
         results: list[ToolResult | None] = [None] * len(reply.tool_calls)
         try:

@@ -37,7 +37,10 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend)."""
+    """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend).
+
+    Where then nothing was said either, the reply is no turn: no token was sampled for it.
+    """
 
     content: str
     tool_calls: tuple[ToolCall, ...]
@@ -48,6 +51,10 @@ class Reply:
     completion_tokens: int = 0
     sampled: Sampled | None = None
     stop: StopReason | None = None
+
+    @property
+    def silent(self) -> bool:
+        return self.stop is not None and not self.content and not self.tool_calls and self.sampled is None
 
 
 class PolicyError(Exception):

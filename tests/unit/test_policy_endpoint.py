@@ -83,6 +83,12 @@ async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     assert model.requests[0]["model"] == "tiny"
 
 
+async def test_having_waited_does_not_use_up_the_tries() -> None:
+    steps = [refusal(429, "later", {"Retry-After": "0"}) for _ in range(QUICK.tries)]
+    async with serving(ModelServer([*steps, refusal(500, "boom"), Say("well")])) as model:
+        assert (await ask(model)).content == "well"
+
+
 async def test_a_model_list_that_is_busy_is_asked_again_and_an_empty_one_is_final() -> None:
     async with serving(ModelServer([], models=[refusal(503, "loading")])) as model:
         assert await nameless(model) == "tiny"

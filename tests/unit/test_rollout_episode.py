@@ -293,6 +293,14 @@ async def test_segments_and_versions_of_a_sampled_conversation() -> None:
     assert (rollout.policy_version_min, rollout.policy_version_max) == (6, 7)
 
 
+async def test_a_full_context_is_no_turn_and_costs_no_training_data() -> None:
+    rollout = await episode(
+        Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), say(stop=StopReason.CONTEXT_LENGTH))
+    )
+    assert ending(rollout) == (Status.TRUNCATED, StopReason.CONTEXT_LENGTH, 1.0)
+    assert (rollout.trainable, len(rollout.turns)) == (True, 1)
+
+
 async def test_one_reply_without_tokens_makes_the_rollout_untrainable() -> None:
     rollout = await episode(Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), DONE))
     assert (rollout.reward, rollout.trainable, rollout.segments) == (1.0, False, ())
