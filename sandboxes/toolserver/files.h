@@ -17,6 +17,8 @@ int file_write(const char *path, unsigned flags, const uint8_t *data, size_t len
 int file_link(const char *path, const char *target);
 /* Whatever is there, with all below it. */
 int file_remove(const char *path);
+struct stat;
+void put_stat(struct buffer *out, const struct stat *st);
 /* u8 kind ('f', 'd', 'l' or 'o'), u32 mode, u64 size, i64 mtime in ns. */
 int file_stat(const char *path, struct buffer *out);
 /* For everything below `root` but directories: what file_stat puts, then the path relative to `root` as a blob. */
