@@ -20,7 +20,8 @@ from sandboxes.runtimes.container import (
     check_spec,
     container_config,
 )
-from sandboxes.runtimes.engine import ContainerState, Engine, EngineError, Image
+from sandboxes.runtimes.ending import Ending, describe, ending
+from sandboxes.runtimes.engine import Engine, EngineError, Image
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec
@@ -160,14 +161,14 @@ class DockerRuntime:
         """The server once it has answered; gives up as soon as the container's first process has ended."""
         state = await self._engine.state(name)
         if state is None or not state.running:
-            raise BootError(f"a sandbox of {spec.image} ended at once: {describe_end(state)}")
+            raise BootError(f"a sandbox of {spec.image} ended at once: {describe(state)}")
         # The caller bounds the time.
         attempt = asyncio.create_task(ToolServer.connect(socket, expected_pid=state.pid, timeout_s=FOREVER_S))
         try:
             while not (await asyncio.wait({attempt}, timeout=HEALTH_CHECK_S))[0]:
                 state = await self._engine.state(name)
                 if state is None or not state.running:
-                    raise BootError(f"a sandbox of {spec.image} ended before it answered: {describe_end(state)}")
+                    raise BootError(f"a sandbox of {spec.image} ended before it answered: {describe(state)}")
             return attempt.result()
         finally:
             attempt.cancel()
@@ -192,12 +193,8 @@ class DockerRuntime:
         except SandboxError as error:
             log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
 
-    async def end_of(self, sandbox_id: str) -> ContainerState | None:
-        """How it is with a sandbox's container; None when it is gone or the daemon does not say."""
-        try:
-            return await self._engine.state(container_name(sandbox_id))
-        except (EngineError, RuntimeUnavailable):
-            return None
+    async def ending_of(self, sandbox_id: str) -> Ending:
+        return await ending(self._engine, container_name(sandbox_id))
 
 
 class DockerSandbox:
@@ -305,10 +302,9 @@ class DockerSandbox:
         except SandboxGone as error:
             if self._ended:
                 raise SandboxGone(f"sandbox {self._id} was removed") from None
-            end = await self._runtime.end_of(self._id)
+            end = await self._runtime.ending_of(self._id)
             raise SandboxGone(
-                f"sandbox {self._id} is gone: {error}; {describe_end(end)}",
-                out_of_memory=end is not None and not end.running and end.out_of_memory,
+                f"sandbox {self._id} is gone: {error}; {end.reason}", out_of_memory=end.out_of_memory
             ) from None
 
 
@@ -331,16 +327,6 @@ async def _routes(server: ToolServer, table: str) -> list[str]:
 
 def container_name(sandbox_id: str) -> str:
     return f"farm-{sandbox_id}"
-
-
-def describe_end(state: ContainerState | None) -> str:
-    if state is None:
-        return "its container was removed"
-    if state.running:
-        return "its container still runs"
-    if state.out_of_memory:
-        return f"it ran out of memory (exit status {state.exit_code})"
-    return f"its first process ended with status {state.exit_code}{' ' * bool(state.error)}{state.error}"
 
 
 def _make_run_dir(run_dir: Path) -> None:

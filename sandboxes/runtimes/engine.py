@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """``pid`` is the init process as this machine numbers it, 0 when it does not run."""
+    """``pid`` is the init process as this machine numbers it, 0 when it does not run.
+
+    ``out_of_memory``: some process of it was killed for want of memory, not necessarily the first and last.
+    """
 
     pid: int
     running: bool
@@ -118,6 +122,22 @@ class Engine:
             error=str(found["Error"]),
         )
 
+    async def until_stopped(self, container: str) -> None:
+        """Wait until it does not run, or is not there."""
+        try:
+            await self._request("POST", f"/containers/{container}/wait", params={"condition": "not-running"})
+        except EngineError as error:
+            if error.status != 404:
+                raise
+
+    async def event_times_ns(self, container: str, event: str, *, last_s: float) -> list[int]:
+        """When ``event`` (``oom``, ``die``, …) befell it in the last seconds; the daemon remembers only so many."""
+        now = time.time()
+        filters = json.dumps({"container": [container], "event": [event]})
+        span = {"since": f"{now - last_s:.9f}", "until": f"{now:.9f}", "filters": filters}
+        answer = await self._send("GET", "/events", params=span)
+        return [int(json.loads(line)["timeNano"]) for line in answer.text.splitlines()]
+
     async def remove(self, container: str) -> bool:
         """Kill it and remove it and its volumes; when this returns it is gone. False where there was none."""
         try:
@@ -158,6 +178,12 @@ class Engine:
     async def _request(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
     ) -> Any:
+        answer = await self._send(method, path, params=params, body=body)
+        return answer.json() if answer.content else None
+
+    async def _send(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
         try:
             answer = await self._http.request(method, self._prefix + path, params=params, json=body)
         except httpx.TransportError as error:
@@ -166,7 +192,7 @@ class Engine:
             ) from None
         if answer.is_error:
             raise EngineError(answer.status_code, _message(answer))
-        return answer.json() if answer.content else None
+        return answer
 
 
 def _message(answer: httpx.Response) -> str:

@@ -101,7 +101,7 @@ class RuntimeContract:
 
     async def test_a_call_under_way_ends_when_the_sandbox_does(self, sandbox: Sandbox) -> None:
         call = asyncio.create_task(sandbox.exec(["sh", "-c", "echo > /tmp/started; sleep 1000"], timeout_s=1000))
-        await _until_there(sandbox, "/tmp/started")
+        await until_there(sandbox, "/tmp/started")
         await sandbox.remove()
         with pytest.raises(SandboxGone):
             await call
@@ -372,7 +372,7 @@ class RuntimeContract:
         started = await sandbox.shell("sleep 1000 & echo $!", timeout_s=WAIT_S)
         apart = await sandbox.exec(["sh", "-c", "sleep 1000 & echo $!"], timeout_s=WAIT_S)
         call = asyncio.create_task(sandbox.exec(["sh", "-c", "echo > /tmp/started; sleep 1000"], timeout_s=1000))
-        await _until_there(sandbox, "/tmp/started")
+        await until_there(sandbox, "/tmp/started")
         await sandbox.kill_all()
         assert (await call).exit_code == 137
         assert await _is_dead(sandbox, text(started).strip())
@@ -384,7 +384,7 @@ async def _is_dead(sandbox: Sandbox, pid: str) -> bool:
     return (await sandbox.exec(["sh", "-c", f"kill -0 {pid}"], timeout_s=WAIT_S)).exit_code != 0
 
 
-async def _until_there(sandbox: Sandbox, path: str) -> None:
+async def until_there(sandbox: Sandbox, path: str) -> None:
     async with asyncio.timeout(WAIT_S):
         while True:
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from sandboxes import BootError, Limits, PathError, Runtime, RuntimeUnavailable, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.runtimes.docker import DockerRuntime, container_name
-from tests.sandboxes.conformance import WAIT_S, living, text
+from sandboxes.runtimes.ending import OOM_TO_END_NS
+from tests.sandboxes.conformance import WAIT_S, living, text, until_there
 from tests.services import missing
 
 pytestmark = pytest.mark.docker
@@ -195,8 +197,9 @@ async def test_what_an_image_asks_for(
 async def test_death_from_outside_is_told(
     docker_runtime: Runtime, docker_client: docker.DockerClient, sandbox: Sandbox
 ) -> None:
+    assert (await sandbox.exec(["probe", "memory", "4096"], timeout_s=WAIT_S)).exit_code == 137
     call = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
-    await run(sandbox, "true")
+    await asyncio.sleep(1.5 * OOM_TO_END_NS / 1e9)  # the two deaths are told apart by their times
     container = docker_client.containers.get(container_name(sandbox.id))
     container.kill()
     with pytest.raises(SandboxGone, match="ended with status 137") as gone:
@@ -207,6 +210,20 @@ async def test_death_from_outside_is_told(
         await sandbox.read_file("/etc/motd")
     await sandbox.remove()
     assert await living(docker_runtime) == set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can point the kernel at another user's process")
+async def test_death_of_hunger_is_told(docker_client: docker.DockerClient, sandbox: Sandbox) -> None:
+    """The kernel is made to prefer the tool server, whom it spares otherwise."""
+    script = "echo > /tmp/started; until test -e /tmp/go; do sleep 0.01; done; probe memory 4096 & probe memory 4096"
+    call = asyncio.create_task(sandbox.exec(["sh", "-c", script], timeout_s=WAIT_S))
+    await until_there(sandbox, "/tmp/started")
+    state = docker_client.containers.get(container_name(sandbox.id)).attrs["State"]
+    await asyncio.to_thread(Path(f"/proc/{state['Pid']}/oom_score_adj").write_text, "1000")
+    await sandbox.write_file("/tmp/go", b"")
+    with pytest.raises(SandboxGone, match="ran out of memory") as gone:
+        await call
+    assert gone.value.out_of_memory
 
 
 async def test_a_boot_that_fails_says_why_and_leaves_nothing(
