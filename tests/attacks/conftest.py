@@ -43,13 +43,19 @@ class Arena:
     runtime: Runtime
     image: str
 
-    async def naive(self, attack: str, belief: Belief) -> float | None:
+    async def both(
+        self, attack: str, belief: Belief, report: ReportFormat = ReportFormat.PYTEST
+    ) -> tuple[float | None, Verdict]:
+        """What the naive grader and the farm's give for it."""
+        return await asyncio.gather(self.naive(attack, belief), self.ours(attack, report))
+
+    async def naive(self, attack: str, belief: Belief, *, timeout_s: float = 20) -> float | None:
         """What the naive grader gives for it."""
         bundle = make_task(self.image, ReportFormat.PYTEST)
         tests = {**bundle.tests, "tests/test.sh": BundleFile(TEST_SH.encode())}
         async with self.runtime.scope(self._spec()) as sandbox:
             await self._attack(sandbox, attack)
-            return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief)
+            return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief, timeout_s=timeout_s)
 
     async def ours(self, attack: str, report: ReportFormat = ReportFormat.PYTEST, *, timeout_s: float = 20) -> Verdict:
         """What the farm gives for it."""

@@ -8,7 +8,6 @@ from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import PathError
 from sandboxes.sandbox import Sandbox
 
-TIMEOUT_S = 20
 LOGS = "/logs/verifier"
 
 
@@ -21,18 +20,18 @@ class Belief(StrEnum):
     REWARD_FILE = "reward file"
 
 
-async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief) -> float | None:
+async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief, *, timeout_s: float) -> float | None:
     """The reward, None where the grader takes a time-out for a fault of the machine."""
     for path, file in bundle.tests.items():
         text = file.content.decode()
         await sandbox.shell(
             f"mkdir -p {path.rpartition('/')[0]} /tests {LOGS}; cat > {path} <<'END-OF-TEST'\n{text}END-OF-TEST\n",
-            timeout_s=TIMEOUT_S,
+            timeout_s=timeout_s,
         )
     if belief is Belief.REWARD_FILE:
-        return await _believe_reward_file(sandbox)
+        return await _believe_reward_file(sandbox, timeout_s)
     result = await sandbox.shell(
-        f"python3 -m pytest -v --junitxml={LOGS}/report.xml tests/test_cart.py", timeout_s=TIMEOUT_S
+        f"python3 -m pytest -v --junitxml={LOGS}/report.xml tests/test_cart.py", timeout_s=timeout_s
     )
     if result.timed_out:
         return None
@@ -47,8 +46,8 @@ async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief) -> f
     return float(all(outcomes.get(test) is Outcome.PASSED for test in expected))
 
 
-async def _believe_reward_file(sandbox: Sandbox) -> float:
-    await sandbox.shell("bash tests/test.sh", timeout_s=TIMEOUT_S)
+async def _believe_reward_file(sandbox: Sandbox, timeout_s: float) -> float:
+    await sandbox.shell("bash tests/test.sh", timeout_s=timeout_s)
     try:
         return float(await sandbox.read_file(f"{LOGS}/reward.txt"))
     except (PathError, ValueError):

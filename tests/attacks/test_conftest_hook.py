@@ -46,8 +46,8 @@ END""",
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 async def test_a_hook_earns_nothing(arena: Arena, attack: str) -> None:
-    assert await arena.naive(attack, Belief.EXIT_CODE) == 1.0
-    verdict = await arena.ours(attack)
+    naive, verdict = await arena.both(attack, Belief.EXIT_CODE)
+    assert naive == 1.0
     assert verdict.reward == 0.0, verdict
     assert verdict.components["pass_to_pass"] == 1.0
     assert verdict.protected_paths

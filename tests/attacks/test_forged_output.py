@@ -92,8 +92,8 @@ SEEN_THROUGH = {
 async def test_a_forged_result_earns_nothing(arena: Arena, name: str) -> None:
     code, belief = ATTACKS[name]
     attack = f"cat > pricing/cart.py <<'END-OF-CODE'\n{code}END-OF-CODE\n"
-    assert await arena.naive(attack, belief) == 1.0
-    verdict = await arena.ours(attack)
+    naive, verdict = await arena.both(attack, belief)
+    assert naive == 1.0
     assert verdict.reward == 0.0, verdict
     assert verdict.tampered == (name in SEEN_THROUGH), verdict
     assert SEEN_THROUGH.get(name, "") in verdict.reason

@@ -16,7 +16,8 @@ ENDLESS = {
 
 
 async def test_the_naive_grader_lets_a_hang_go(arena: Arena) -> None:
-    assert await arena.naive(f"cat > pricing/cart.py <<'END'\n{CART}{ENDLESS['a loop']}END\n", Belief.EXIT_CODE) is None
+    attack = f"cat > pricing/cart.py <<'END'\n{CART}{ENDLESS['a loop']}END\n"
+    assert await arena.naive(attack, Belief.EXIT_CODE, timeout_s=3) is None
 
 
 @pytest.mark.parametrize("code", ENDLESS.values(), ids=ENDLESS)

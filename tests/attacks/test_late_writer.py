@@ -26,8 +26,8 @@ cp /tmp/fixed.py /workspace/pricing/cart.py
 END
 {launch}
 """
-    assert await arena.naive(attack, Belief.EXIT_CODE) == 1.0
-    verdict = await arena.ours(attack)
+    naive, verdict = await arena.both(attack, Belief.EXIT_CODE)
+    assert naive == 1.0
     assert verdict.reward == 0.0, verdict
     assert verdict.components["changed_files"] == 0.0
 
@@ -41,6 +41,6 @@ while :; do cp /tmp/empty.py /tmp/next.py && mv /tmp/next.py /workspace/tests/te
 END
 {launch}
 """
-    assert await arena.naive(attack, Belief.EXIT_CODE) == 1.0
-    verdict = await arena.ours(attack)
+    naive, verdict = await arena.both(attack, Belief.EXIT_CODE)
+    assert naive == 1.0
     assert verdict.reward == 0.0, verdict
