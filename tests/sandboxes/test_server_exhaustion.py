@@ -11,7 +11,7 @@ import pytest
 from sandboxes.errors import PathError
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
-from tests.sandboxes.serving import Served, ordinary, out, take_spill
+from tests.sandboxes.serving import Served, eventually, ordinary, out, take_spill
 
 WAIT_S = 30.0
 
@@ -69,3 +69,15 @@ async def test_a_file_size_limit_is_an_error_and_no_death(served: Served) -> Non
     assert result.stdout.elided == 3893 - 10
     assert result.spill is not None
     assert take_spill(result) == b"".join(b"%d\n" % n for n in range(1, 1001))[:1000]
+
+
+async def test_nothing_is_kept_of_what_is_over(served: Served) -> None:
+    in_use = served.process.num_fds()
+    for n in range(100):
+        await served.server.exec(["echo", "x" * n], stdin=b"x" * n, timeout_s=WAIT_S)
+        await served.server.exec(["no-such-program"], timeout_s=WAIT_S)
+        assert (await served.server.shell("exit", session=f"s{n}", timeout_s=WAIT_S)).shell_lost
+        await served.server.walk(".")
+    await served.server.exec(["sleep", "60"], timeout_s=0.01)
+    assert await eventually(lambda: served.process.num_fds() == in_use)
+    assert await eventually(lambda: served.process.children() == [])

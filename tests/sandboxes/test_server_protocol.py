@@ -166,13 +166,13 @@ class Wire:
     async def is_cut_off(self) -> bool:
         """True once nothing more can come, whatever came before."""
         async with asyncio.timeout(WAIT_S):
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 await self._reader.read()
         return True
 
     async def close(self) -> None:
         self.writer.close()
-        with contextlib.suppress(ConnectionError):  # it may have cut us off already
+        with contextlib.suppress(OSError):  # it may have cut us off already
             await self.writer.wait_closed()
 
 
