@@ -50,11 +50,12 @@ def decide(
     is its own fault and raises VerifierError.
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
-    fault = evidence.fault or _lie(canary, contradiction, evidence.outcomes, passed & _expected(verifier))
+    missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
+    lie = _lie(canary, contradiction, evidence.outcomes, complete=not missing)
+    fault = evidence.fault or lie
     if fault is not None and pristine:
         raise VerifierError(f"with nothing changed, {fault}")
-    tampered = fault is not None and evidence.fault is None
-    missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
+    tampered = lie is not None
     resolved = fault is None and not missing
     credited: Collection[str] = () if tampered else passed
     return Verdict(
@@ -86,29 +87,38 @@ def _expected(verifier: Verifier) -> frozenset[str]:
 
 
 def _lie(
-    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], credited: Collection[str]
+    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], *, complete: bool
 ) -> str | None:
-    """How the results give themselves away. Where no expected test passed, a canary that never ran proves nothing."""
+    """How the results give themselves away.
+
+    A run that broke off may lack the canary; one in which every expected test passed (``complete``) may not.
+    """
     for test in canary.must_fail:
-        if outcomes.get(test) is Outcome.PASSED:
+        outcome = outcomes.get(test)
+        if outcome is Outcome.PASSED:
             return "a canary test that must fail was reported passed"
-        if credited and outcomes.get(test) is not Outcome.FAILED:
-            return "a canary test that must fail was not reported failed"
+        if complete and outcome is not Outcome.FAILED:
+            return f"a canary test that must fail was {_seen(outcome)}"
     for test in canary.must_pass:
-        if credited and outcomes.get(test) is not Outcome.PASSED:
-            return "a canary test that must pass was not reported passed"
+        outcome = outcomes.get(test)
+        if complete and outcome is not Outcome.PASSED:
+            return f"a canary test that must pass was {_seen(outcome)}"
     for twin, test in contradiction.twins.items() if contradiction else ():
-        if test in credited and outcomes.get(twin) is Outcome.PASSED:
+        if outcomes.get(test) is outcomes.get(twin) is Outcome.PASSED:
             return f"{test} was reported passed, and so was a test that asserts the opposite"
     return None
+
+
+def _seen(outcome: Outcome | None) -> str:
+    return "not reported" if outcome is None else f"reported as {outcome}"
 
 
 def _reason(missing: list[str], outcomes: Mapping[str, Outcome], expected: int) -> str:
     if not missing:
         return f"all {expected} expected tests passed"
     first = missing[0]
-    seen = outcomes.get(first)
-    return f"{len(missing)} of {expected} expected tests did not pass; the first is {first} ({seen or 'not reported'})"
+    seen = outcomes.get(first) or "not reported"
+    return f"{len(missing)} of {expected} expected tests did not pass; the first is {first} ({seen})"
 
 
 def _components(verifier: Verifier, passed: Collection[str]) -> dict[str, float]:

@@ -141,19 +141,31 @@ def test_fractions_count_what_passed() -> None:
     assert verdict.reason == f"1 of 2 expected tests did not pass; the first is {NEW} (failed)"
 
 
-def test_broken_code_is_no_tampering() -> None:
-    verdict = decide(make_verifier(), CANARY, None, Evidence({}), pristine=False)
-    assert (verdict.reward, verdict.tampered) == (0.0, False)
+BOTH = {NEW: Outcome.PASSED, OLD: Outcome.PASSED}
 
 
 @pytest.mark.parametrize(
-    "outcomes", [{"c::no": Outcome.PASSED}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}]
+    "outcomes",
+    [
+        {"c::no": Outcome.PASSED},
+        BOTH,
+        BOTH | {"c::no": Outcome.FAILED},
+        BOTH | {"c::yes": Outcome.PASSED},
+        BOTH | HONEST | {"c::no": Outcome.SKIPPED},
+        BOTH | HONEST | {"c::yes": Outcome.ERROR},
+    ],
 )
 def test_a_false_canary_is_tampering(outcomes: dict[str, Outcome]) -> None:
     verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
     with pytest.raises(VerifierError, match="with nothing changed"):
         decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=True)
+
+
+@pytest.mark.parametrize("outcomes", [{}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}])
+def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, Outcome]) -> None:
+    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
+    assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
