@@ -7,7 +7,7 @@ LOGS="$ROOT/.logs"
 STARTED_DOCKERD_PID=""
 
 # program:package — what must be on the machine, and the Debian package that brings it.
-PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git musl-gcc:musl-tools make:make rg:ripgrep
+PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git gcc:gcc musl-gcc:musl-tools make:make rg:ripgrep
   bash-static:bash-static busybox:busybox-static)
 
 say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
@@ -51,8 +51,11 @@ docker_answers() { command -v docker >/dev/null 2>&1 && docker version --format 
 
 # A docker client that can build with BuildKit: one with buildx, or one older than 23, which has it built in.
 buildkit_cli() {
-  local cli major
-  for cli in $(type -aP docker); do
+  local directory cli major
+  local IFS=:
+  for directory in $PATH; do
+    cli="$directory/docker"
+    [ -x "$cli" ] || continue
     if "$cli" buildx version >/dev/null 2>&1; then echo "$cli"; return; fi
     major="$("$cli" --version | sed -n 's/^Docker version \([0-9]*\).*/\1/p')"
     if [ -n "$major" ] && [ "$major" -lt 23 ]; then echo "$cli"; return; fi

@@ -8,9 +8,12 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from farm.cli.connection import connected
+from farm.cli.errors import CliError
 from farm.cli.options import progress_console, table_console
 from farm.cli.run import totals_by_task
-from farm.client import FarmClient, FarmError
+from farm.client import FarmClient
+from farm.config import ConfigError, load_config
 from farm.examples.sample_learner import learn
 
 EXPECTED = {"oracle": 1.0, "nop": 0.0}
@@ -55,13 +58,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("taskset", type=Path)
     parser.add_argument("--group-size", type=int, default=4)
-    parser.add_argument("--url", default="http://127.0.0.1:8710")
-    parser.add_argument("--token")
     given = parser.parse_args()
     try:
-        with FarmClient(given.url, given.token) as farm:
+        with connected(load_config()) as farm:
             right = demo(farm, given.taskset.resolve(), given.group_size)
-    except FarmError as error:
+    except (CliError, ConfigError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     if not right:
