@@ -8,6 +8,7 @@ which tests run, not what surrounds them, not where the report lies or what coun
     apply           change in: planned on the host, no symlink ever walked through, the real tests written over it
     canary          tests whose results are known beforehand, among the expected ones
     contradiction   expected tests once more, asserting the opposite: passing both ways is impossible
+    exam            what the verifier is made to run, another one each time
     junit           the report, read on the host as hostile input
     verdict         reward 1 if and only if every expected id was seen passed and nothing gives the results away
 

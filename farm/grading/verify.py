@@ -5,22 +5,20 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from shlex import quote
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
 from farm.grading.apply import carry_out, clear_way, plan_change
 from farm.grading.batch import each
-from farm.grading.canary import make_canary
 from farm.grading.capture import MAX_BYTES, Baseline, is_executable, read_content, take_baseline
-from farm.grading.contradiction import make_contradiction
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError
+from farm.grading.exam import Exam, set_exam
 from farm.grading.junit import MAX_REPORT_BYTES, parse_junit
 from farm.grading.patch import MAX_SHOWN_BYTES, render_patch
 from farm.grading.protect import Protection, split_change
 from farm.grading.reward_file import MAX_REWARD_BYTES, parse_reward
 from farm.grading.verdict import Evidence, Verdict, decide, decide_reward_file, refusal
-from farm.tasks.bundle import TaskBundle
+from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.errors import PathError, SandboxGone
 from sandboxes.sandbox import ExecResult, FileKind, Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
@@ -64,10 +62,15 @@ async def grade(
         limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
         labels={"task": task.id, "purpose": "grading"},
     )
+    is_exam = task.verifier.report is ReportFormat.PYTEST
+    exam = asyncio.get_running_loop().run_in_executor(None, _set_exam, bundle, change, rng) if is_exam else None
     async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as sandbox:
         booted = time.monotonic()
-        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s), rng)
-        verdict = await grading.judge(change)
+        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s))
+        if exam is not None:
+            verdict = await grading.judge_exam(change, await exam)
+        else:
+            verdict = await grading.judge_reward_file(change)
     return replace(verdict, boot_s=booted - started, total_s=time.monotonic() - started)
 
 
@@ -85,78 +88,59 @@ def _refuse_unfit(verifier: Verifier, bundle: TaskBundle) -> None:
             raise VerifierError(f"the test command lacks {placeholder}; a verdict needs it")
 
 
+def _set_exam(bundle: TaskBundle, change: Change, rng: random.Random) -> Exam:
+    return set_exam(bundle.task.verifier, bundle.tests, [file.path for file in change.files], rng)
+
+
 def _limit_s(verifier: Verifier, verify_s: float | None) -> float:
     return verifier.timeout_s if verify_s is None else min(verify_s, verifier.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """A change as it travels. ``pristine``: nothing of it does."""
+    """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes."""
 
     travels: Change
     dropped: tuple[str, ...]
-    pristine: bool
+    kinds: Mapping[str, FileKind]
     files: int
     patch: str
+
+    @property
+    def pristine(self) -> bool:
+        """Nothing of the change travels."""
+        return self.travels.empty
 
 
 class _Grading:
     """One change in one fresh sandbox."""
 
-    def __init__(self, bundle: TaskBundle, sandbox: Sandbox, limit_s: float, rng: random.Random) -> None:
+    def __init__(self, bundle: TaskBundle, sandbox: Sandbox, limit_s: float) -> None:
         self._bundle = bundle
         self._task: Task = bundle.task
         self._sandbox = sandbox
         self._limit_s = limit_s
-        self._rng = rng
 
-    async def judge(self, change: Change) -> Verdict:
-        pristine = await take_baseline(self._sandbox, self._task.workspace)
-        kinds = {path: entry.kind for path, entry in pristine.entries.items()}
-        old = await self._read_old(change, pristine)
-        if self._task.verifier.report is ReportFormat.PYTEST:
-            verdict = await self._judge_pytest(change, kinds, old)
-        else:
-            verdict = await self._judge_reward_file(change, kinds, old)
-        return verdict
-
-    async def _judge_pytest(
-        self, change: Change, kinds: Mapping[str, FileKind], old: Mapping[str, FileChange]
-    ) -> Verdict:
+    async def judge_exam(self, change: Change, exam: Exam) -> Verdict:
         verifier = self._task.verifier
-        expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-        files = sorted({test.split("::", 1)[0] for test in expected})
-        tests = {path: (file.content, file.executable) for path, file in self._bundle.tests.items()}
-        taken = {*kinds, *tests, *(file.path for file in change.files)}
-        canary = make_canary(files, taken, self._rng)
-        sources = {path: content for path, (content, _) in tests.items()}
-        contradiction = make_contradiction(expected, sources, taken | {canary.path}, self._rng)
-        files.insert(self._rng.randrange(len(files) + 1), canary.path)
-        tests[canary.path] = (canary.content, False)
-        if contradiction is not None:
-            tests[contradiction.path] = (contradiction.content, False)
-            files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-        weighed = await asyncio.to_thread(self._weigh, change, kinds, old, (*tests, *files))
-        report = self._report_path()
+        weighed = await self._weigh(change, injected=(*exam.tests, *exam.files))
         try:
-            await self._put(weighed, tests, kinds)
-            await self._sandbox.write_file(f"{report}.log", b"", parents=True)
+            await self._put(weighed, exam.tests)
+            await self._sandbox.write_file(f"{exam.report}.log", b"", parents=True)
         except (ChangeRefused, PathError) as error:
             return self._refuse(weighed, error)
         try:
-            result = await self._run(self._command(report, files), PYTEST_ENV)
-            evidence = await self._read_evidence(result, report, files)
+            result = await self._run(exam.command(verifier.command), PYTEST_ENV)
+            evidence = await self._read_evidence(result, exam)
         except SandboxGone as error:
             return self._blame_memory(weighed, error)
-        verdict = decide(verifier, canary, contradiction, evidence, pristine=weighed.pristine)
+        verdict = decide(verifier, exam.canary, exam.contradiction, evidence, pristine=weighed.pristine)
         return _with_facts(verdict, weighed, result)
 
-    async def _judge_reward_file(
-        self, change: Change, kinds: Mapping[str, FileKind], old: Mapping[str, FileChange]
-    ) -> Verdict:
-        weighed = await asyncio.to_thread(self._weigh, change, kinds, old, ())
+    async def judge_reward_file(self, change: Change) -> Verdict:
+        weighed = await self._weigh(change, injected=())
         try:
-            await self._put(weighed, {}, kinds)
+            await self._put(weighed, {})
         except (ChangeRefused, PathError) as error:
             return self._refuse(weighed, error)
         await self._put_harbor_tests()
@@ -186,26 +170,25 @@ class _Grading:
 
         return {file.path: file for file in await each(change.files, read) if file is not None}
 
-    def _weigh(
-        self,
-        change: Change,
-        kinds: Mapping[str, FileKind],
-        old: Mapping[str, FileChange],
-        injected: Sequence[str],
-    ) -> _Weighed:
-        real = Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
-        protection = Protection(self._task.verifier, injected, kinds)
-        travels, dropped = split_change(real, protection, lambda path: old[path].content if path in old else None)
-        return _Weighed(travels, dropped, travels.empty, len(real.files), render_patch(real, old.get))
+    async def _weigh(self, change: Change, *, injected: Sequence[str]) -> _Weighed:
+        pristine = await take_baseline(self._sandbox, self._task.workspace)
+        kinds = {path: entry.kind for path, entry in pristine.entries.items()}
+        old = await self._read_old(change, pristine)
 
-    async def _put(
-        self, weighed: _Weighed, tests: Mapping[str, tuple[bytes, bool]], kinds: Mapping[str, FileKind]
-    ) -> None:
+        def weigh() -> _Weighed:
+            real = Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
+            protection = Protection(self._task.verifier, injected, kinds)
+            travels, dropped = split_change(real, protection, lambda path: old[path].content if path in old else None)
+            return _Weighed(travels, dropped, kinds, len(real.files), render_patch(real, old.get))
+
+        return await asyncio.to_thread(weigh)
+
+    async def _put(self, weighed: _Weighed, tests: Mapping[str, BundleFile]) -> None:
         """The change and the tests in one go; whatever stands in the way of a test is removed."""
-        merged = {file.path: file for file in (*weighed.travels.files, *clear_way(tests, kinds).files)}
-        for path, (content, executable) in tests.items():
-            merged[path] = FileChange(path, ChangeKind.WRITE, content, executable)
-        plan = plan_change(Change(tuple(merged.values())), kinds)
+        merged = {file.path: file for file in (*weighed.travels.files, *clear_way(tests, weighed.kinds).files)}
+        for path, file in tests.items():
+            merged[path] = FileChange(path, ChangeKind.WRITE, file.content, file.executable)
+        plan = plan_change(Change(tuple(merged.values())), weighed.kinds)
         await carry_out(self._sandbox, self._task.workspace, plan)
 
     async def _put_harbor_tests(self) -> None:
@@ -220,13 +203,6 @@ class _Grading:
 
         await each(self._bundle.tests, put)
 
-    def _report_path(self) -> str:
-        return f"/tmp/{self._rng.getrandbits(64):016x}/{self._rng.getrandbits(64):016x}.xml"
-
-    def _command(self, report: str, files: Sequence[str]) -> str:
-        command = self._task.verifier.command.replace("{files}", " ".join(map(quote, files)))
-        return command.replace("{report}", quote(report))
-
     async def _run(self, command: str, env: Mapping[str, str]) -> ExecResult:
         result = await self._sandbox.exec(
             (*SHELL, command),
@@ -239,12 +215,12 @@ class _Grading:
         await self._sandbox.kill_all()
         return result
 
-    async def _read_evidence(self, result: ExecResult, report: str, files: Sequence[str]) -> Evidence:
+    async def _read_evidence(self, result: ExecResult, exam: Exam) -> Evidence:
         if result.timed_out:
             return Evidence(fault=self._timed_out())
         try:
-            content = await self._sandbox.read_file(report, limit=MAX_REPORT_BYTES + 1)
-            return Evidence(await asyncio.to_thread(parse_junit, content, files))
+            content = await self._sandbox.read_file(exam.report, limit=MAX_REPORT_BYTES + 1)
+            return Evidence(await asyncio.to_thread(parse_junit, content, exam.files))
         except PathError:
             return Evidence(fault=f"the test command wrote no report (exit code {result.exit_code})")
         except ReportError as error:

@@ -10,7 +10,7 @@ ENDLESS = {
     "a loop": "def total(prices, discount=0):\n    while True: pass\n",
     "a wait": "def total(prices, discount=0):\n    import signal\n    while True: signal.pause()\n",
     "a child that holds on": (
-        "def total(prices, discount=0):\n    import subprocess\n    subprocess.run(['setsid', 'tail', '-f', '/dev/null'])\n"
+        "def total(prices, discount=0):\n    import subprocess\n    subprocess.run(['setsid', 'sleep', '99'])\n"
     ),
 }
 
