@@ -4,9 +4,8 @@ Nothing the change brings is ever walked through: every parent of a written path
 workspace or one made for it, so that a symlink of the agent's cannot lead a write elsewhere.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.batch import each
@@ -46,7 +45,7 @@ def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> Plan:
         raise ChangeRefused("the change names a path twice")
     after = {path: kind for path, kind in pristine.items() if path not in deleted}
     after |= {file.path: FileKind.SYMLINK if file.kind is ChangeKind.SYMLINK else FileKind.FILE for file in puts}
-    directories = {parent for path in after for parent in parents(path)}
+    directories = _directories(after)
     for path in sorted(after.keys() & directories):
         raise ChangeRefused(f"{path!r} would be a {after[path]} and hold files")
     gone = {
@@ -78,7 +77,18 @@ async def carry_out(sandbox: Sandbox, workspace: str, plan: Plan) -> None:
 
 def parents(path: str) -> list[str]:
     """The directories above a relative path, outermost first."""
-    return [str(parent) for parent in reversed(PurePosixPath(path).parents)][1:]
+    return [path[:at] for at, char in enumerate(path) if char == "/"]
+
+
+def _directories(paths: Iterable[str]) -> set[str]:
+    """Every directory above any of the paths."""
+    found: set[str] = set()
+    for path in paths:
+        parent = path.rpartition("/")[0]
+        while parent and parent not in found:
+            found.add(parent)
+            parent = parent.rpartition("/")[0]
+    return found
 
 
 def clear_way(paths: Collection[str], pristine: Mapping[str, FileKind]) -> Change:

@@ -98,13 +98,16 @@ def _limit_s(verifier: Verifier, verify_s: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes."""
+    """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes.
+
+    The ``patch`` is rendered while the tests run.
+    """
 
     travels: Change
     dropped: tuple[str, ...]
     kinds: Mapping[str, FileKind]
     files: int
-    patch: str
+    patch: asyncio.Future[str]
 
     @property
     def pristine(self) -> bool:
@@ -128,29 +131,29 @@ class _Grading:
             await self._put(weighed, exam.tests)
             await self._sandbox.write_file(f"{exam.report}.log", b"", parents=True)
         except (ChangeRefused, PathError) as error:
-            return self._refuse(weighed, error)
+            return await self._refuse(weighed, error)
         try:
             result = await self._run(exam.command(verifier.command), PYTEST_ENV)
             evidence = await self._read_evidence(result, exam)
         except SandboxGone as error:
-            return self._blame_memory(weighed, error)
+            return await self._blame_memory(weighed, error)
         verdict = decide(verifier, exam.canary, exam.contradiction, evidence, pristine=weighed.pristine)
-        return _with_facts(verdict, weighed, result)
+        return await _with_facts(verdict, weighed, result)
 
     async def judge_reward_file(self, change: Change) -> Verdict:
         weighed = await self._weigh(change, injected=())
         try:
             await self._put(weighed, {})
         except (ChangeRefused, PathError) as error:
-            return self._refuse(weighed, error)
+            return await self._refuse(weighed, error)
         await self._put_harbor_tests()
         try:
             result = await self._run(self._task.verifier.command or f"bash {HARBOR_TESTS}/test.sh", {})
             reward = await self._read_reward(result)
         except SandboxGone as error:
-            return self._blame_memory(weighed, error)
+            return await self._blame_memory(weighed, error)
         verdict = decide_reward_file(reward, pristine=weighed.pristine)
-        return _with_facts(verdict, weighed, result)
+        return await _with_facts(verdict, weighed, result)
 
     async def _read_old(self, change: Change, pristine: Baseline) -> dict[str, FileChange]:
         """What the pristine workspace holds at the changed paths."""
@@ -175,13 +178,12 @@ class _Grading:
         kinds = {path: entry.kind for path, entry in pristine.entries.items()}
         old = await self._read_old(change, pristine)
 
-        def weigh() -> _Weighed:
-            real = Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
-            protection = Protection(self._task.verifier, injected, kinds)
-            travels, dropped = split_change(real, protection, lambda path: old[path].content if path in old else None)
-            return _Weighed(travels, dropped, kinds, len(real.files), render_patch(real, old.get))
-
-        return await asyncio.to_thread(weigh)
+        real = Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
+        protection = Protection(self._task.verifier, injected, kinds)
+        contents = {path: file.content for path, file in old.items()}
+        travels, dropped = await asyncio.to_thread(split_change, real, protection, contents.get)
+        patch = asyncio.get_running_loop().run_in_executor(None, render_patch, real, old.get)
+        return _Weighed(travels, dropped, kinds, len(real.files), patch)
 
     async def _put(self, weighed: _Weighed, tests: Mapping[str, BundleFile]) -> None:
         """The change and the tests in one go; whatever stands in the way of a test is removed."""
@@ -242,15 +244,15 @@ class _Grading:
     def _timed_out(self) -> str:
         return f"the test command did not end within {self._limit_s:g} s"
 
-    def _refuse(self, weighed: _Weighed, error: Exception) -> Verdict:
+    async def _refuse(self, weighed: _Weighed, error: Exception) -> Verdict:
         if weighed.pristine:
             raise VerifierError(f"the tests cannot be put into the workspace: {error}") from error
-        return _with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
+        return await _with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
 
-    def _blame_memory(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
+    async def _blame_memory(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
         if weighed.pristine or not error.out_of_memory:
             raise error
-        return _with_facts(refusal("the tests ran out of memory"), weighed, None)
+        return await _with_facts(refusal("the tests ran out of memory"), weighed, None)
 
 
 def _is_real(file: FileChange, old: FileChange | None) -> bool:
@@ -260,14 +262,14 @@ def _is_real(file: FileChange, old: FileChange | None) -> bool:
     return old is None or (old.kind, old.content, old.executable) != (file.kind, file.content, file.executable)
 
 
-def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | None) -> Verdict:
+async def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | None) -> Verdict:
     facts = {"changed_files": float(weighed.files), "protected_paths_touched": float(len(weighed.dropped))}
     output = b"" if result is None else result.stdout.tail or result.stdout.head
     return replace(
         verdict,
         components={**verdict.components, **facts},
         protected_paths=weighed.dropped,
-        patch=weighed.patch,
+        patch=await weighed.patch,
         output=output.decode(errors="replace"),
         command_s=0.0 if result is None else result.duration_s,
     )
