@@ -16,7 +16,8 @@ StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Where the fa
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 progress_console = Console(stderr=True, highlight=False)
-table_console = Console(highlight=False)
+table_console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+"""Into a pipe or a file a row is one line: there is no terminal to fit."""
 
 
 def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any) -> Config:

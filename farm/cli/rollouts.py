@@ -4,7 +4,7 @@ import itertools
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
@@ -29,7 +29,17 @@ def list_rollouts(
     if as_json:
         print_json([head.model_dump(mode="json") for head in heads])
         return
-    table = Table("rollout", "task", "status", "stop reason", "reward", "turns", "error", box=None, pad_edge=False)
+    table = Table(
+        Column("rollout", no_wrap=True, min_width=30),
+        "task",
+        "status",
+        "stop reason",
+        "reward",
+        "turns",
+        "error",
+        box=None,
+        pad_edge=False,
+    )
     for head in heads:
         table.add_row(
             head.rollout_id,

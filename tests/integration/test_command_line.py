@@ -1,0 +1,172 @@
+"""The ``farm`` command as a person meets it: what goes wrong is one line with a remedy, and nothing is half-started."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import psutil
+import pytest
+
+from tests.services import require_program
+
+ROOT = Path(__file__).resolve().parents[2]
+SQLPARSE = ROOT / "images" / "tasks" / "sqlparse-0.4.4"
+
+pytestmark = [pytest.mark.docker, pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+Farm = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """Run ``farm`` with a state directory of its own (``at`` names another) and further variables."""
+    require_program("redis-server")
+    places = tmp_path_factory.mktemp("farms")
+
+    def call(*arguments: str, at: str = "a", **variables: str) -> subprocess.CompletedProcess[str]:
+        chosen = {"FARM_STATE_DIR": str(places / at), "FARM_PORT": "0", **variables}
+        return subprocess.run(
+            [Path(sys.executable).with_name("farm"), *arguments],
+            env={**os.environ, **chosen},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def up(farm: Farm) -> Iterator[Mapping[str, str]]:
+    """A farm that is up; what ``farm status`` says of it."""
+    started = farm("up", "--detach")
+    assert started.returncode == 0, started.stderr
+    try:
+        yield json.loads(farm("status", "--json").stdout)
+    finally:
+        assert farm("down").returncode == 0
+
+
+def children_of_farms(state_dir: str) -> list[str]:
+    """Command lines of the processes that name a state directory."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if state_dir in command and "pytest" not in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code", "said"),
+    [
+        (["up", "--prot", "1"], {}, 2, "--port"),
+        (["bogus"], {}, 2, "farm --help"),
+        (["run", str(SQLPARSE), "--policy", "bogus"], {}, 2, "URL of an endpoint"),
+        (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere is not there"),
+        (["up", "--join", "somewhere"], {}, 2, "HOST:PORT"),
+        (["up", "--head"], {}, 1, "FARM_NODE_IP"),
+        (["status"], {}, 1, "farm up"),
+        (["status"], {"FARM_PROT": "1"}, 1, "'port'"),
+        (["up"], {"FARM_REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
+        (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
+        (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
+        (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
+        (["tasks", "list", "tests"], {}, 1, "task.toml"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    farm: Farm, tmp_path: Path, arguments: list[str], variables: Mapping[str, str], code: int, said: str
+) -> None:
+    done = farm(*arguments, at=f"wrong-{tmp_path.name}", **variables)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == code, done.stderr
+    assert len(errors) == 1
+    assert said in errors[0]
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr
+    assert not children_of_farms(f"wrong-{tmp_path.name}")
+
+
+def test_a_taken_port_is_named_and_nothing_stays(farm: Farm) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = farm("up", at="taken", FARM_PORT=port)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+    assert not children_of_farms("/taken")
+
+
+def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
+    token = (Path(up["state_dir"]) / "join-token").read_text()
+    refused = farm("up", "--join", up["address"], at="b", FARM_JOIN_TOKEN="0" * 64)
+    assert refused.returncode == 1
+    assert "join token" in refused.stderr.splitlines()[-1]
+    joined = farm("up", "--join", up["address"], "--detach", at="b", FARM_JOIN_TOKEN=token)
+    assert joined.returncode == 0, joined.stderr
+    try:
+        assert len(json.loads(farm("status", "--json").stdout)["nodes"]) == 2
+        done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "6", "--json")
+        rollouts = json.loads(done.stdout)["rollouts"]
+        assert [rollout["reward"] for rollout in rollouts] == [0.0] * 6
+    finally:
+        assert farm("down", at="b").returncode == 0
+    assert not children_of_farms("/b/")
+
+
+class Garbage(BaseHTTPRequestHandler):
+    """An endpoint that answers nonsense to everything."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>no model here</html>")
+
+    do_GET = do_POST  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Silent."""
+
+
+def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[str, str]) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Garbage)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        done = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "1", "--json")
+    finally:
+        server.shutdown()
+        server.server_close()
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert done.returncode == 1
+    assert rollout["status"] == "failed"
+    assert rollout["reward"] is None
+    assert rollout["error"]["origin"] == "model"
+    assert "\n" not in rollout["error"]["message"]
+
+
+def test_a_rollout_is_shown_call_by_call(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", str(SQLPARSE), "--policy", "oracle", "--group-size", "1", "--json")
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert rollout["reward"] == 1.0
+    shown = json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)
+    used = {use["name"] for turn in shown["turns"] for use in turn["tool_uses"]}
+    assert {"str_replace_based_edit_tool", "submit"} <= used
+    assert shown["patch"].startswith("diff --git ")
+    listed = farm("rollouts", "list", "--run", rollout["run_id"])
+    assert rollout["rollout_id"] in listed.stdout
+
+
+def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("up", "--detach")
+    assert done.returncode == 1
+    assert "already" in done.stderr
