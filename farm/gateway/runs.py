@@ -59,7 +59,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         created_at=time.time(),
     )
     await store.put_run(spec)
-    await _told(request.app.state.scheduler.submit(spec))
+    await _tell(request.app.state.scheduler.submit(spec))
     return await _look(request, spec.run_id)
 
 
@@ -108,7 +108,7 @@ async def _move(request: Request, run_id: str, state: RunState) -> RunAnswer:
     if not await store.set_run_state(run_id, state):
         raise Refused(ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with POST /v1/runs")
     tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
-    await _told(tell[state](run_id))
+    await _tell(tell[state](run_id))
     return await _look(request, run_id)
 
 
@@ -128,6 +128,14 @@ async def _status(request: Request) -> FarmStatus:
     except SchedulerUnavailable as error:
         _LOG.warning("%s", error)
         return FarmStatus((), ())
+
+
+async def _tell(call: Awaitable[None]) -> None:
+    """Once the store has it the call has succeeded: a scheduler that is away catches up from there."""
+    try:
+        await _told(call)
+    except SchedulerUnavailable as error:
+        _LOG.warning("%s; it will catch up from the store", error)
 
 
 async def _told(call: Awaitable[Answer]) -> Answer:

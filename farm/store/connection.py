@@ -1,9 +1,10 @@
 """The one way to Redis: a client, the atomic steps, and every refusal turned into StoreUnavailable."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import redis.asyncio as redis
@@ -18,11 +19,27 @@ _ANSWER_S = 30.0
 _RETRY = 3
 _MOST_CONNECTIONS = 4096
 
+Found = TypeVar("Found")
+
 
 def redacted(url: str) -> str:
     """A Redis URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+async def cancellable(work: Coroutine[Any, Any, Found]) -> Found:
+    """The work's result. Cancelled, it ends at once.
+
+    redis-py sends under ``asyncio.wait_for``, which in Python 3.11 swallows a cancellation that comes as the send ends;
+    whoever waits long for Redis waits through this.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task])
+        return task.result()
+    finally:
+        task.cancel()
 
 
 class Connection:

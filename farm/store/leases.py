@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.orders import rollout_id
-from farm.store.connection import Connection
+from farm.store.connection import Connection, cancellable
 from farm.store.errors import LeaseLost, UnknownLease, UnknownRun
 from farm.store.records import Lease, LeasedGroup, StreamState
 
@@ -91,7 +91,7 @@ class LeaseDesk:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
-            view = await self._view() if run_id is None else _View((run_id,), any_known=True, wake_id=b"")
+            view = await cancellable(self._view()) if run_id is None else _View((run_id,), any_known=True, wake_id=b"")
             answers: dict[str, _Answer] = {}
             for run in view.live:
                 answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
@@ -99,7 +99,7 @@ class LeaseDesk:
                     return answer.lease
                 answers[run] = answer
                 if run_id is None and answer.lease.stream is not StreamState.OPEN:
-                    await self._retire(run)
+                    await cancellable(self._retire(run))
             stream = _joint(run_id, view, answers)
             more = any(answer.more for answer in answers.values())
             left_s = deadline - loop.time()
@@ -166,8 +166,11 @@ class LeaseDesk:
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
         if farm_wake:
             streams[f"{self._farm}:wake"] = farm_wake
+        await cancellable(self._read(streams, int(block_s * 1000) + 1))
+
+    async def _read(self, streams: dict[str, bytes], block_ms: int) -> None:
         async with self._connection.reach() as redis:
-            await redis.xread(streams, count=1, block=max(1, int(block_s * 1000) + 1))
+            await redis.xread(streams, count=1, block=max(1, block_ms))
 
     async def _view(self) -> "_View":
         """The runs that may still hold groups, oldest first."""

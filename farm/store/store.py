@@ -232,10 +232,9 @@ class Store:
 
     async def claim_once(self, key: str, pending: bytes, ttl_s: float) -> bytes | None:
         """Claim an idempotency key: None when it is ours now, else what is kept under it."""
-        async with self._connection.reach() as redis:
-            found: bytes | None = await redis.set(
-                f"{self._prefix}:once:{key}", pending, nx=True, get=True, px=int(ttl_s * 1000)
-            )
+        found: bytes | None = await self._connection.step(
+            f"{self._prefix}:once:{key}", "claim", pending, int(ttl_s * 1000)
+        )
         return found
 
     async def keep_once(self, key: str, answer: bytes, ttl_s: float) -> None:
@@ -258,9 +257,7 @@ class Store:
         base = self._base(run_id)
         top = "+inf" if below is None else f"({below}"
         async with self._connection.reach() as redis:
-            found = await redis.zrange(
-                f"{base}:order", top, "-inf", desc=True, byscore=True, offset=0, num=_SCAN, withscores=True
-            )
+            found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
             heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
         return [
             (int(score), from_msgpack(RolloutHead, head)) for (_, score), head in zip(found, heads, strict=True) if head

@@ -268,3 +268,16 @@ async def test_no_two_consumers_ever_hold_one_group_and_each_group_is_acked_once
     await asyncio.gather(*(consume(f"c{number}") for number in range(6)))
     assert len(acked) == groups
     assert set(acked.values()) == {1}
+
+
+async def test_however_a_wait_is_cancelled_it_ends(store: Store) -> None:
+    """At every step of the first turns of the loop, the connection's own included."""
+    await store.put_run(run_spec())
+    for steps in range(120):
+        for run_id in ("run-a", None):
+            waiting = asyncio.create_task(store.lease("gone", run_id, lease_s=LONG_S, wait_s=3600))
+            for _ in range(steps % 40):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            done, _ = await asyncio.wait([waiting], timeout=PATIENCE_S)
+            assert done, f"still waiting, cancelled after {steps % 40} steps"

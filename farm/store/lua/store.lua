@@ -16,8 +16,8 @@
 --                                 Its pending list is exactly the groups that were handed out or put back.
 --   base:held             ZSET    stream entries of the pending list, scored by the ms at which they are free to be
 --                                 leased (again): a lease's end, or 0 for a group that was put back
---   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries (cjson: [entry, group]);
---                                 kept a day beyond its end, so that a late ack hears "lost" and not "unknown"
+--   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries while it lives
+--                                 (cjson: [entry, group, facts]); kept a day beyond its end, so that a late ack hears "lost" and not "unknown"
 --   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
 --
 -- KEYS OF THE FARM, written outside these scripts
@@ -143,7 +143,7 @@ end
 
 -- The next group that is free, put back or expired ones first: entry id, group, facts; nil when there is none.
 local function next_free(consumer, now)
-  local free = redis.call("ZRANGE", key("held"), "-inf", now, "BYSCORE", "LIMIT", 0, 1)
+  local free = redis.call("ZRANGEBYSCORE", key("held"), "-inf", now, "LIMIT", 0, 1)
   local entry
   if free[1] then
     entry = redis.call("XCLAIM", key("stream"), LEARNERS, consumer, 0, free[1])[1]
@@ -243,6 +243,7 @@ function commands.ack(id)
   for _, pair in ipairs(entries) do settle(pair[1], pair[2], "acked") end
   count("groups_acked", #entries)
   redis.call("HSET", key("lease:" .. id), "state", "acked")
+  redis.call("HDEL", key("lease:" .. id), "entries")
   wake()
   return { "ok", stream_state() }
 end
@@ -254,8 +255,16 @@ function commands.nack(id)
   if verdict then return verdict end
   for _, pair in ipairs(entries) do redis.call("ZADD", key("held"), 0, pair[1]) end
   redis.call("HSET", key("lease:" .. id), "state", "nacked")
+  redis.call("HDEL", key("lease:" .. id), "entries")
   wake()
   return { "ok", stream_state() }
+end
+
+-- Claim an idempotency key, KEYS[1] whole: what is kept there, or nil when it is ours now.
+function commands.claim(pending, ttl_ms)
+  local kept = redis.call("GET", base)
+  if not kept then redis.call("SET", base, pending, "PX", ttl_ms) end
+  return kept
 end
 
 -- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost"
