@@ -8,12 +8,10 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.cli.tasks import TaskSet, progress, read_taskset
 from farm.config import Config, read_build_settings
 from farm.tasks import TASK_PREFIX, ensure_image
-from sandboxes.errors import SandboxError
 from sandboxes.images import ImageInfo, ImageStore
 
 app = typer.Typer(no_args_is_help=True, help="Images: what tasks boot from.")
@@ -87,10 +85,7 @@ def _with_images(config: Config, work: Callable[[ImageStore], Awaitable[T]]) -> 
         finally:
             await images.close()
 
-    try:
-        return asyncio.run(run())
-    except SandboxError as error:
-        raise CliError(str(error)) from None
+    return asyncio.run(run())
 
 
 def _print(images: list[ImageInfo], as_json: bool) -> None:

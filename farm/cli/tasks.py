@@ -13,10 +13,10 @@ from rich.table import Table
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config, read_build_settings
-from farm.tasks import TaskBundle, TaskError, load_taskset
+from farm.tasks import TaskBundle, load_taskset
 from farm.workshop.making import Made, Wish, make_release_pair
 from farm.workshop.validating import Finding, validate
-from sandboxes import Runtime, SandboxError, open_runtime
+from sandboxes import Runtime, open_runtime
 from sandboxes.images import ImageStore
 
 app = typer.Typer(no_args_is_help=True, help="Task sets: look at them, prove them fit, make new tasks.")
@@ -123,16 +123,13 @@ def release_pair(
 
 
 def read_taskset(path: Path, config: Config) -> tuple[TaskBundle, ...]:
-    """A task set for a command, prepared with progress shown. Raises CliError."""
-    try:
-        with progress() as say:
-            return load_taskset(path, state_dir=config.state_dir, on_progress=say)
-    except TaskError as error:
-        raise CliError(str(error)) from None
+    """A task set for a command, prepared with progress shown. Raises TaskError."""
+    with progress() as say:
+        return load_taskset(path, state_dir=config.state_dir, on_progress=say)
 
 
 def with_sandboxes(config: Config, work: Callable[[ImageStore, Runtime, Say], Awaitable[T]]) -> T:
-    """Run ``work`` with images and sandboxes, and take every sandbox away again. Raises CliError."""
+    """Run ``work`` with images and sandboxes, and take every sandbox away again."""
 
     async def run() -> T:
         async with AsyncExitStack() as stack:
@@ -143,10 +140,7 @@ def with_sandboxes(config: Config, work: Callable[[ImageStore, Runtime, Say], Aw
             say = stack.enter_context(progress())
             return await work(images, runtime, say)
 
-    try:
-        return asyncio.run(run())
-    except (TaskError, SandboxError) as error:
-        raise CliError(str(error)) from None
+    return asyncio.run(run())
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_sizes(text: str, mib: int) -> None:
         ("[metadata.farm]\nworkspace = '../../etc'", "metadata.farm.workspace", "not a plain absolute path"),
         ("[metadata.farm]\nworkspace = '/a/../../etc'", "metadata.farm.workspace", "not a plain absolute path"),
         ("[metadata.farm]\nworkspace = '/'", "metadata.farm.workspace", "root of the image"),
-        ("[metadata.farm]\nfail_to_pass = '../../etc/passwd'", "metadata.farm.fail_to_pass", "relative path"),
+        ("[metadata.farm]\nfail_to_pass = '../../etc/passwd'", "metadata.farm.fail_to_pass", "leaves the directory"),
         ("[metadata.farm]\nfail_to_pass = ['../../etc/x.py::t']", "metadata.farm.fail_to_pass", "etc/x.py"),
         ("[metadata.farm]\nfail_to_pass = ['tests/a.py']", "metadata.farm.fail_to_pass", "not a pytest id"),
         ("[metadata.farm]\ngrading = 'patsh'", "metadata.farm.grading", "'patch'"),

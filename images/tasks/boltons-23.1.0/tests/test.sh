@@ -1,0 +1,18 @@
+#!/bin/bash
+# The verifier where plain Harbor runs this task (it downloads the newer release's tests).
+# The farm reads the two id lists beside this file and judges from a report of its own.
+set -uo pipefail
+mkdir -p /logs/verifier
+echo 0 > /logs/verifier/reward.txt
+set -e
+work=$(mktemp -d)
+echo 'boltons==23.1.0 --hash=sha256:ab4023d57a69609f7742dcc21c12bb57f2970d278d315f28eb2d3110a64114a8' > "$work/requirements.txt"
+python3 -m pip download --quiet --no-deps --no-binary :all: --dest "$work/sdist" --requirement "$work/requirements.txt"
+python3 -c 'import shutil, sys; shutil.unpack_archive(sys.argv[1], sys.argv[2])' "$work"/sdist/* "$work/tree"
+cd "$work"/tree/*
+find . -type f \
+    \( -path '*/tests/*' -o -path '*/test/*' -o -name 'test_*.py' -o -name '*_test.py' -o -name conftest.py \) \
+    -exec cp --parents -t /workspace {} +
+cd /workspace
+cat /tests/fail_to_pass.txt /tests/pass_to_pass.txt | tr '\n' '\0' | xargs -0 python3 -m pytest -q -o addopts=
+echo 1 > /logs/verifier/reward.txt

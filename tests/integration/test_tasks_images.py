@@ -1,0 +1,161 @@
+"""Images built for real: what a build is lent, how it fails, and that nothing of the machine stays in an image."""
+
+import asyncio
+import io
+import secrets
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from farm.config import read_build_settings
+from farm.tasks import BASE_IMAGE
+from sandboxes.errors import ImageError, RuntimeUnavailable
+from sandboxes.images import BuildSettings, ImageStore
+from tests.services import missing
+
+pytestmark = pytest.mark.docker
+
+SECRET_CA = b"-----BEGIN CERTIFICATE-----\nthe trust of this very machine 8d1f\n-----END CERTIFICATE-----\n"
+SECRET_PIP = "[global]\ntimeout = 77\n# only this machine 5c02\n"
+SECRET_APT = '// only this machine 91ab\nAcquire::Retries "2";\n'
+
+
+@pytest.fixture
+def name(docker_client: docker.DockerClient) -> Iterator[str]:
+    """A name for an image of one test; the image is removed after it."""
+    if not docker_client.images.list(BASE_IMAGE):
+        missing(f"the image {BASE_IMAGE}", "run images/base/build.sh, or run tests/run.sh")
+    name = f"farm-test-build:{secrets.token_hex(6)}"
+    yield name
+    if docker_client.images.list(name):
+        docker_client.images.remove(name, force=True)
+
+
+@pytest.fixture
+async def images() -> AsyncIterator[ImageStore]:
+    store = ImageStore(None, read_build_settings())
+    yield store
+    await store.close()
+
+
+def dockerfile(*lines: str) -> dict[str, bytes]:
+    return {"Dockerfile": "\n".join([f"FROM {BASE_IMAGE}", *lines, ""]).encode()}
+
+
+def lending(tmp_path: Path) -> BuildSettings:
+    """The settings of this machine, with a trust, a pip.conf and an apt.conf that a test knows again."""
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(SECRET_CA)
+    settings = read_build_settings()
+    return BuildSettings(settings.clients, ca, SECRET_PIP, SECRET_APT, {}, settings.environment)
+
+
+def everything_in(client: docker.DockerClient, name: str) -> bytes:
+    """All bytes of an image: its configuration, and each file of each layer by its own bytes."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.images.get(name).save()))) as image:
+        members = [image.extractfile(member) for member in image if member.isreg()]
+        return b"".join(member.read() for member in members if member is not None)
+
+
+async def test_a_build_sees_what_it_is_lent_and_keeps_nothing_of_it(
+    name: str, tmp_path: Path, docker_client: docker.DockerClient
+) -> None:
+    context = dockerfile(
+        "COPY mine /mine",
+        'RUN grep -q 8d1f "$SSL_CERT_FILE" && grep -q 5c02 "$PIP_CONFIG_FILE" && grep -q 91ab "$APT_CONFIG"',
+        'run ["/bin/sh", "-c", "su nobody -s /bin/cat $REQUESTS_CA_BUNDLE | grep -q 8d1f"]',
+        "RUN python3 -m pip config list \\",
+        "  # in the midst of it",
+        "  | grep timeout > /seen",
+    )
+    context["mine"] = b"content"
+    lines: list[str] = []
+    store = ImageStore(None, lending(tmp_path))
+    info = await store.build(name, context, timeout_s=120, executables=["mine"], on_line=lines.append)
+    await store.close()
+    assert info.digest == docker_client.images.get(name).id
+    assert any("naming to" in line for line in lines)
+    seen = docker_client.containers.run(name, ["sh", "-c", "cat /seen; stat -c %a /mine; ls /run"], remove=True)
+    assert seen == b"global.timeout='77'\n755\nlock\nmount\n"
+    content = everything_in(docker_client, name)
+    for secret in (b"8d1f\n-----END", b"5c02", b"91ab"):
+        assert secret not in content
+
+
+async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore) -> None:
+    with pytest.raises(ImageError) as caught:
+        await images.build(name, dockerfile("RUN echo first; echo 'error: the disk is gone' >&2; exit 7"), timeout_s=60)
+    message = str(caught.value)
+    assert message == f"{name} does not build: error: the disk is gone; the step ended with exit code 7"
+    assert await images.inspect(name) is None
+
+
+@pytest.mark.parametrize("content", [b"FORM x", b"FROM farm-no-such-image:1\nRUN true"])
+async def test_a_dockerfile_that_makes_no_sense_is_told_in_one_line(
+    name: str, images: ImageStore, content: bytes
+) -> None:
+    with pytest.raises(ImageError) as caught:
+        await images.build(name, {"Dockerfile": content}, timeout_s=60)
+    assert "\n" not in str(caught.value)
+    assert "does not build" in str(caught.value)
+
+
+async def test_a_build_without_a_dockerfile_names_the_remedy(name: str, images: ImageStore) -> None:
+    with pytest.raises(ImageError, match="no Dockerfile; add one"):
+        await images.build(name, {"other": b""}, timeout_s=60)
+
+
+@pytest.mark.parametrize("path", ["../escape", "/etc/passwd", "a/../../b", ""])
+async def test_a_context_stays_in_its_directory(name: str, images: ImageStore, path: str) -> None:
+    with pytest.raises(ImageError, match="not a path inside it"):
+        await images.build(name, {**dockerfile(), path: b"x"}, timeout_s=60)
+
+
+async def test_a_build_that_takes_too_long_is_ended(name: str, images: ImageStore) -> None:
+    with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):
+        await images.build(name, dockerfile("RUN sleep 600"), timeout_s=3)
+    assert await images.inspect(name) is None
+
+
+async def test_a_cancelled_build_ends(name: str, images: ImageStore) -> None:
+    begun = asyncio.Event()
+
+    def note(line: str) -> None:
+        if "RUN sleep 601" in line:
+            begun.set()
+
+    context = dockerfile("RUN sleep 601")
+    task = asyncio.ensure_future(images.build(name, context, timeout_s=600, on_line=note))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await images.inspect(name) is None
+
+
+async def test_a_client_without_buildkit_is_said_so(name: str, tmp_path: Path) -> None:
+    client = tmp_path / "docker"
+    client.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Docker version 28.0.1, build x" || exit 1\n')
+    client.chmod(0o755)
+    store = ImageStore(None, BuildSettings(clients=(tmp_path / "nowhere", client)))
+    with pytest.raises(ImageError, match=r"28\.x has no buildx.*apt-get install"):
+        await store.build(name, dockerfile(), timeout_s=60)
+
+
+async def test_images_are_imported_listed_and_removed(name: str, images: ImageStore, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "motd").write_text("hello")
+    info = await images.import_rootfs(tmp_path, name)
+    assert [image.digest for image in await images.list(name)] == [info.digest]
+    assert await images.remove(name)
+    assert not await images.remove(name)
+    assert await images.inspect(name) is None
+
+
+async def test_a_daemon_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    store = ImageStore(f"unix://{tmp_path}/no.sock")
+    with pytest.raises(RuntimeUnavailable, match=r"does not answer.*start it"):
+        await store.inspect("anything")
