@@ -6,7 +6,7 @@ Ray is imported when a farm is started or joined, not before: asking what runs m
 from farm.cluster.agent import AgentSettings, NodeAgent
 from farm.cluster.errors import FarmError
 from farm.cluster.farm import RunningFarm, join_farm, start_farm
-from farm.cluster.runfile import FarmInfo, running_farm, stop_farm
+from farm.cluster.runfile import FarmInfo, running_farm, stop_farm, sweep_farm
 from farm.cluster.shell import SchedulerShell
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "running_farm",
     "start_farm",
     "stop_farm",
+    "sweep_farm",
 ]

@@ -279,7 +279,7 @@ class NodeAgent:
             _log.info("the reaper removed %d sandboxes of dead owners", removed)
 
     async def _close(self) -> None:
-        """Stop what runs, publish what has finished, say good-bye, remove every sandbox."""
+        """Stop what runs, its sandboxes removed; publish what has finished; say good-bye."""
         self._draining = True
         for loop in self._loops:
             loop.cancel()
@@ -299,4 +299,3 @@ class NodeAgent:
             _log.info("the scheduler did not hear our good-bye: %s", error)
         await self._shelf.close()
         await self._endpoints.close()
-        await self._runtime.close()

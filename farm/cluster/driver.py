@@ -20,8 +20,8 @@ from farm.cluster.port import RayScheduler
 from farm.cluster.ray_node import RayNode
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
+from sandboxes.uninterrupted import uninterrupted
 
-_CONNECT_S = 30.0
 _OPEN_S = 120.0
 _CLOSE_S = 30.0
 _WATCH_S = 1.0
@@ -34,6 +34,7 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
     """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
 
     def connect() -> str:
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what matters of it reaches us as exceptions
         ray.init(
             address=node.address,
             namespace=NAMESPACE,
@@ -44,17 +45,14 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
         return str(ray.get_runtime_context().get_node_id())
 
     try:
-        with _own_signals():
-            ray_node_id = await asyncio.wait_for(asyncio.to_thread(connect), _CONNECT_S)
-    except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
-        await asyncio.to_thread(ray.shutdown)
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise FarmError(f"Ray at {node.address} cannot be used ({reason}); its log is {node.log}") from None
-    driver = Driver(ray_node_id)
-    try:
-        yield driver
+        try:
+            with _own_signals():
+                ray_node_id = await uninterrupted(asyncio.to_thread(connect))
+        except (RayError, ConnectionError, RuntimeError) as error:
+            raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
+        yield Driver(ray_node_id)
     finally:
-        await asyncio.to_thread(ray.shutdown)
+        await uninterrupted(asyncio.to_thread(ray.shutdown))
 
 
 @contextmanager
@@ -77,35 +75,37 @@ class Driver:
 
     @asynccontextmanager
     async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
-        """The farm's scheduler, which Ray restarts when its process dies."""
+        """The farm's scheduler, which Ray restarts when its process dies; on its way up."""
         actor = self._start(SchedulerActor, SCHEDULER, plan)
         try:
-            await _opened(actor)
             yield RayScheduler(actor)
         finally:
             with contextlib.suppress(RayError):
                 ray.kill(actor)
 
-    async def find_scheduler(self, address: str) -> RayScheduler:
+    async def find_scheduler(self, address: str) -> tuple[RayScheduler, str]:
+        """The scheduler of the farm that was joined, and the URL of its Redis."""
         try:
-            return RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+            scheduler = RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+            return scheduler, await scheduler.redis_url()
         except ValueError:
             raise FarmError(f"no farm runs at {address}; start its head with `farm up` first") from None
+        except RayError as error:
+            raise FarmError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
 
     @asynccontextmanager
     async def agent(self, plan: AgentPlan, log_level: str) -> AsyncIterator["AgentHandle"]:
-        """The agent of this machine; closed at the end, its sandboxes removed."""
-        actor = self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level)
-        handle = AgentHandle(actor)
-        watch: asyncio.Task[str] | None = None
+        """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
+        handle = AgentHandle(self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level))
         try:
-            await _opened(actor)
-            handle.death = watch = asyncio.create_task(handle.watch())
             yield handle
         finally:
-            if watch:
-                watch.cancel()
-            await asyncio.shield(handle.close())
+            await uninterrupted(handle.close())
+
+    async def up(self, scheduler: RayScheduler, agent: "AgentHandle") -> None:
+        """Return when both are at work; from then on the agent is brought up again whenever its process dies."""
+        await asyncio.gather(_opened(scheduler), _opened(agent))
+        agent.guard()
 
     def _start(self, kind: type, name: str, *arguments: object) -> Any:
         here = NodeAffinitySchedulingStrategy(self._ray_node_id, soft=False)
@@ -123,11 +123,9 @@ class Driver:
 
 
 class AgentHandle:
-    """``death`` is done, with the reason, when the agent is dead and nobody restarts it."""
-
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self.death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._guard: asyncio.Task[str] | None = None
 
     async def pid(self) -> int:
         return int(await self._actor.pid.remote())
@@ -136,8 +134,16 @@ class AgentHandle:
         """Return when the last episode of this machine has ended."""
         await self._actor.drain.remote()
 
-    async def watch(self) -> str:
-        """Keep the agent open, also after Ray has restarted it; returns, with the reason, when it is dead for good."""
+    def guard(self) -> None:
+        self._guard = asyncio.create_task(self._watch())
+
+    async def death(self) -> str:
+        """Wait until the guarded agent is dead and nobody restarts it; why."""
+        assert self._guard is not None
+        return await asyncio.shield(self._guard)
+
+    async def _watch(self) -> str:
+        """An agent opens itself when it is called: Ray restarts its process and calls nothing."""
         while True:
             try:
                 await self.pid()
@@ -148,6 +154,8 @@ class AgentHandle:
             await asyncio.sleep(_WATCH_S)
 
     async def close(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
         try:
             await asyncio.wait_for(self._actor.close.remote(), _CLOSE_S)
         except (RayError, TimeoutError) as error:
@@ -156,10 +164,10 @@ class AgentHandle:
             ray.kill(self._actor)
 
 
-async def _opened(actor: Any) -> None:
-    """Wait until an actor is at work; what keeps it from that, in one line."""
+async def _opened(part: "RayScheduler | AgentHandle") -> None:
+    """Wait until a part of the farm is at work. Raises FarmError with what keeps it from that."""
     try:
-        await asyncio.wait_for(actor.pid.remote(), _OPEN_S)
+        await asyncio.wait_for(part.pid(), _OPEN_S)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RuntimeUnavailable | StoreUnavailable):

@@ -1,18 +1,20 @@
 """What the scheduler and a node agent need to come up, and what an agent works with on its machine."""
 
+import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from farm.cluster.shelf import ImageShelf
+from farm.config import read_build_settings
 from farm.core.fleet import SchedulerSettings
 from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, open_runtime
-from sandboxes.images import BuildSettings, ImageStore
+from sandboxes.images import ImageStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,13 @@ class AgentPlan:
     state_dir: Path
     slots: int
     docker_host: str | None = None
-    build: BuildSettings | None = None
     policy_key: str | None = None
     equip: str = "farm.cluster.equipment:docker"
 
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """The agent closes the runtime and the shelf."""
+    """Whoever made the runtime closes it, when the agent has ended."""
 
     runtime: Runtime
     shelf: ImageShelf
@@ -60,10 +61,10 @@ def load_equip(name: str) -> Equip:
 @asynccontextmanager
 async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """Docker's sandboxes and images. Raises RuntimeUnavailable."""
-    runtime = await open_runtime("auto", state_dir=plan.state_dir, docker_host=plan.docker_host)
-    images = ImageStore(plan.docker_host, plan.build)
-    try:
+    async with AsyncExitStack() as stack:
+        runtime = await open_runtime("auto", state_dir=plan.state_dir, docker_host=plan.docker_host)
+        stack.push_async_callback(runtime.close)
+        images = ImageStore(plan.docker_host, await asyncio.to_thread(read_build_settings))
+        stack.push_async_callback(images.close)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         yield Equipment(runtime, ImageShelf(partial(ensure_image, images=images), here))
-    finally:
-        await images.close()

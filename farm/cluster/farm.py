@@ -1,6 +1,7 @@
 """Bringing a farm up on this machine, or this machine into a farm; and down again, with nothing left."""
 
 import asyncio
+import importlib
 import importlib.util
 import os
 import secrets
@@ -16,7 +17,7 @@ from farm.cluster.errors import FarmError
 from farm.cluster.machine import default_slots
 from farm.cluster.ray_node import RayNode, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
-from farm.config import Config, read_build_settings
+from farm.config import Config
 from farm.core.fleet import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
 
@@ -66,17 +67,16 @@ async def start_farm(
         store = await _store(stack, redis_url)
         on_step("starting the cluster")
         node, driver = await _cluster(stack, config, None)
-        on_step("starting the scheduler")
-        scheduler = await stack.enter_async_context(
-            driver.scheduler(SchedulerPlan(redis_url, settings or SchedulerSettings(), config.log_level))
-        )
-        on_step("starting the node agent")
+        on_step("starting the scheduler and the node agent")
+        plan = SchedulerPlan(redis_url, settings or SchedulerSettings(), config.log_level)
+        scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, driver, config, redis_url, equip)
+        await driver.up(scheduler, agent)
         on_step("starting the gateway")
         url = await stack.enter_async_context(serve(store, scheduler))
         info = FarmInfo(config.state_dir, "head", os.getpid(), url, node.address, driver.node_id, time.time())
         announce(info)
-        ends = (_end_of("Ray", node.wait), lambda: asyncio.shield(agent.death))
+        ends = (_end_of("Ray", node.wait), agent.death)
         yield RunningFarm(info, scheduler, agent, (*ends, _end_of("redis-server", redis.wait)) if redis else ends)
 
 
@@ -89,14 +89,14 @@ async def join_farm(
         stack.enter_context(claimed(config.state_dir))
         on_step(f"joining {address}")
         node, driver = await _cluster(stack, config, address)
-        scheduler = await driver.find_scheduler(address)
-        redis_url = await scheduler.redis_url()
+        scheduler, redis_url = await driver.find_scheduler(address)
         await _store(stack, redis_url)
         on_step("starting the node agent")
         agent = await _agent(stack, driver, config, redis_url, equip)
+        await driver.up(scheduler, agent)
         info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
         announce(info)
-        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), lambda: asyncio.shield(agent.death)))
+        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), agent.death))
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
@@ -124,11 +124,13 @@ async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> t
         raise FarmError("Ray is not installed; install the farm's dependencies again: pip install -e .")
     token_file = _token_file(config, make=join is None)
     os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
-    from farm.cluster.driver import connected
-
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
-    await stack.enter_async_context(node)
-    return node, await stack.enter_async_context(connected(node))
+    importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "farm.cluster.driver"))
+    try:
+        await stack.enter_async_context(node)
+    finally:
+        driver = await importing
+    return node, await stack.enter_async_context(driver.connected(node))
 
 
 async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str) -> "AgentHandle":
@@ -138,7 +140,6 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
         state_dir=config.state_dir,
         slots=config.slots or default_slots(),
         docker_host=config.docker_host,
-        build=await asyncio.to_thread(read_build_settings),
         policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
         equip=equip,
     )
@@ -146,15 +147,15 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
 
 
 def _token_file(config: Config, *, make: bool) -> Path:
-    """The farm's join token in a file of our own: the configured one, or the head's, made once and kept."""
-    path = config.state_dir / "join-token"
+    """The join token in a file: the configured one as long as we run, or the head's own, made once and kept."""
     if config.join_token is not None:
+        path = config.run_dir / "join-token"
         _write_private(path, config.join_token.get_secret_value())
-    elif not path.exists():
-        if not make:
-            raise FarmError(
-                "joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds"
-            )
+        return path
+    if not make:
+        raise FarmError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
+    path = config.state_dir / "join-token"
+    if not path.exists():
         _write_private(path, secrets.token_hex(32))
     return path
 

@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
@@ -15,6 +16,7 @@ from typing import Self
 import psutil
 
 from farm.cluster.errors import FarmError
+from farm.cluster.runfile import note_scratch, sweep_scratch
 
 LONGEST_DIRECTORY = 36
 """Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
@@ -23,6 +25,7 @@ OBJECT_STORE_BYTES = 96 * 1024 * 1024
 """Next to nothing travels through Ray's object store; less than 75 MiB it refuses."""
 
 _START_S = 60.0
+_ANSWER_S = 5.0
 _STOP_S = 15.0
 _POLL_S = 0.05
 
@@ -36,8 +39,11 @@ _QUIET = {
 
 
 def authenticated(token_file: Path) -> dict[str, str]:
-    """The environment in which Ray shows, and demands, the token of a file on every connection."""
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file)}
+    """The environment in which Ray shows, and demands, the token of a file on every connection.
+
+    An empty RAY_AUTH_TOKEN is none; one that somebody has set would come before the file.
+    """
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(token_file)}
 
 
 class RayNode:
@@ -71,6 +77,7 @@ class RayNode:
         return await self._process.wait()
 
     async def __aenter__(self) -> Self:
+        await self._look_first()
         self.directory = self._make_directory()
         try:
             self._process = await self._spawn()
@@ -89,25 +96,43 @@ class RayNode:
     ) -> None:
         await asyncio.shield(self._end())
 
+    async def _look_first(self) -> None:
+        """Say at once what Ray would find out only after a minute."""
+        if self._join is not None:
+            host, _, port = self._join.rpartition(":")
+            if not host or not port.isdecimal():
+                raise FarmError(f"{self._join!r} is no address; write HOST:PORT as `farm status` shows it on the head")
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            except (OSError, TimeoutError, OverflowError):
+                raise FarmError(self._nobody_there()) from None
+            writer.close()
+        elif self._port:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("", self._port))
+                except OSError as error:
+                    raise FarmError(
+                        f"port {self._port}: {error.strerror}; choose another ray_port, or 0 for a free one"
+                    ) from None
+
+    def _nobody_there(self) -> str:
+        return f"no farm answers at {self._join}; give the address that `farm status` shows on its head"
+
     @property
     def log(self) -> Path:
         return self._run_dir / "ray.log"
 
     def _make_directory(self) -> Path:
-        """Under the state directory where that is short enough, else private in the system's temporary one.
-
-        What an earlier owner that was killed left behind goes.
-        """
-        chosen = self._run_dir / "ray"
-        pointer = self._run_dir / "ray-directory"
-        for left in (chosen, Path(pointer.read_text())) if pointer.exists() else (chosen,):
-            shutil.rmtree(left, ignore_errors=True)
-        if len(str(chosen.absolute())) > LONGEST_DIRECTORY:
+        """Under the state directory where that is short enough, else private in the system's temporary one."""
+        chosen = (self._run_dir / "ray").absolute()
+        if len(str(chosen)) > LONGEST_DIRECTORY:
             chosen = Path(tempfile.mkdtemp(prefix="farm-ray-", dir="/tmp"))
         else:
-            chosen = chosen.absolute()
             chosen.mkdir(mode=0o700)
-        pointer.write_text(str(chosen))
+        note_scratch(self._run_dir, chosen)
         return chosen
 
     async def _spawn(self) -> Process:
@@ -162,9 +187,7 @@ class RayNode:
         if self._join is not None and "uthenticat" in text:
             return f"the farm at {self._join} refuses our join token; set FARM_JOIN_TOKEN to its own"
         if self._join is not None:
-            return f"no farm answers at {self._join}; give the address that `farm status` shows on its head"
-        if self._port and "ddress already in use" in text:
-            return f"port {self._port} is taken; choose another ray_port, or 0 for a free one"
+            return self._nobody_there()
         return f"Ray did not start: {lines[-1] if lines else 'it said nothing'}; its log is {self.log}"
 
     async def _end(self) -> None:
@@ -179,8 +202,7 @@ class RayNode:
                     await asyncio.wait_for(process.wait(), _STOP_S)
             await _gone([*members, *_session(process.pid)])
             await process.wait()
-        await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
-        (self._run_dir / "ray-directory").unlink(missing_ok=True)
+        await asyncio.to_thread(sweep_scratch, self._run_dir)
 
 
 def _session(session_id: int) -> list[psutil.Process]:

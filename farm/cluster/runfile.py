@@ -1,8 +1,10 @@
 """What runs from a state directory: one farm at most, proved by a lock, described by ``run/farm.json``."""
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -50,11 +52,37 @@ def claimed(state_dir: Path) -> Iterator[None]:
             info = _read(state_dir)
             who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
             raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir") from None
-        (run_dir / "farm.json").unlink(missing_ok=True)
-        yield
-        (run_dir / "farm.json").unlink(missing_ok=True)
+        _sweep(run_dir)
+        try:
+            yield
+        finally:
+            _sweep(run_dir)
     finally:
         os.close(lock)
+
+
+def sweep_farm(state_dir: Path) -> None:
+    """Remove what a farm that was killed has left of its files. Raises FarmError where one runs."""
+    if _run_dir(state_dir).exists():
+        with claimed(state_dir):
+            pass
+
+
+def note_scratch(run_dir: Path, directory: Path) -> None:
+    """Say where a directory is that must not outlive the farm."""
+    (run_dir / "scratch").write_text(str(directory))
+
+
+def sweep_scratch(run_dir: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree((run_dir / "scratch").read_text(), ignore_errors=True)
+        (run_dir / "scratch").unlink()
+
+
+def _sweep(run_dir: Path) -> None:
+    sweep_scratch(run_dir)
+    for name in ("farm.json", "join-token"):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def announce(info: FarmInfo) -> None:

@@ -71,7 +71,9 @@ def pretended_runtime(gate: Gate, *, boot_errors: Iterable[SandboxError | None] 
 async def pretended(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """For agents that Ray starts. The gate is the file ``hold`` beside the state directory."""
     gate = Gate(plan.state_dir.parent / "hold")
-    yield Equipment(pretended_runtime(gate), ImageShelf(_no_image_needed))
+    runtime = pretended_runtime(gate)
+    yield Equipment(runtime, ImageShelf(_no_image_needed))
+    await runtime.close()
 
 
 async def _no_image_needed(bundle: TaskBundle) -> None:

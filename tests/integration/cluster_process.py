@@ -1,4 +1,4 @@
-"""One more machine of a farm, pretended as a process: ``python -m tests.integration.cluster_process DIR ADDRESS``.
+"""One more machine of a farm, pretended as a process: ``python -m`` this, with ``DIR [ADDRESS [TOKEN]]``.
 
 Without an address it is a head of its own. Writes a line once it is up, and ends on SIGTERM.
 """
@@ -12,17 +12,17 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from farm.cluster import join_farm, start_farm
+from farm.cluster import FarmError, join_farm, start_farm
 from farm.cluster.port import RayScheduler
 from farm.config import Config
 from farm.store import Store
 from tests.integration.cluster_fakes import EQUIP
 
-JOIN_TOKEN = SecretStr("a-token-for-the-tests-of-clusters")
+JOIN_TOKEN = "a-token-for-the-tests-of-clusters"
 
 
-def cluster_config(state_dir: Path, *, slots: int = 2) -> Config:
-    return Config(state_dir=state_dir, slots=slots, join_token=JOIN_TOKEN)
+def cluster_config(state_dir: Path, *, token: str = JOIN_TOKEN) -> Config:
+    return Config(state_dir=state_dir, slots=2, join_token=SecretStr(token))
 
 
 @asynccontextmanager
@@ -30,15 +30,18 @@ async def no_gateway(store: Store, scheduler: RayScheduler) -> AsyncIterator[str
     yield "http://127.0.0.1:1"
 
 
-async def main(state_dir: Path, address: str | None) -> None:
+async def main(state_dir: Path, address: str | None = None, token: str = JOIN_TOKEN) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    config = cluster_config(state_dir)
+    config = cluster_config(state_dir, token=token)
     farm = join_farm(config, address, equip=EQUIP) if address else start_farm(config, serve=no_gateway, equip=EQUIP)
-    async with farm as running:
-        print(running.info.node_id, await running.agent.pid(), flush=True)
-        await over.wait()
+    try:
+        async with farm as running:
+            print(running.info.node_id, await running.agent.pid(), flush=True)
+            await over.wait()
+    except FarmError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None))
+    asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

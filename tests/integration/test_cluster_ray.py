@@ -6,7 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farm.cluster import FarmError, RunningFarm, running_farm, start_farm, stop_farm
+from farm.cluster import FarmError, RunningFarm, running_farm, start_farm, stop_farm, sweep_farm
 from farm.cluster.port import RayScheduler
 from farm.store import RunState, Store
 from farm.wire.record import RolloutHead
@@ -77,12 +77,15 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(ROOT))
         async with start_farm(config, serve=serve, equip=EQUIP) as running:
+            scratch = (config.run_dir / "scratch").read_text()
+            assert os.path.isdir(scratch)
             yield Farm(running, stores[0], directory)
             ours = descendants()
             assert ours, "a farm is made of processes"
     await gone(ours)
     assert running_farm(config.state_dir) is None
-    assert not [path for path in config.run_dir.iterdir() if path.name not in ("lock", "ray.log")]
+    assert sorted(path.name for path in config.run_dir.iterdir()) == ["lock", "ray.log"]
+    assert not os.path.exists(scratch)
 
 
 def descendants() -> list[psutil.Process]:
@@ -96,23 +99,28 @@ async def gone(processes: list[psutil.Process]) -> None:
     await until(all_gone, 30.0)
 
 
-@asynccontextmanager
-async def second_node(farm: Farm, name: str) -> AsyncIterator[tuple[Process, str, int]]:
-    """A process that joins the farm; the node's id and its agent's pid. All of it is gone at the end."""
-    process = await asyncio.create_subprocess_exec(
+async def start_process(directory: Path, *arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.integration.cluster_process",
-        str(farm.directory / name),
-        farm.running.info.address,
+        str(directory),
+        *arguments,
         stdout=PIPE,
+        stderr=PIPE,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+
+
+@asynccontextmanager
+async def other_machine(directory: Path, *arguments: str) -> AsyncIterator[tuple[Process, str, int]]:
+    """A process that is up as a node or a head; its node's id and its agent's pid. All of it is gone at the end."""
+    process = await start_process(directory, *arguments)
     try:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode().split()
-        assert len(line) == 2, "the node did not come up"
+        assert len(line) == 2, f"it did not come up: {(await process.communicate())[1].decode()}"
         below = psutil.Process(process.pid).children(recursive=True)
         yield process, line[0], int(line[1])
     finally:
@@ -120,6 +128,12 @@ async def second_node(farm: Farm, name: str) -> AsyncIterator[tuple[Process, str
             process.terminate()
         await process.wait()
     await gone(below)
+    sweep_farm(directory)
+    assert sorted(path.name for path in (directory / "run").iterdir()) == ["lock", "ray.log"]
+
+
+def second_node(farm: Farm, name: str) -> AbstractAsyncContextManager[tuple[Process, str, int]]:
+    return other_machine(farm.directory / name, farm.running.info.address)
 
 
 async def test_one_node_works_a_run_off(farm: Farm) -> None:
@@ -193,3 +207,19 @@ async def test_a_node_is_stopped_from_outside(farm: Farm) -> None:
         assert await process.wait() == 0
         status = await farm.running.scheduler.status()
         assert fourth not in {node.node_id for node in status.nodes}, "it has said good-bye"
+
+
+async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Farm) -> None:
+    process = await start_process(farm.directory / "fifth", farm.running.info.address, "not-the-token-of-this-farm")
+    _, complaint = await process.communicate()
+    assert process.returncode == 1
+    assert b"refuses our join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
+    assert sorted(path.name for path in (farm.directory / "fifth" / "run").iterdir()) == ["lock", "ray.log"]
+
+
+async def test_a_killed_head_leaves_no_process(tmp_path: Path) -> None:
+    async with other_machine(tmp_path) as (process, _, _):
+        assert running_farm(tmp_path) is not None
+        process.kill()
+        await process.wait()
+    assert running_farm(tmp_path) is None
