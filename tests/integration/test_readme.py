@@ -66,6 +66,7 @@ def test_each_command_of_the_page_works(environ: Mapping[str, str], tmp_path: Pa
         command = SHORTER.get(command, command).replace("my-tasks", str(tmp_path / "my-tasks"))
         if "RUN_ID" in command:
             listed = run(".venv/bin/farm status --json", environ)
+            assert listed.returncode == 0, listed.stderr
             newest = json.loads(listed.stdout)["runs"][0]["run_id"]
             command = command.replace("RUN_ID", newest) + f" --url http://{environ['URL']}"
         done = run(command, environ)
