@@ -18,9 +18,9 @@ from tests.services import missing
 
 pytestmark = pytest.mark.docker
 
-SECRET_CA = b"-----BEGIN CERTIFICATE-----\nthe trust of this very machine 8d1f\n-----END CERTIFICATE-----\n"
-SECRET_PIP = "[global]\ntimeout = 77\n# only this machine 5c02\n"
-SECRET_APT = '// only this machine 91ab\nAcquire::Retries "2";\n'
+SECRET_CA = b"-----BEGIN CERTIFICATE-----\n8d1f: the trust of this very machine\n-----END CERTIFICATE-----\n"
+SECRET_PIP = "[global]\ntimeout = 77\n# 5c02: pip on this very machine\n"
+SECRET_APT = '// 91ab: apt on this very machine\nAcquire::Retries "2";\n'
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_a_build_sees_what_it_is_lent_and_keeps_nothing_of_it(
     seen = docker_client.containers.run(name, ["sh", "-c", "cat /seen; stat -c %a /mine; ls /run"], remove=True)
     assert seen == b"global.timeout='77'\n755\nlock\nmount\n"
     content = everything_in(docker_client, name)
-    for secret in (b"8d1f\n-----END", b"5c02", b"91ab"):
+    for secret in (b"trust of this very", b"pip on this very", b"apt on this very"):
         assert secret not in content
 
 
