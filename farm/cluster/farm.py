@@ -29,6 +29,7 @@ Serve = Callable[[Store, "RayScheduler"], AbstractAsyncContextManager[str]]
 """Serve the gateway for the length of the block; yields its URL."""
 
 OnStep = Callable[[str], None]
+EVERY_ADDRESS = ("0.0.0.0", "::")
 DOCKER = "farm.cluster.equipment:docker"
 
 
@@ -90,7 +91,12 @@ async def join_farm(
         on_step(f"joining {address}")
         node, driver = await _cluster(stack, config, address)
         scheduler, redis_url = await driver.find_scheduler(address)
-        await _store(stack, redis_url)
+        try:
+            await _store(stack, redis_url)
+        except FarmError as error:
+            raise FarmError(
+                f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
+            ) from None
         on_step("starting the node agent")
         agent = await _agent(stack, driver, config, redis_url, equip)
         await driver.up(scheduler, agent)
@@ -102,6 +108,8 @@ async def join_farm(
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
     if config.redis_url is not None:
         return config.redis_url.get_secret_value(), None
+    if config.node_ip in EVERY_ADDRESS:
+        raise FarmError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
     try:
         redis = await stack.enter_async_context(EmbeddedRedis(config.state_dir, bind=config.node_ip))
     except StoreUnavailable as error:

@@ -78,14 +78,18 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
         environment.setenv("PYTHONPATH", str(ROOT))
         async with start_farm(config, serve=serve, equip=EQUIP) as running:
             scratch = (config.run_dir / "scratch").read_text()
-            assert os.path.isdir(scratch)
+            assert on_disk(scratch)
             yield Farm(running, stores[0], directory)
             ours = descendants()
             assert ours, "a farm is made of processes"
     await gone(ours)
     assert running_farm(config.state_dir) is None
     assert sorted(path.name for path in config.run_dir.iterdir()) == ["lock", "ray.log"]
-    assert not os.path.exists(scratch)
+    assert not on_disk(scratch)
+
+
+def on_disk(directory: str) -> bool:
+    return Path(directory).exists()
 
 
 def descendants() -> list[psutil.Process]:

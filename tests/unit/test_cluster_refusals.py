@@ -1,0 +1,91 @@
+"""A farm that cannot come up says why in one line, at once, and leaves nothing half started."""
+
+import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from farm.cluster import FarmError, RunningFarm, join_farm, running_farm, start_farm, stop_farm, sweep_farm
+from farm.cluster.port import RayScheduler
+from farm.cluster.ray_node import RayNode
+from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.config import Config
+from farm.store import Store
+
+TOKEN = SecretStr("a-token-of-some-length")
+
+
+def never(store: Store, scheduler: RayScheduler) -> AbstractAsyncContextManager[str]:
+    pytest.fail("the gateway must not be reached")
+
+
+def up(**settings: object) -> Callable[[Path], AbstractAsyncContextManager[RunningFarm]]:
+    return lambda state_dir: start_farm(Config(state_dir=state_dir, **settings), serve=never)  # type: ignore[arg-type]
+
+
+def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], AbstractAsyncContextManager[RunningFarm]]:
+    return lambda state_dir: join_farm(Config(state_dir=state_dir, join_token=token), address)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "complaint"),
+    [
+        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not serve us"),
+        (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
+        (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
+        (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
+        (join("127.0.0.1:99999"), "no farm answers at 127.0.0.1:99999"),
+        (join("nonsense"), "'nonsense' is no address; write HOST:PORT"),
+        (join("127.0.0.1:1", None), "set FARM_JOIN_TOKEN"),
+    ],
+)
+async def test_a_refusal_is_one_line_and_leaves_nothing(
+    tmp_path: Path, attempt: Callable[[Path], AbstractAsyncContextManager[RunningFarm]], complaint: str
+) -> None:
+    with pytest.raises(FarmError) as refused:
+        await attempt(tmp_path).__aenter__()
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert running_farm(tmp_path) is None
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+async def test_a_taken_ray_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(FarmError, match=f"port {port}: .*another ray_port"):
+            await RayNode(tmp_path, tmp_path / "token", node_ip="127.0.0.1", port=port).__aenter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unwritable_state_directory_is_named() -> None:
+    with pytest.raises(FarmError, match="choose a writable state_dir"), claimed(Path("/proc/farm")):
+        pytest.fail("it must not be claimed")
+
+
+def test_what_runs_is_found_while_it_runs_and_refused_a_second_time(tmp_path: Path) -> None:
+    assert running_farm(tmp_path) is None
+    info = FarmInfo(tmp_path, "head", 1, "http://127.0.0.1:1", "127.0.0.1:2", "node-a", 3.0)
+    with claimed(tmp_path):
+        assert running_farm(tmp_path) is None, "it is not yet up"
+        announce(info)
+        assert running_farm(tmp_path) == info
+        with pytest.raises(FarmError, match="as process 1; stop it with `farm down`"):
+            sweep_farm(tmp_path)
+    assert running_farm(tmp_path) is None
+    stop_farm(FarmInfo(tmp_path, "head", 2**22, "", "", "", 0.0))
+
+
+def test_a_killed_farm_is_swept(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run_dir = tmp_path / "state" / "run"
+    run_dir.mkdir(parents=True)
+    (run_dir / "scratch").write_text(str(scratch))
+    (run_dir / "farm.json").write_text("{")
+    sweep_farm(tmp_path / "state")
+    assert not scratch.exists()
+    assert [path.name for path in run_dir.iterdir()] == ["lock"]
