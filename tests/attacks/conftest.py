@@ -1,18 +1,15 @@
 """The arena: an attack is carried out in a real sandbox, then judged by the naive grader and by the farm's."""
 
 import asyncio
-import os
 import random
 import secrets
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import ImageNotFound
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
@@ -22,7 +19,7 @@ from sandboxes.images import ImageStore
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
-from sandboxes.toolbox import Toolbox, ensure_toolbox
+from sandboxes.toolbox import Toolbox
 from tests.attacks.naive import Belief, naive_grade
 from tests.attacks.project import TEST_SH, WORKSPACE, image_context, make_task
 from tests.services import missing
@@ -74,26 +71,6 @@ class Arena:
 
     def _spec(self) -> SandboxSpec:
         return SandboxSpec(self.image, workdir=WORKSPACE, limits=Limits(memory_mib=512, cpus=1))
-
-
-@pytest.fixture(scope="session")
-def docker_client() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.DockerClient(base_url="unix:///var/run/docker.sock", version="auto")
-    except DockerException:
-        missing("a Docker daemon", "start it (dockerd &), or run tests/run.sh")
-        raise
-    yield client
-    client.close()
-
-
-@pytest.fixture(scope="session")
-def toolbox() -> Iterator[Toolbox]:
-    kept = os.environ.get("FARMTEST_STATE_DIR")
-    place = Path(kept) if kept else Path(tempfile.mkdtemp(prefix="farm-toolbox-"))
-    yield ensure_toolbox(place)
-    if not kept:
-        shutil.rmtree(place)
 
 
 @pytest.fixture(scope="session")

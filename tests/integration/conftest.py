@@ -9,10 +9,7 @@ import pytest
 
 from sandboxes.images import ImageStore
 from tests.integration import tiny
-from tests.sandboxes.conftest import docker_client, docker_runtime, state_dir, toolbox
 from tests.services import missing
-
-__all__ = ["docker_client", "docker_runtime", "state_dir", "tiny_image", "toolbox"]
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,16 @@
 """What tests of sandboxes stand on: a Docker daemon, a toolbox, and a tiny image made here."""
 
 import io
-import os
 import secrets
-import shutil
 import subprocess
 import tarfile
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import docker
 import pytest
-from docker.errors import DockerException
 
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.toolbox import Toolbox, ensure_toolbox
-from tests.services import missing, require_program
+from tests.services import require_program
 
 pytest.register_assert_rewrite("tests.sandboxes.conformance")
 
@@ -25,44 +19,6 @@ APPLETS = (
     "printf ps pwd rm sed seq setsid sh sleep sort tail test touch tr true umount unshare wc wget yes"
 )
 PROBE = Path(__file__).with_name("probe.c")
-
-
-@pytest.fixture(scope="session")
-def docker_client() -> Iterator[docker.DockerClient]:
-    """The daemon of this machine, for what a test needs beside the runtime."""
-    try:
-        client = docker.DockerClient(base_url="unix:///var/run/docker.sock", version="auto")
-    except DockerException:
-        missing("a Docker daemon", "start it (dockerd &), or run tests/run.sh")
-        raise
-    yield client
-    client.close()
-
-
-@pytest.fixture(scope="session")
-def toolbox() -> Iterator[Toolbox]:
-    """Built once where ``tests/run.sh`` names a place that outlives the session, else for this session alone."""
-    kept = os.environ.get("FARMTEST_STATE_DIR")
-    place = Path(kept) if kept else Path(tempfile.mkdtemp(prefix="farm-toolbox-"))
-    yield ensure_toolbox(place)
-    if not kept:
-        shutil.rmtree(place)
-
-
-@pytest.fixture
-def state_dir(tmp_path: Path) -> Path:
-    path = tmp_path / "state"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture
-async def docker_runtime(
-    docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
-) -> AsyncIterator[DockerRuntime]:
-    runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)
-    yield runtime
-    await runtime.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,53 @@
+"""What most tests stand on: a Docker daemon, a toolbox, a runtime."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import DockerException
+
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.toolbox import Toolbox, ensure_toolbox
+from tests.services import missing
+
+
+@pytest.fixture(scope="session")
+def docker_client() -> Iterator[docker.DockerClient]:
+    """The daemon of this machine, for what a test needs beside the runtime."""
+    try:
+        client = docker.DockerClient(base_url="unix:///var/run/docker.sock", version="auto")
+    except DockerException:
+        missing("a Docker daemon", "start it (dockerd &), or run tests/run.sh")
+        raise
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def toolbox() -> Iterator[Toolbox]:
+    """Built once where ``tests/run.sh`` names a place that outlives the session, else for this session alone."""
+    kept = os.environ.get("FARMTEST_STATE_DIR")
+    place = Path(kept) if kept else Path(tempfile.mkdtemp(prefix="farm-toolbox-"))
+    yield ensure_toolbox(place)
+    if not kept:
+        shutil.rmtree(place)
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "state"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+async def docker_runtime(
+    docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
+) -> AsyncIterator[DockerRuntime]:
+    runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    yield runtime
+    await runtime.close()
