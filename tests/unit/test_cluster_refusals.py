@@ -1,5 +1,6 @@
 """A farm that cannot come up says why in one line, at once, and leaves nothing half started."""
 
+import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -53,11 +54,11 @@ async def test_a_refusal_is_one_line_and_leaves_nothing(
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
-async def test_a_taken_ray_port_is_named(tmp_path: Path) -> None:
+def test_a_taken_ray_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(FarmError, match=f"port {port}: .*another ray_port"):
-            await RayNode(tmp_path, tmp_path / "token", node_ip="127.0.0.1", port=port).__aenter__()
+            asyncio.run(RayNode(tmp_path, tmp_path / "token", node_ip="127.0.0.1", port=port).__aenter__())
     assert not list(tmp_path.iterdir())
 
 
