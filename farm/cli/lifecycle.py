@@ -20,7 +20,7 @@ from rich.table import Table
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cluster import FarmInfo, RunningFarm, join_farm, running_farm, start_farm, stop_farm
+from farm.cluster import FarmInfo, RunningFarm, join_farm, running_farm, start_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
 from farm.gateway import SchedulerPort, TasksetError, make_app, serving
@@ -60,6 +60,7 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
     if info is None:
+        sweep_farm(settings.state_dir)
         progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
         return
     with progress_console.status("stopping the farm"):
@@ -84,7 +85,9 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         described = {**_described(info), **farm.model_dump(), "runs": [run.model_dump() for run in runs]}
         print_json(described)
         return 0
-    table_console.print(f"gateway {info.url}   join with: farm up --join {info.address}   process {info.pid}")
+    table_console.print(f"gateway {info.url}   process {info.pid}")
+    secret = f"FARM_JOIN_TOKEN=$(cat {info.state_dir / 'join-token'})"
+    table_console.print(f"join from another machine with {secret} farm up --join {info.address}", soft_wrap=True)
     nodes = Table("node", "state", "running", "slots", "cpu", "memory", "disk", "note", box=None, pad_edge=False)
     for node in farm.nodes:
         loads = (f"{load:.0%}" for load in (node.cpu_load, node.memory_load, node.disk_load))
