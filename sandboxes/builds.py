@@ -34,6 +34,7 @@ _SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
 _COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
 _EXIT_CODE = re.compile(r"exit code: (\d+)$")
 _REASON_LIMIT = 300
+_GRACE_S = 10
 _LINE_LIMIT = 1 << 20
 
 
@@ -113,7 +114,9 @@ async def build(
     lent = _lend(settings, scratch)
     rewritten = scratch / "Dockerfile"
     rewritten.write_text(_granted(dockerfile.read_text(errors="surrogateescape"), lent), errors="surrogateescape")
-    command = [str(client), "build", "--progress", "plain", "--network", "host", "--file", str(rewritten)]
+    # A killed farm cannot end its build; then ``timeout`` does.
+    command = ["timeout", "--signal=KILL", f"{timeout_s + _GRACE_S:.0f}", str(client), "build"]
+    command += ["--progress", "plain", "--network", "host", "--file", str(rewritten)]
     for item in lent:
         command += ["--secret", f"id={item.id},src={item.source}"]
         command += [flag for variable in item.variables for flag in ("--build-arg", f"{variable}={item.target}")]

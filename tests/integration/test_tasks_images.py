@@ -116,7 +116,7 @@ async def test_a_context_stays_in_its_directory(name: str, images: ImageStore, p
 
 async def test_a_build_that_takes_too_long_is_ended(name: str, images: ImageStore) -> None:
     with pytest.raises(ImageError, match="not done after 3 s; raise build_timeout_sec"):
-        await images.build(name, dockerfile("RUN sleep 600"), timeout_s=3)
+        await images.build(name, dockerfile(f"RUN sleep 600 # {name}"), timeout_s=3)
     assert await images.inspect(name) is None
 
 
@@ -127,7 +127,7 @@ async def test_a_cancelled_build_ends(name: str, images: ImageStore) -> None:
         if "sleep 601" in line:
             begun.set()
 
-    context = dockerfile("RUN sleep 601")
+    context = dockerfile(f"RUN sleep 601 # {name}")
     task = asyncio.ensure_future(images.build(name, context, timeout_s=600, on_line=note))
     await begun.wait()
     task.cancel()
