@@ -48,7 +48,7 @@ class Task:
     """What a policy is asked to do and how it is judged.
 
     ``digest`` is the SHA-256 over everything that defines the task; ``image`` names the built image locally
-    (``farm-task/<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is absolute, inside the image.
+    (``farm-task-<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is absolute, inside the image.
     ``tools`` empty means the whole default pack.
     """
 
