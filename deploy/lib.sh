@@ -10,7 +10,7 @@ STARTED_DOCKERD_PID=""
 PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git gcc:gcc musl-gcc:musl-tools make:make rg:ripgrep
   bash-static:bash-static busybox:busybox-static)
 
-say() { printf '\033[1m==>\033[0m %s\n' "$*" >&2; }
+say() { if [ -t 2 ]; then printf '\033[1m==>\033[0m %s\n' "$*" >&2; else printf '==> %s\n' "$*" >&2; fi; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # quietly WHAT COMMAND… — run a long step with its output in a log and its running seconds on the terminal.

@@ -51,7 +51,7 @@ fi
 stop() { if $started && ! $keep; then "$farm" down; fi; }
 trap stop EXIT
 
-say "the demo: five tasks, the gold solution and doing nothing, groups of $group_size"
+say "the demo: the gold solution and doing nothing on every task, groups of $group_size"
 "$VENV/bin/python" -m farm.examples.demo images/tasks --group-size "$group_size"
 
 say "done in $((SECONDS - began)) s. Three commands to try next:"

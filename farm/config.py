@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 
 from sandboxes.builds import BuildSettings
 
+ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
@@ -90,7 +91,7 @@ def load_config(
     values: dict[str, Any] = {}
     for origin, found in (
         (str(path or "farm.toml"), _read_file(path)),
-        ("the environment", _read_environ(environ)),
+        (ENVIRONMENT, _read_environ(environ)),
         ("a flag", {key: value for key, value in (flags or {}).items() if value is not None}),
     ):
         _refuse_unknown(found, origin)
@@ -154,8 +155,10 @@ def _parse_tokens(text: str) -> dict[str, str]:
 def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
     for key in found:
         if key not in Config.model_fields:
-            near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.0)
-            raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near[0]!r}")
+            near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.0)[0]
+            if origin == ENVIRONMENT:
+                raise ConfigError(f"unknown variable FARM_{key.upper()}; the nearest one is FARM_{near.upper()}")
+            raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near!r}")
 
 
 def read_build_settings(environ: Mapping[str, str] | None = None) -> BuildSettings:

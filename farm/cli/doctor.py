@@ -14,6 +14,7 @@ import psutil
 from rich.table import Table
 
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.cluster import running_farm
 from farm.config import LOOPBACK, Config
 from sandboxes.errors import SandboxError
 from sandboxes.images import ImageStore
@@ -132,6 +133,9 @@ def _ray(config: Config) -> Finding:
 
 
 def _gateway_port(config: Config) -> Finding:
+    info = running_farm(config.state_dir)
+    if info is not None:
+        return Finding("gateway address", Mark.OK, f"{info.url or config.url}, a farm is up here")
     exposure = "loopback only" if config.host in LOOPBACK else "open to the network, with tokens"
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -143,6 +147,6 @@ def _gateway_port(config: Config) -> Finding:
                 "gateway address",
                 Mark.WARN,
                 f"{config.url}: {error.strerror}",
-                "a farm is up already (farm status), or choose another with FARM_PORT",
+                "end what listens there, or choose another with FARM_PORT",
             )
     return Finding("gateway address", Mark.OK, f"{config.url}, {exposure}")

@@ -26,6 +26,7 @@ from farm.core.orders import TaskRef
 from farm.gateway import SchedulerPort, TasksetError, make_app, serving
 from farm.store import Store
 from farm.tasks import TaskError, load_taskset, pack, task_ref
+from sandboxes import RuntimeUnavailable, open_runtime
 
 _STEP = "step: "
 _POLL_S = 0.1
@@ -61,11 +62,28 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
     info = running_farm(settings.state_dir)
     if info is None:
         sweep_farm(settings.state_dir)
+        asyncio.run(_reap(settings))
         progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
         return
     with progress_console.status("stopping the farm"):
         stop_farm(info)
     progress_console.print("the farm is down; runs and rollouts stay in the state directory")
+
+
+async def _reap(config: Config) -> None:
+    """Remove the sandboxes that a farm which was killed has left on this machine."""
+    if not (config.state_dir / "owners").is_dir():
+        return
+    try:
+        runtime = await open_runtime(config.runtime, state_dir=config.state_dir, docker_host=config.docker_host)
+    except RuntimeUnavailable:  # without a daemon there is no sandbox either
+        return
+    try:
+        removed = await runtime.reap()
+    finally:
+        await runtime.close()
+    if removed:
+        progress_console.print(f"removed {removed} sandboxes that nobody owned any more")
 
 
 def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
@@ -86,8 +104,9 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         print_json(described)
         return 0
     table_console.print(f"gateway {info.url}   process {info.pid}")
-    secret = f"FARM_JOIN_TOKEN=$(cat {info.state_dir / 'join-token'})"
-    table_console.print(f"join from another machine with {secret} farm up --join {info.address}", soft_wrap=True)
+    if settings.node_ip not in LOOPBACK:
+        secret = f"FARM_JOIN_TOKEN=$(cat {info.state_dir / 'join-token'})"
+        table_console.print(f"join from another machine with {secret} farm up --join {info.address}", soft_wrap=True)
     nodes = Table("node", "state", "running", "slots", "cpu", "memory", "disk", "note", box=None, pad_edge=False)
     for node in farm.nodes:
         loads = (f"{load:.0%}" for load in (node.cpu_load, node.memory_load, node.disk_load))
@@ -128,7 +147,7 @@ async def _serve(config: Config, join: str | None) -> None:
     starting = _start(config, join)
     async with _unless(asked, starting) as running:
         if running is None:
-            return
+            raise KeyboardInterrupt("interrupted before it was up; nothing of it is left")
         _say(f"{_STEP}up" + (f" at {running.info.url}" if running.info.url else ""))
         failure = asyncio.create_task(running.failure())
         waiting = asyncio.create_task(asked.wait())

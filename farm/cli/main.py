@@ -67,16 +67,23 @@ def _root(
 
 def main() -> None:
     """Run the command line: exit 0 on success, 1 on failure, 2 on wrong usage, 130 when interrupted."""
+    # Until a command runs there is nothing to take back, and an import that is interrupted may swallow it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    application = command_line(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = command_line(sys.argv[1:])(standalone_mode=False)
+        code = application(standalone_mode=False)
     except TyperException as error:
+        if not error.format_message():  # help was shown in place of a command
+            sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context else ""
         _complain(error.format_message().rstrip(".?") + hint)
         sys.exit(error.exit_code)
-    except (Abort, KeyboardInterrupt):
-        _complain("interrupted")
+    except (Abort, KeyboardInterrupt) as interrupt:
+        _complain(str(interrupt) or "interrupted")
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()

@@ -15,9 +15,9 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Where the farm keeps what must outlive it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
-progress_console = Console(stderr=True, highlight=False)
+# Into a pipe or a file a row is one line: there is no terminal to fit.
+progress_console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 400)
 table_console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-"""Into a pipe or a file a row is one line: there is no terminal to fit."""
 
 
 def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any) -> Config:

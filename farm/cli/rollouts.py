@@ -8,6 +8,7 @@ from rich.table import Column, Table
 
 from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.core.rollout import Status
 from farm.wire.record import Sidecar
 
 app = typer.Typer(help="Look at stored rollouts.", no_args_is_help=True)
@@ -17,7 +18,7 @@ app = typer.Typer(help="Look at stored rollouts.", no_args_is_help=True)
 def list_rollouts(
     run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
-    status: Annotated[str | None, typer.Option(help="completed, truncated, failed or aborted.")] = None,
+    status: Annotated[Status | None, typer.Option(help="How they ended.")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 50,
     config: ConfigFile = None,
     state_dir: StateDir = None,
@@ -25,6 +26,8 @@ def list_rollouts(
 ) -> None:
     """List rollouts, newest first."""
     with connected(read_config(config, state_dir)) as client:
+        if run is not None:
+            client.run(run)
         heads = list(itertools.islice(client.rollouts(run, task_id=task, status=status), limit))
     if as_json:
         print_json([head.model_dump(mode="json") for head in heads])

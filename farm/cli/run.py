@@ -1,6 +1,6 @@
 """``farm run``: rollouts of one policy over a task set, with a progress bar and a summary."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,9 @@ def run(
         table_console.print(summary_table(heads))
     if ended.state == "failed":
         raise CliError(f"run {ended.run_id} failed: {ended.reason}")
-    return 0 if any(head.reward is not None for head in heads) else 1
+    if all(head.reward is None for head in heads):
+        raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads)}")
+    return 0
 
 
 def _policy(policy: str, model: str | None, temperature: float | None) -> str | Mapping[str, Any]:
@@ -100,8 +102,16 @@ def _follow(client: FarmClient, begun: RunAnswer) -> RunAnswer:
                 progress.update(bar, completed=seen.summary.accepted, note=seen.why_waiting or note)
     except KeyboardInterrupt:
         client.cancel(begun.run_id)
-        raise
+        raise KeyboardInterrupt(f"interrupted; {begun.run_id} is cancelled") from None
     return seen
+
+
+def _commonest_failure(heads: Iterable[RolloutHead]) -> str:
+    told = Counter(f"{head.error.origin}: {head.error.message}" for head in heads if head.error)
+    if not told:
+        return "the run was stopped before one could be"
+    message, count = told.most_common(1)[0]
+    return f"{count} of {told.total()} failed with {message}"
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import json
 import statistics
 from collections.abc import Callable
 
-from farm.client import FarmClient, Group, LeaseLost
+from farm.client import FarmClient, FarmError, Group, LeaseLost
 
 
 def advantages(group: Group) -> dict[str, float]:
@@ -50,8 +50,11 @@ def main() -> None:
     parser.add_argument("--token")
     parser.add_argument("--consumer", default="sample-learner")
     given = parser.parse_args()
-    with FarmClient(given.url, given.token) as farm:
-        print(json.dumps(learn(farm, given.run, given.consumer)))
+    try:
+        with FarmClient(given.url, given.token, retry_s=5) as farm:
+            print(json.dumps(learn(farm, given.run, given.consumer)))
+    except FarmError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

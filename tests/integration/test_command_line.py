@@ -74,7 +74,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up", "--join", "somewhere"], {}, 2, "HOST:PORT"),
         (["up", "--head"], {}, 1, "FARM_NODE_IP"),
         (["status"], {}, 1, "farm up"),
-        (["status"], {"FARM_PROT": "1"}, 1, "'port'"),
+        (["status"], {"FARM_PROT": "1"}, 1, "FARM_PORT"),
         (["up"], {"FARM_REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),

@@ -24,7 +24,7 @@ def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"FARM_PROT": "1"}, "'port'"),
+        ({"FARM_PROT": "1"}, "FARM_PORT"),
         ({"FARM_PORT": "many"}, "port: "),
         ({"FARM_PORT": "70000"}, "65535"),
         ({"FARM_RUNTIME": "podman"}, "runtime: "),
