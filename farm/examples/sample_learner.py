@@ -19,7 +19,7 @@ def advantages(group: Group) -> dict[str, float]:
 
 def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], object] = print) -> dict[str, object]:
     """Lease, learn, ack; returns the totals."""
-    totals = {"groups": 0, "rollouts": 0, "judged": 0, "tokens": 0, "leases_lost": 0}
+    totals = {"groups": 0, "rollouts": 0, "judged": 0}
     rewards: list[float] = []
     while True:
         lease = farm.lease(consumer, run_id=run_id, max_groups=4, wait_s=30)
@@ -30,7 +30,6 @@ def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], obj
         try:
             farm.ack(lease.lease_id)
         except LeaseLost:
-            totals["leases_lost"] += 1
             continue
         for group in lease.groups:
             found = advantages(group)
@@ -39,7 +38,6 @@ def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], obj
             totals["groups"] += 1
             totals["rollouts"] += len(group.rollouts)
             totals["judged"] += len(found)
-            totals["tokens"] += group.tokens
             rewards += [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
 
 
