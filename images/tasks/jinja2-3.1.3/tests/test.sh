@@ -14,5 +14,10 @@ find . -type f \
     \( -path '*/tests/*' -o -path '*/test/*' -o -name 'test_*.py' -o -name '*_test.py' -o -name conftest.py \) \
     -exec cp --parents -t /workspace {} +
 cd /workspace
-cat /tests/fail_to_pass.txt /tests/pass_to_pass.txt | tr '\n' '\0' | xargs -0 python3 -m pytest -q -o addopts=
+cat /tests/fail_to_pass.txt /tests/pass_to_pass.txt | sort > "$work/expected"
+cut -d: -f1 "$work/expected" | sort -u | xargs -d '\n' \
+    python3 -m pytest -q -rp -o addopts= --continue-on-collection-errors > "$work/output" || true
+tail -n 1 "$work/output"
+sed -n 's/^PASSED //p' "$work/output" | sort > "$work/passed"
+[ -z "$(comm -23 "$work/expected" "$work/passed")" ]
 echo 1 > /logs/verifier/reward.txt
