@@ -44,7 +44,7 @@ def compare(package: str, old: Files, new: Files) -> Prepared:
     is not asked for them. Raises TaskError where the two releases give no task.
     """
     tests = {path: file for path, file in new.items() if is_test(path) and not _RESIDUE.search(path)}
-    if not test_modules(tests):
+    if not pytest_modules(tests):
         raise TaskError(package, "the newer source distribution carries no tests", "choose a package that ships them")
     roots = _package_roots(package, old) | _package_roots(package, new)
     changed = [
@@ -62,7 +62,7 @@ def is_test(path: str) -> bool:
     return bool(_TEST_DIRECTORIES.intersection(directories)) or bool(_TEST_FILE.fullmatch(name))
 
 
-def test_modules(files: Files) -> tuple[str, ...]:
+def pytest_modules(files: Files) -> tuple[str, ...]:
     """The files that pytest would collect by name, sorted."""
     return tuple(path for path in sorted(files) if _TEST_MODULE.fullmatch(path.rpartition("/")[2]))
 

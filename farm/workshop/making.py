@@ -13,7 +13,7 @@ from farm.grading.junit import Outcome
 from farm.tasks import TaskBundle, ensure_image, load_task
 from farm.tasks.errors import TaskError
 from farm.tasks.manifest import Release
-from farm.tasks.release_pair import Files, Prepared, compare, test_modules
+from farm.tasks.release_pair import Files, Prepared, compare, pytest_modules
 from farm.tasks.sources import fetch_sdist, read_sdist, sdist_digest
 from farm.workshop import layout
 from farm.workshop.instruction import draft
@@ -99,7 +99,7 @@ class _Stage:
         self._images = images
         self._runtime = runtime
         self._say = say
-        self._modules = test_modules(prepared.tests)
+        self._modules = pytest_modules(prepared.tests)
 
     async def build(self, requirements: Sequence[str]) -> TaskBundle:
         """Write the directory with a stand-in for the ids that are not known yet, and build its image."""
