@@ -31,6 +31,7 @@ _CA_VARIABLES = (
 )
 _FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
 _SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
+_MOUNT = re.compile(r"--mount=\S+\s+")
 _COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
 _EXIT_CODE = re.compile(r"exit code: (\d+)$")
 _REASON_LIMIT = 300
@@ -235,7 +236,9 @@ def _reason(lines: Sequence[str]) -> str:
     said = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _SAID.match(line))]
     complaints = [line for line in said if _COMPLAINT.match(line)]
     exit_code = _EXIT_CODE.search(lines[failed])
-    ending = f"the step ended with exit code {exit_code[1]}" if exit_code else _FAILED_STEP.sub("", lines[failed])
+    header = next((line for line in lines if line.startswith(f"{step}[")), "")
+    what = _MOUNT.sub("", header.partition("] ")[2])[:_REASON_LIMIT] or "a step"
+    ending = f"{what!r} ended with exit code {exit_code[1]}" if exit_code else _FAILED_STEP.sub("", lines[failed])
     return "; ".join(part[:_REASON_LIMIT] for part in (*(complaints or said)[-1:], ending))
 
 

@@ -13,7 +13,7 @@ import farm
 from farm.bench import BenchError, BenchResult, Figure, Machine, measure_episodes
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.config import Config
+from farm.config import Config, read_build_settings
 from farm.tasks import TaskError, ensure_image, load_task
 from sandboxes import SandboxError, open_runtime
 from sandboxes.images import ImageStore
@@ -56,7 +56,7 @@ async def _episodes(settings: Config, task: Path, rounds: int, concurrency: int)
         progress_console.print(line, markup=False)
 
     bundle = await asyncio.to_thread(load_task, task, state_dir=settings.state_dir, on_progress=say)
-    await ensure_image(bundle, ImageStore(settings.docker_host), on_line=say)
+    await ensure_image(bundle, ImageStore(settings.docker_host, read_build_settings()), on_line=say)
     runtime = await open_runtime(settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host)
     try:
         with Progress(console=progress_console) as progress:

@@ -20,6 +20,7 @@ from farm.workshop.instruction import draft
 from farm.workshop.outcomes import Outcomes, frozen_requirements, observe
 from sandboxes.images import ImageStore
 from sandboxes.sandbox import Runtime
+from sandboxes.uninterrupted import uninterrupted
 
 REPETITIONS = 3
 
@@ -69,13 +70,17 @@ async def make_release_pair(wish: Wish, *, state_dir: Path, images: ImageStore, 
         requirements = await frozen_requirements(loose, runtime)
         await images.remove(loose.task.image)
         bundle = await stage.build(requirements)
-        before = await stage.watch(bundle, Change(), "as it is")
-        after = await stage.watch(bundle, prepared.gold, "with the gold change")
-        made = sort_out(wish, before, after)
-        instruction = wish.instruction or draft(release, new, made.fail_to_pass)
-        stage.write(requirements, instruction, made.fail_to_pass, made.pass_to_pass)
-        load_task(stage.directory, state_dir=state_dir)
-        stage.directory.rename(wish.out)
+        try:
+            before = await stage.watch(bundle, Change(), "as it is")
+            after = await stage.watch(bundle, prepared.gold, "with the gold change")
+            made = sort_out(wish, before, after)
+            instruction = wish.instruction or draft(release, new, made.fail_to_pass)
+            stage.write(requirements, instruction, made.fail_to_pass, made.pass_to_pass)
+            load_task(stage.directory, state_dir=state_dir)
+            stage.directory.rename(wish.out)
+        except BaseException:
+            await uninterrupted(images.remove(bundle.task.image))
+            raise
     return made
 
 

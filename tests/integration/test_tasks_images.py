@@ -86,10 +86,11 @@ async def test_a_build_sees_what_it_is_lent_and_keeps_nothing_of_it(
 
 
 async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore) -> None:
+    step = "RUN echo first; echo 'error: the disk is gone' >&2; exit 7"
     with pytest.raises(ImageError) as caught:
-        await images.build(name, dockerfile("RUN echo first; echo 'error: the disk is gone' >&2; exit 7"), timeout_s=60)
+        await images.build(name, dockerfile(step), timeout_s=60)
     message = str(caught.value)
-    assert message == f"{name} does not build: error: the disk is gone; the step ended with exit code 7"
+    assert message == f"{name} does not build: error: the disk is gone; {step!r} ended with exit code 7"
     assert await images.inspect(name) is None
 
 
