@@ -187,6 +187,7 @@ class _Episode:
                 "total_s": total_s,
                 "overhead_s": total_s - elsewhere_s,
                 **count(turns),
+                "untrainable_inconsistent_tokens": float(sum(bool(reply.distrust) for reply in self._loop.replies)),
                 "change_files": float(len(self._change.files)),
                 "change_bytes": float(self._change.size_bytes),
             },

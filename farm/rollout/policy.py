@@ -40,6 +40,8 @@ class Reply:
     """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend).
 
     Where then nothing was said either, the reply is no turn: no token was sampled for it.
+    ``distrust`` says, in one line, why tokens that the engine gave are not in ``sampled``; it is empty where the
+    engine gave none.
     """
 
     content: str
@@ -50,6 +52,7 @@ class Reply:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     sampled: Sampled | None = None
+    distrust: str = ""
     stop: StopReason | None = None
 
     @property

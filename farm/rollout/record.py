@@ -132,8 +132,20 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
         turns=found.turns,
         messages_head=found.opening,
         patch=found.patch,
-        reason=found.reason if judged else "",
+        reason=_reason(found) if judged else "",
     )
+
+
+def _reason(found: Findings) -> str:
+    """Why the reward is what it is and, where the engine's tokens are to blame, why nothing can be learned from it."""
+    distrusted = [reply.distrust for reply in found.replies if reply.distrust]
+    if not distrusted:
+        return found.reason
+    untrainable = (
+        f"untrainable: the endpoint's tokens are inconsistent in {len(distrusted)} of {len(found.replies)} replies"
+        f" ({distrusted[0]})"
+    )
+    return f"{found.reason}; {untrainable}" if found.reason else untrainable
 
 
 def _status(stop: StopReason) -> Status:

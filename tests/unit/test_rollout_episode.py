@@ -306,6 +306,18 @@ async def test_one_reply_without_tokens_makes_the_rollout_untrainable() -> None:
     assert (rollout.reward, rollout.trainable, rollout.segments) == (1.0, False, ())
 
 
+async def test_inconsistent_tokens_show_in_the_record_and_an_engine_without_tokens_does_not() -> None:
+    rollout = await episode(Scripted(say(create("fixed\n"), distrust="2 token ids with 1 log-probabilities"), DONE))
+    assert (rollout.reward, rollout.trainable, rollout.error) == (1.0, False, None)
+    assert rollout.metrics["untrainable_inconsistent_tokens"] == 1
+    plain = await episode(Scripted(FIX, DONE))
+    assert plain.metrics["untrainable_inconsistent_tokens"] == 0
+    assert rollout.reason == (
+        f"{plain.reason}; untrainable: the endpoint's tokens are inconsistent in 1 of 2 replies"
+        " (2 token ids with 1 log-probabilities)"
+    )
+
+
 async def test_a_failed_rollout_is_untrainable_whatever_was_sampled() -> None:
     rollout = await episode(
         Scripted(say(create("fixed\n"), sampled=sampled([1], [2])), PolicyError("x", retryable=True))
