@@ -6,12 +6,11 @@ Both: ``choices[].logprobs.content[].logprob``. A weight version is a label; its
 """
 
 import json
-import logging
 import math
 import re
 from array import array
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -19,11 +18,20 @@ from farm.core.rollout import WeightSpan
 from farm.rollout.policy import Reply, Sampled, ToolCall
 
 _NUMBER = re.compile(r"(\d{1,18})\D*$")
-_log = logging.getLogger(__name__)
+_IDS = ("token_ids", "response_token_ids", "prompt_token_ids")
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+_EXPECTED = {
+    "model_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "float_type": "a number",
+}
 
 
 class Garbage(Exception):
-    """The answer is no chat completion; the message is one line."""
+    """The answer is not what was asked for; the message is one line and says what it is instead."""
 
 
 def _valid_unicode(value: Any) -> Any:
@@ -103,22 +111,36 @@ class _Tokens(_Part):
     sglext: _Spans | None = None
 
 
+class _Model(_Part):
+    id: Text = Field(min_length=1)
+
+
+class _Models(_Part):
+    data: list[_Model] = Field(min_length=1)
+
+
+_Parsed = TypeVar("_Parsed", bound=_Part)
+
+
+def parse_models(body: bytes) -> str:
+    """The name of the first model of a list of models. Raises Garbage."""
+    return _parse(_Models, _read_json(body)).data[0].id
+
+
 def parse_completion(body: bytes) -> Reply:
     """The first choice of an answer. Raises Garbage.
 
     Calls that are wrong in themselves (no name, arguments that are not JSON) pass: a turn tells the policy of them.
     """
-    try:
-        raw = json.loads(body)
-        answer = _Answer.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise Garbage(f"{'.'.join(map(str, first['loc'])) or 'the answer'}: {first['msg']}") from None
-    except (ValueError, RecursionError):
-        raise Garbage(f"it is not JSON: {body[:80]!r}") from None
+    raw = _read_json(body)
+    answer = _parse(_Answer, raw)
     choice, usage = answer.choices[0], answer.usage or _Usage()
     message = choice.message
-    sampled = _sampled(raw)
+    sampled, distrust = None, ""
+    try:
+        sampled = _sampled(raw)
+    except Garbage as error:
+        distrust = str(error)
     return Reply(
         content=message.content or "",
         tool_calls=tuple(_tool_call(index, call) for index, call in enumerate(message.tool_calls or ())),
@@ -128,7 +150,55 @@ def parse_completion(body: bytes) -> Reply:
         prompt_tokens=usage.prompt_tokens or (len(sampled.prompt_token_ids) if sampled else 0),
         completion_tokens=usage.completion_tokens or (len(sampled.token_ids) if sampled else 0),
         sampled=sampled,
+        distrust=distrust,
     )
+
+
+def _read_json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        if not body.strip():
+            raise Garbage("the answer is empty") from None
+        start = body[:80].decode(errors="replace")
+        kind = {b"<": "HTML or XML, not JSON", b"{": "broken JSON", b"[": "broken JSON"}
+        raise Garbage(f"the answer is {kind.get(body.strip()[:1], 'not JSON')}: {start!r}") from None
+
+
+def _parse(kind: type[_Parsed], raw: Any) -> _Parsed:
+    try:
+        return kind.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Garbage(_plainly(raw, first["type"], first["loc"], first["msg"])) from None
+
+
+def _plainly(raw: Any, problem: str, location: Sequence[str | int], otherwise: str) -> str:
+    """What is wrong at ``location``, in the words of the answer instead of the parser's.
+
+    The location is followed only as far as the answer has it: past that it names alternatives of the parser.
+    """
+    where, value = "", raw
+    for step in location:
+        if isinstance(value, dict) and (step in value or problem == "missing"):
+            where, value = f"{where}.{step}", value.get(step)
+        elif isinstance(value, list) and isinstance(step, int):
+            where, value = f"{where}[{step}]", value[step]
+        else:
+            break
+    name = where.removeprefix(".") or "the answer"
+    if problem in _EXPECTED:
+        found = _KINDS.get(type(value), "null")
+        return (
+            f"{name} is out of range" if found == _EXPECTED[problem] else f"{name} is {found}, not {_EXPECTED[problem]}"
+        )
+    said = {
+        "missing": "is missing",
+        "too_short": "is empty",
+        "string_too_short": "is empty",
+        "greater_than_equal": "is negative",
+    }
+    return f"{name} {said.get(problem, f'is wrong: {otherwise}')}"
 
 
 def _tool_call(index: int, call: _Call) -> ToolCall:
@@ -138,24 +208,29 @@ def _tool_call(index: int, call: _Call) -> ToolCall:
 
 
 def _sampled(raw: Any) -> Sampled | None:
-    """The engine's tokens, or None where the answer does not hold all of them in a form that can be trusted."""
+    """The engine's tokens; None where it gives no ids. Raises Garbage where what it gives cannot be trusted."""
+    if all(holder.get(name) is None for holder in (raw, raw["choices"][0]) for name in _IDS):
+        return None
+    tokens = _parse(_Tokens, raw)
+    choice = tokens.choices[0]
+    ids = choice.token_ids if choice.token_ids is not None else choice.response_token_ids
+    prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else tokens.prompt_token_ids
+    if ids is None or prompt is None:
+        raise Garbage(f"token ids of the {'reply' if prompt is None else 'prompt'} alone")
+    if choice.logprobs is None or choice.logprobs.content is None:
+        raise Garbage("token ids without log-probabilities")
+    given = [token.logprob for token in choice.logprobs.content]
+    if len(given) != len(ids):
+        raise Garbage(f"{len(ids)} token ids with {len(given)} log-probabilities")
     try:
-        tokens = _Tokens.model_validate(raw)
-        choice = tokens.choices[0]
-        ids = choice.token_ids if choice.token_ids is not None else choice.response_token_ids
-        prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else tokens.prompt_token_ids
-        if ids is None or prompt is None or choice.logprobs is None or choice.logprobs.content is None:
-            return None
-        logprobs = array("f", (token.logprob for token in choice.logprobs.content))
+        logprobs = array("f", given)
         sampled = Sampled(array("i", prompt), array("i", ids), logprobs, _spans(tokens, len(ids)))
-    except (ValidationError, OverflowError) as error:
-        _log.warning("an endpoint's token fields cannot be read; its replies will not be trained on: %s", error)
-        return None
-    if len(logprobs) != len(ids) or not all(map(math.isfinite, logprobs)) or min((*ids, *prompt), default=0) < 0:
-        _log.warning(
-            "an endpoint gave %d tokens with %d log-probabilities, or values out of range", len(ids), len(logprobs)
-        )
-        return None
+    except OverflowError:
+        raise Garbage("a token id or log-probability does not fit 32 bits") from None
+    if min((*ids, *prompt), default=0) < 0:
+        raise Garbage("a negative token id")
+    if not all(map(math.isfinite, logprobs)):
+        raise Garbage("a log-probability that is not finite")
     return sampled
 
 

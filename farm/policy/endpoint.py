@@ -1,7 +1,7 @@
 """One OpenAI-compatible endpoint, shared by all who ask it: its connections, and what it was found to accept."""
 
 import asyncio
-import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from farm.rollout.policy import PolicyError
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _REFUSED_FIELDS = (400, 422)
+_log = logging.getLogger(__name__)
 
 _DIALECTS: tuple[Mapping[str, Any], ...] = (
     {"logprobs": True, "return_token_ids": True, "return_weight_versions": True, "return_meta_info": True},
@@ -32,11 +33,20 @@ class Answer:
 class Endpoint:
     """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``.
 
-    ``request_timeout_s`` bounds the wait for one reply; nothing of the environment (proxies, keys) is consulted.
+    ``request_timeout_s`` bounds the wait for one reply, ``models_timeout_s`` that for the list of models; nothing of
+    the environment (proxies, keys) is consulted. ``model`` is the one served, once somebody has asked.
     """
 
-    def __init__(self, url: str, *, api_key: str | None = None, request_timeout_s: float = 1800.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        request_timeout_s: float = 1800.0,
+        models_timeout_s: float = 20.0,
+    ) -> None:
         self.url = url.rstrip("/").removesuffix("/chat/completions")
+        self.model = ""
         self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
@@ -46,8 +56,8 @@ class Endpoint:
         )
         self._dialect = 0
         self._settled = False
-        self._model = ""
-        self._asking_model = asyncio.Lock()
+        self._models_timeout_s = models_timeout_s
+        self._distrusted = False
 
     async def chat(self, body: Mapping[str, Any]) -> Answer:
         """One chat completion, asked with as much as the endpoint takes. Raises httpx.HTTPError.
@@ -56,7 +66,7 @@ class Endpoint:
         """
         level = self._dialect
         while True:
-            answer = await self._post("/chat/completions", {**body, **_DIALECTS[level]})
+            answer = await self._ask("POST", "/chat/completions", {**body, **_DIALECTS[level]})
             if answer.status == httpx.codes.OK:
                 if not self._settled:
                     self._dialect, self._settled = level, True
@@ -65,21 +75,27 @@ class Endpoint:
                 return answer
             level += 1
 
-    async def model(self) -> str:
-        """The name of the one model that is served, asked once. Raises PolicyError or httpx.HTTPError."""
-        async with self._asking_model:
-            if not self._model:
-                response = await self._client.get(f"{self.url}/models")
-                if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
-                    response.raise_for_status()
-                self._model = _first_model(response, self.url)
-        return self._model
+    async def models(self) -> Answer:
+        """Which models are served. Raises httpx.HTTPError, also where the answer is not there in time."""
+        try:
+            async with asyncio.timeout(self._models_timeout_s):
+                return await self._ask("GET", "/models")
+        except TimeoutError:
+            raise httpx.ReadTimeout(
+                f"/models gave no answer within {self._models_timeout_s:g} s; name the model (--model) to do without it"
+            ) from None
+
+    def distrust(self, why: str) -> None:
+        """Tell the log, once, that what this endpoint samples cannot be trained on."""
+        if not self._distrusted:
+            self._distrusted = True
+            _log.warning("%s gives inconsistent tokens; its replies are not trained on: %s", self.url, why)
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
-        async with self._client.stream("POST", self.url + path, json=body) as response:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        async with self._client.stream(method, self.url + path, json=body) as response:
             parts, size = [], 0
             async for part in response.aiter_bytes():
                 size += len(part)
@@ -113,13 +129,3 @@ class Endpoints:
         for endpoint in self._known.values():
             await endpoint.close()
         self._known.clear()
-
-
-def _first_model(response: httpx.Response, url: str) -> str:
-    try:
-        name = json.loads(response.content)["data"][0]["id"]
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
-        name = None
-    if not isinstance(name, str) or not name:
-        raise PolicyError(f"{url}/models names no model; give the policy a model", retryable=False)
-    return name

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,18 +14,24 @@ import httpx
 
 from farm.core.orders import PolicySpec
 from farm.core.rollout import StopReason
-from farm.policy.completion import Garbage, parse_completion
+from farm.policy.completion import Garbage, parse_completion, parse_models
 from farm.policy.endpoint import Answer, Endpoint
 from farm.rollout.policy import Message, PolicyError, Reply
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
+_NO_ENTRY = (401, 403)
+_SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY)"
+_NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
 _CONTEXT = re.compile(r"context[_ ](length|window)|max_model_len|maximum.{0,40}tokens", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline."""
+    """How long failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline.
+
+    ``longest_s`` bounds each wait, also the one that an endpoint asks for; then it is asked again.
+    """
 
     tries: int = 6
     garbage_tries: int = 3
@@ -58,23 +64,9 @@ class OpenAIPolicy:
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         body = await self._body(messages, tools)
-        failures = waits = garbage = 0
+        garbage = 0
         while True:
-            try:
-                answer = await self._endpoint.chat(body)
-            except httpx.HTTPError as error:
-                failures += 1
-                await self._bear(f"{type(error).__name__}: {error}".removesuffix(": "), failures)
-                continue
-            if answer.status in _BUSY:
-                self._outage = f"{self._endpoint.url} answers {answer.status}"
-                failures, waits = 0, waits + 1
-                await asyncio.sleep(_retry_after_s(answer, self._pause_s(waits), self._patience.longest_s))
-                continue
-            if answer.status >= httpx.codes.INTERNAL_SERVER_ERROR:
-                failures += 1
-                await self._bear(f"{answer.status}: {_said(answer)}", failures)
-                continue
+            answer = await self._patiently(lambda: self._endpoint.chat(body))
             if answer.status != httpx.codes.OK:
                 return self._refused(answer)
             self._outage = None
@@ -87,6 +79,8 @@ class OpenAIPolicy:
                 if garbage >= self._patience.garbage_tries:
                     raise PolicyError(f"{self._endpoint.url} answers garbage: {error}", retryable=False) from None
                 continue
+            if reply.distrust:
+                self._endpoint.distrust(reply.distrust)
             self._turn += 1
             return reply
 
@@ -98,20 +92,51 @@ class OpenAIPolicy:
         if isinstance(params.get("seed"), int):
             params["seed"] = (int(params["seed"]) + self._seed + self._turn) % 2**31
         return {
-            "model": self._spec.model or await self._model(),
+            "model": self._spec.model or self._endpoint.model or await self._ask_model(),
             "messages": [_sendable(message) for message in messages],
             "tools": list(tools),
             **params,
         }
 
-    async def _model(self) -> str:
-        failures = 0
+    async def _ask_model(self) -> str:
+        """The name of the one model that is served. Until it is known, the endpoint does not serve: an outage."""
+        asked = f"{self._endpoint.url}/models"
+        self._outage = f"{asked} has not said which model is served"
+        answer = await self._patiently(self._endpoint.models)
+        if answer.status != httpx.codes.OK:
+            remedy = f"{_SET_KEY}, or name the model (--model)" if answer.status in _NO_ENTRY else _NAME_MODEL
+            raise PolicyError(f"{asked} refuses with {_status(answer)}; {remedy}", retryable=False)
+        try:
+            self._endpoint.model = parse_models(answer.body)
+        except Garbage as error:
+            raise PolicyError(
+                f"{asked} answers 200 but names no model: {error}; {_NAME_MODEL}", retryable=False
+            ) from None
+        self._outage = None
+        return self._endpoint.model
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The first answer that is neither a failure of the endpoint nor "not now". Raises PolicyError."""
+        failures = waits = 0
         while True:
             try:
-                return await self._endpoint.model()
+                answer = await ask()
             except httpx.HTTPError as error:
                 failures += 1
                 await self._bear(f"{type(error).__name__}: {error}".removesuffix(": "), failures)
+                continue
+            if answer.status in _BUSY:
+                failures, waits = 0, waits + 1
+                asked = answer.headers.get("retry-after", "")
+                self._outage = f"{self._endpoint.url} answers {answer.status}"
+                if asked:
+                    self._outage += f" (Retry-After: {asked[:40]})"
+                await asyncio.sleep(min(_seconds(asked) or self._pause_s(waits), self._patience.longest_s))
+                continue
+            if answer.status < httpx.codes.INTERNAL_SERVER_ERROR:
+                return answer
+            failures += 1
+            await self._bear(_status(answer), failures)
 
     async def _bear(self, what: str, failures: int) -> None:
         """Wait before another try, or raise PolicyError where there were enough."""
@@ -129,12 +154,12 @@ class OpenAIPolicy:
         said = _said(answer)
         if answer.status in (400, 413, 422) and _CONTEXT.search(said):
             return Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason.CONTEXT_LENGTH)
-        remedy = {
-            401: "; set the endpoint's API key",
-            403: "; set the endpoint's API key",
-            404: "; is it the base address, ending in /v1, and is the model served?",
-        }.get(answer.status, "")
-        raise PolicyError(f"{self._endpoint.url} refuses with {answer.status}: {said}{remedy}", retryable=False)
+        remedy = ""
+        if answer.status in _NO_ENTRY:
+            remedy = f"; {_SET_KEY}"
+        elif answer.status == httpx.codes.NOT_FOUND:
+            remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
+        raise PolicyError(f"{self._endpoint.url} refuses with {_status(answer)}{remedy}", retryable=False)
 
 
 def _sendable(message: Message) -> Message:
@@ -163,6 +188,14 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
+def _status(answer: Answer) -> str:
+    """The status and what comes with it, on one line."""
+    said = _said(answer)
+    if said.startswith("<"):
+        said = f"HTML, {said[:80]!r}"
+    return f"{answer.status}: {said}" if said else str(answer.status)
+
+
 def _said(answer: Answer) -> str:
     """What an error answer says, on one line."""
     text = answer.body[:4000].decode(errors="replace")
@@ -173,16 +206,14 @@ def _said(answer: Answer) -> str:
     if isinstance(found, dict):
         inner = found.get("error", found)
         text = str(inner.get("message", text)) if isinstance(inner, dict) else str(inner)
-    return " ".join(text.split())[:300]
+    return " ".join(text.split())[:300].encode(errors="replace").decode()
 
 
-def _retry_after_s(answer: Answer, otherwise_s: float, longest_s: float) -> float:
-    """``Retry-After`` as seconds or as a date, never more than ``longest_s``."""
-    value = answer.headers.get("retry-after", "")
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", value):
-        return min(float(value), longest_s)
+def _seconds(retry_after: str) -> float:
+    """``Retry-After``, seconds or a date, from now on; 0 where it names no time to come."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", retry_after):
+        return float(retry_after)
     try:
-        wait_s = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):
-        return otherwise_s
-    return min(max(wait_s, 0.0), longest_s)
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

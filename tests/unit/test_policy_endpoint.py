@@ -89,13 +89,61 @@ async def test_having_waited_does_not_use_up_the_tries() -> None:
         assert (await ask(model)).content == "well"
 
 
-async def test_a_model_list_that_is_busy_is_asked_again_and_an_empty_one_is_final() -> None:
-    async with serving(ModelServer([], models=[refusal(503, "loading")])) as model:
+async def test_a_model_list_that_is_busy_or_broken_is_asked_again() -> None:
+    busy = [refusal(503, "loading", {"Retry-After": "0"}) for _ in range(QUICK.tries + 1)]
+    async with serving(ModelServer([], models=[*busy, refusal(500, "boom")])) as model:
         assert await nameless(model) == "tiny"
-    for body in (b"{}", b'{"data": []}', b"<html>", b'{"data": [{"id": 7}]}'):
-        async with serving(ModelServer([], models=[Response(body)])) as model:
-            with pytest.raises(PolicyError, match="give the policy a model"):
-                await nameless(model)
+
+
+MODELS = [
+    (Response(b"{}"), "answers 200 but names no model: data is missing"),
+    (Response(b'{"data": []}'), "names no model: data is empty"),
+    (Response(b'{"data": [{"id": 7}]}'), r"names no model: data\[0\]\.id is a number, not a string"),
+    (Response(b'{"data": [{"id": ""}]}'), r"names no model: data\[0\]\.id is empty"),
+    (Response(b"<html>welcome"), "names no model: the answer is HTML or XML, not JSON: '<html>welcome'"),
+    (Response(b"[1,2]"), "names no model: the answer is a list, not an object"),
+    (Response(b'{"data": [{"i'), "names no model: the answer is broken JSON"),
+    (Response(b""), "names no model: the answer is empty"),
+    (refusal(401, "who are you?"), r"/models refuses with 401: who are you\?; set the endpoint's API key"),
+    (refusal(404, "no such path"), "/models refuses with 404: no such path; if that is the base address"),
+    (Response(b"<html>\n<h1>Not Found</h1>", 404), "/models refuses with 404: HTML, '<html> <h1>Not Found</h1>'"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), MODELS, ids=[said for _, said in MODELS])
+async def test_a_model_list_that_names_none_is_final_and_says_what_it_was(answer: Response, said: str) -> None:
+    async with serving(ModelServer([], models=[answer])) as model:
+        with pytest.raises(PolicyError, match=said) as caught:
+            await nameless(model)
+    assert not caught.value.retryable
+    assert "--model" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> None:
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await release.wait()
+        writer.close()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        endpoint = Endpoint(url, models_timeout_s=0.05)
+        policy = OpenAIPolicy(PolicySpec("openai", url), endpoint, seed=0, patience=QUICK)
+        asking = asyncio.create_task(policy.reply(HELLO, []))
+        await asked.wait()
+        outage = policy.outage
+        with pytest.raises(
+            PolicyError, match=r"/models gave no answer within 0\.05 s; name the model \(--model\)"
+        ) as caught:
+            await asking
+        release.set()
+        await endpoint.close()
+    assert outage is not None
+    assert "/models" in outage
+    assert caught.value.retryable
 
 
 async def nameless(model: ModelServer) -> str:
@@ -108,8 +156,22 @@ async def nameless(model: ModelServer) -> str:
     return str(model.requests[0]["model"])
 
 
+WAITS = [
+    "0",
+    "0.001",
+    "-5",
+    "1000000000",
+    "9" * 400,
+    "Wed, 21 Oct 2015 07:28:00 GMT",
+    "Wed, 21 Oct 2099 07:28:00 GMT",
+    "Wed, 21 Oct 99999 07:28:00 GMT",
+    "Wed, 21 Oct 2099 07:28:00 +99999999999",
+    "soon",
+]
+
+
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("wait", ["0", "0.001", "Wed, 21 Oct 2015 07:28:00 GMT", "soon"])
+@pytest.mark.parametrize("wait", WAITS)
 async def test_a_busy_endpoint_is_waited_for(status: int, wait: str) -> None:
     busy: Script = [refusal(status, "later", {"Retry-After": wait}) for _ in range(QUICK.tries + 2)]
     async with serving(ModelServer([*busy, Say("at last")])) as model:
@@ -123,7 +185,8 @@ async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> Non
         await release.wait()
         return refusal(503, "restarting", {"Retry-After": "0"})
 
-    async with serving(ModelServer([refusal(503, "loading", {"Retry-After": "0"}), held, Say("up")])) as model:
+    loading = refusal(503, "loading", {"Retry-After": "1000000000"})
+    async with serving(ModelServer([loading, held, Say("up")])) as model:
         endpoint = Endpoint(model.url)
         policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
         outages = [policy.outage]
@@ -136,7 +199,7 @@ async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> Non
         assert (await waiting).content == "up"
         outages.append(policy.outage)
         await endpoint.close()
-    assert outages == [None, f"{model.url} answers 503", None]
+    assert outages == [None, f"{model.url} answers 503 (Retry-After: 1000000000)", None]
 
 
 async def test_a_dead_endpoint_is_a_retryable_failure_after_some_tries() -> None:
@@ -167,18 +230,35 @@ GARBAGE = {
     "nested to the sky": b"[" * 200_000,
     "not UTF-8": b"\xff\xfe\xfd",
     "an aborted request": b'{"choices": [{"message": {"content": "half"}, "finish_reason": "abort"}]}',
+    "a message of a wrong type": b'{"choices": [{"message": "hi"}]}',
+    "arguments of a wrong type": b'{"choices": [{"message": {"tool_calls": [{"function": {"arguments": 7}}]}}]}',
+}
+SAID = {
+    "not JSON": "the answer is HTML or XML, not JSON: '<html>welcome</html>'",
+    "no object": "the answer is a list, not an object",
+    "no choices": "choices is missing",
+    "empty choices": "choices is empty",
+    "no message": "choices[0].message is missing",
+    "content of a wrong type": "choices[0].message.content is a number, not a string",
+    "calls of a wrong type": "choices[0].message.tool_calls is a string, not a list",
+    "nested to the sky": f"the answer is broken JSON: '{'[' * 80}'",
+    "not UTF-8": "the answer is not JSON: '\ufffd\ufffd\ufffd'",
+    "an aborted request": "the engine aborted the request",
+    "a message of a wrong type": "choices[0].message is a string, not an object",
+    "arguments of a wrong type": "choices[0].message.tool_calls[0].function.arguments is a number, not a string",
 }
 
 
-@pytest.mark.parametrize("body", GARBAGE.values(), ids=GARBAGE.keys())
-async def test_garbage_is_asked_again_and_then_one_line(body: bytes) -> None:
+@pytest.mark.parametrize("kind", GARBAGE)
+async def test_garbage_is_asked_again_and_then_one_plain_line(kind: str) -> None:
+    body = GARBAGE[kind]
     async with serving(ModelServer([Response(body), Say("sense")])) as model:
         assert (await ask(model)).content == "sense"
     async with serving(ModelServer([Response(body), Response(body)])) as model:
-        with pytest.raises(PolicyError, match="answers garbage") as caught:
+        with pytest.raises(PolicyError) as caught:
             await ask(model)
     assert not caught.value.retryable
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"{model.url} answers garbage: {SAID[kind]}"
 
 
 @pytest.mark.parametrize(
@@ -207,6 +287,12 @@ async def test_a_refusal_is_final_and_names_the_remedy(status: int, remedy: str)
     assert not caught.value.retryable
 
 
+async def test_a_refusals_half_surrogate_can_be_written_down() -> None:
+    async with serving(ModelServer([Response(b'{"error": {"message": "no \\ud800"}}', 418)])) as model:
+        with pytest.raises(PolicyError, match=r"418: no \?"):
+            await ask(model)
+
+
 async def test_malformed_calls_pass_and_travel_back_as_objects() -> None:
     written = '{"command": "ls"'
     async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
@@ -232,27 +318,54 @@ async def test_half_a_surrogate_pair_does_not_spoil_the_record() -> None:
     assert reply.tool_calls[0].arguments == "\ufffd"
 
 
-TOKENS = {
-    "too few logprobs": {"logprobs": {"content": [{"logprob": -1.0}]}},
-    "no logprobs": {"logprobs": None},
-    "a logprob that is no number": {"logprobs": {"content": [{"logprob": -1.0}, {"logprob": float("nan")}]}},
-    "a token that is no number": {"token_ids": [1, "2"]},
-    "a negative token": {"token_ids": [1, -2]},
-    "a token beyond 32 bits": {"token_ids": [1, 2**40]},
+TOKENS: dict[str, tuple[dict[str, Any], str]] = {
+    "too few logprobs": ({"logprobs": {"content": [{"logprob": -1.0}]}}, "2 token ids with 1 log-probabilities"),
+    "no logprobs": ({"logprobs": None}, "token ids without log-probabilities"),
+    "a logprob that is no number": (
+        {"logprobs": {"content": [{"logprob": -1.0}, {"logprob": float("nan")}]}},
+        "a log-probability that is not finite",
+    ),
+    "a logprob that is text": (
+        {"logprobs": {"content": [{"logprob": -1.0}, {"logprob": "-2"}]}},
+        "choices[0].logprobs.content[1].logprob is a string, not a number",
+    ),
+    "a logprob beyond measure": (
+        {"logprobs": {"content": [{"logprob": -1.0}, {"logprob": 10**400}]}},
+        "choices[0].logprobs.content[1].logprob is out of range",
+    ),
+    "a token that is no number": ({"token_ids": [1, "2"]}, "choices[0].token_ids[1] is a string, not a whole number"),
+    "a negative token": ({"token_ids": [1, -2]}, "a negative token id"),
+    "a token beyond 32 bits": ({"token_ids": [1, 2**40]}, "a token id or log-probability does not fit 32 bits"),
+    "no tokens of the reply": ({"token_ids": None}, "token ids of the prompt alone"),
 }
 
 
-@pytest.mark.parametrize("wrong", TOKENS.values(), ids=TOKENS.keys())
-async def test_tokens_that_cannot_be_trusted_are_left_out(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("wrong", "why"), TOKENS.values(), ids=TOKENS.keys())
+async def test_tokens_that_cannot_be_trusted_are_left_out_and_it_shows_why(
+    wrong: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     choice = {
         "message": {"content": "hi"},
         "token_ids": [1, 2],
         "logprobs": {"content": [{"logprob": -1.0}, {"logprob": -2.0}]},
     }
     body = json.dumps({"prompt_token_ids": [7], "choices": [choice | wrong]}).encode()
-    async with serving(ModelServer([Response(body)])) as model:
+    async with serving(ModelServer([Response(body), Response(body)])) as model:
+        endpoint = Endpoint(model.url)
+        for seed in range(2):
+            reply = await OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK).reply(HELLO, [])
+            assert (reply.content, reply.sampled, reply.distrust) == ("hi", None, why)
+        await endpoint.close()
+    assert [record.getMessage() for record in caplog.records if "inconsistent tokens" in record.message] == [
+        f"{model.url} gives inconsistent tokens; its replies are not trained on: {why}"
+    ]
+
+
+async def test_an_engine_that_gives_no_ids_is_not_distrusted() -> None:
+    choice = {"message": {"content": "hi"}, "logprobs": {"content": [{"logprob": "none"}]}}
+    async with serving(ModelServer([Response(json.dumps({"choices": [choice], "metadata": "m"}))])) as model:
         reply = await ask(model)
-    assert (reply.content, reply.sampled) == ("hi", None)
+    assert (reply.content, reply.sampled, reply.distrust) == ("hi", None, "")
 
 
 @pytest.mark.parametrize(
