@@ -3,3 +3,7 @@
 
 class CliError(Exception):
     """The command cannot go on; exit code 1. The message is one line and names the remedy."""
+
+
+class Interrupted(Exception):
+    """A signal ended the command after it had taken back what it began; exit code 130. The message says what."""

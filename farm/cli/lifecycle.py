@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from farm.cli.connection import connected
-from farm.cli.errors import CliError
+from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cluster import FarmInfo, RunningFarm, join_farm, running_farm, start_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
@@ -147,7 +147,7 @@ async def _serve(config: Config, join: str | None) -> None:
     starting = _start(config, join)
     async with _unless(asked, starting) as running:
         if running is None:
-            raise KeyboardInterrupt("interrupted before it was up; nothing of it is left")
+            raise Interrupted("interrupted before it was up; nothing of it is left")
         _say(f"{_STEP}up" + (f" at {running.info.url}" if running.info.url else ""))
         failure = asyncio.create_task(running.failure())
         waiting = asyncio.create_task(asked.wait())

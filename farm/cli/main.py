@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from types import FrameType
 
 import typer
-from typer.exceptions import Abort, TyperException
+from typer.exceptions import TyperException
 
 from farm import __version__
+from farm.cli.errors import Interrupted
+
+INTERRUPTED = 130
 
 COMMANDS = {
     "up": "lifecycle:up",
@@ -82,15 +85,17 @@ def main() -> None:
         hint = f"; see `{context.command_path} --help`" if context else ""
         _complain(error.format_message().rstrip(".?") + hint)
         sys.exit(error.exit_code)
-    except (Abort, KeyboardInterrupt) as interrupt:
-        _complain(str(interrupt) or "interrupted")
-        sys.exit(130)
+    except Interrupted as interrupt:
+        _complain(str(interrupt))
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:  # the last boundary: also a defect of ours ends as one line, its trace in a file
         _complain(str(error) if _explained(error) else _kept(error))
         sys.exit(1)
+    if code == INTERRUPTED:  # so typer answers an interrupt that no command has dealt with
+        _complain("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
 
 

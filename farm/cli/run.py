@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from farm.cli.connection import farm_for
-from farm.cli.errors import CliError
+from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.client import FarmClient
 from farm.core.rollout import Status
@@ -102,7 +102,7 @@ def _follow(client: FarmClient, begun: RunAnswer) -> RunAnswer:
                 progress.update(bar, completed=seen.summary.accepted, note=seen.why_waiting or note)
     except KeyboardInterrupt:
         client.cancel(begun.run_id)
-        raise KeyboardInterrupt(f"interrupted; {begun.run_id} is cancelled") from None
+        raise Interrupted(f"interrupted; {begun.run_id} is cancelled") from None
     return seen
 
 
