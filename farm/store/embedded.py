@@ -27,7 +27,7 @@ _MOST_DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 
 # With everysec Redis puts a write off while an fsync is under way and answers all the same: killed in that moment it
-# lost members of 8 of 60 groups it had answered for. Always costs half a millisecond a lease and a tenth of the publica
+# lost members of 8 of 60 groups it had answered for. Always costs half a millisecond a lease, a tenth of publications.
 _CONFIG = """\
 bind {bind}
 port {port}
