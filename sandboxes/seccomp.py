@@ -35,10 +35,10 @@ MEMORY = """
 """
 PROCESSES = """
     capget capset execve execveat exit exit_group fork getegid geteuid getgid getgroups getpgid getpgrp getpid getppid
-    getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get ioprio_set kill pidfd_open
-    pidfd_send_signal prctl prlimit64 sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
-    sched_getparam sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
-    sched_setscheduler sched_yield seccomp setfsgid setfsuid setgid setgroups setpgid setpriority setregid setresgid
+    getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get kill pidfd_open
+    pidfd_send_signal prctl sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
+    sched_getparam sched_getscheduler sched_rr_get_interval
+    sched_yield seccomp setfsgid setfsuid setgid setgroups setpgid setregid setresgid
     setresuid setreuid setrlimit setsid setuid tgkill times tkill vfork wait4 waitid getcpu sysinfo uname
     rseq set_robust_list get_robust_list set_tid_address arch_prctl set_thread_area get_thread_area getrandom
 """
@@ -58,6 +58,14 @@ TALKING = """
 """
 
 
+BY_KIND = (("setpriority", 0), ("ioprio_set", 1))
+"""The kind that means a single process, for calls that also reach groups and users."""
+
+ON_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
+"""Allowed with the process id 0, which is the caller: all inside are one user, and so is the tool server, whose limits
+and share of the processor are not theirs to set."""
+
+
 def profile() -> dict[str, Any]:
     """The profile as Docker's and the OCI runtimes' JSON reads it."""
     plain = sorted({name for group in (FILES, MEMORY, PROCESSES, WAITING, TALKING) for name in group.split()})
@@ -66,6 +74,8 @@ def profile() -> dict[str, Any]:
         "archMap": [{"architecture": "SCMP_ARCH_X86_64"}, {"architecture": "SCMP_ARCH_AARCH64"}],
         "syscalls": [
             {"names": plain, "action": "SCMP_ACT_ALLOW"},
+            *(_when(name, (0, 0, "SCMP_CMP_EQ", 0)) for name in ON_ONESELF),
+            *(_when(name, (0, kind, "SCMP_CMP_EQ", 0), (1, 0, "SCMP_CMP_EQ", 0)) for name, kind in BY_KIND),
             _when("clone", (0, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ", 0)),
             # Its flags lie in memory, where a filter cannot look: libraries take ENOSYS as a hint to use clone.
             {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},

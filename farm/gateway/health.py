@@ -15,6 +15,9 @@ from farm.wire.answers import HealthAnswer
 _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 2.0
 
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+"""Others share one label: a caller could name any."""
+
 router = APIRouter(tags=["health"])
 
 
@@ -98,6 +101,7 @@ class Counted:
             await self._app(scope, receive, counting)
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._series.requests.labels(scope["method"], route, status).inc()
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._series.requests.labels(method, route, status).inc()
             self._series.seconds.labels(route).observe(loop.time() - began)
             self._series.sent.labels(route).inc(sent)

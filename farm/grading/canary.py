@@ -26,12 +26,17 @@ NOUNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A test file at ``path`` in the workspace; node ids that must be seen failed, and others passed."""
+    """A test file at ``path`` in the workspace; node ids that must be seen failed, and others passed.
+
+    ``must_not_pass`` are false tests planted in the files of the expected ones, where a rule such as "what is in a file
+    that I know passes" takes them for expected.
+    """
 
     path: str
     content: bytes
     must_fail: tuple[str, ...]
     must_pass: tuple[str, ...]
+    must_not_pass: tuple[str, ...] = ()
 
 
 def make_canary(beside: Sequence[str], taken: Collection[str], rng: random.Random) -> Canary:
@@ -46,6 +51,15 @@ def make_canary(beside: Sequence[str], taken: Collection[str], rng: random.Rando
         must_fail=tuple(f"{path}::test_{name}" for name in names if name in wrong),
         must_pass=tuple(f"{path}::test_{name}" for name in names if name not in wrong),
     )
+
+
+def plant(path: str, source: bytes, rng: random.Random) -> tuple[bytes, str] | None:
+    """A false test at the end of a test file, and its id; None where marks of the whole file would change it."""
+    if b"pytestmark" in source or not path.endswith(".py"):
+        return None
+    while (name := "_".join(rng.sample(NOUNS, 2))).encode() in source:
+        continue
+    return source + f"\n\n\n{_test(name, rng, wrong=True)}\n".encode(), f"{path}::test_{name}"
 
 
 def new_test_path(beside: Sequence[str], taken: Collection[str], rng: random.Random) -> str:

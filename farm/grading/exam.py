@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from farm.core.task import Verifier
-from farm.grading.canary import Canary, make_canary
+from farm.grading.canary import Canary, make_canary, plant
 from farm.grading.contradiction import Contradiction, make_contradiction
 from farm.tasks.bundle import BundleFile
 
@@ -34,6 +34,13 @@ def set_exam(verifier: Verifier, tests: Mapping[str, BundleFile], changed: Itera
     sources = {path: file.content for path, file in tests.items()}
     contradiction = make_contradiction(expected, sources, taken | {canary.path}, rng)
     added = {canary.path: BundleFile(canary.content)}
+    planted = []
+    for path in files:
+        grown = plant(path, sources[path], rng) if path in sources else None
+        if grown is not None:
+            added[path] = BundleFile(grown[0], tests[path].executable)
+            planted.append(grown[1])
+    canary = replace(canary, must_not_pass=tuple(planted))
     files.insert(rng.randrange(len(files) + 1), canary.path)
     if contradiction is not None:
         added[contradiction.path] = BundleFile(contradiction.content)

@@ -103,6 +103,9 @@ def _lie(
         outcome = outcomes.get(test)
         if complete and outcome is not Outcome.PASSED:
             return f"a canary test that must pass was {_seen(outcome)}"
+    for test in canary.must_not_pass:
+        if outcomes.get(test) is Outcome.PASSED:
+            return "a false test among the expected ones was reported passed"
     for twin, test in contradiction.twins.items() if contradiction else ():
         if outcomes.get(test) is outcomes.get(twin) is Outcome.PASSED:
             return f"{test} was reported passed, and so was a test that asserts the opposite"

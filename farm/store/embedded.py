@@ -33,8 +33,7 @@ bind {bind}
 port {port}
 protected-mode yes
 requirepass {password}
-dir {directory}
-logfile {directory}/redis.log
+logfile redis.log
 appendonly yes
 appendfsync always
 save ""
@@ -131,12 +130,12 @@ class EmbeddedRedis:
         if setpriv is None:
             raise StoreUnavailable("setpriv is not installed: apt-get install util-linux, or set redis_url")
         config = self._directory / "redis.conf"
-        text = _CONFIG.format(bind=self._bind, port=self._port, password=self._password, directory=self._directory)
+        text = _CONFIG.format(bind=self._bind, port=self._port, password=self._password)
         _write_private(config, text)
         (self._directory / "redis.log").unlink(missing_ok=True)
         return await asyncio.create_subprocess_exec(
-            setpriv, "--pdeathsig", "TERM", server, str(config),
-            stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
+            setpriv, "--pdeathsig", "TERM", server, config.name,
+            cwd=self._directory, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
         )  # fmt: skip
 
     async def _ready(self, process: Process) -> bool:

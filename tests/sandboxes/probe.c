@@ -60,6 +60,14 @@ static int calls(void) {
     try_clone("clone_pid", CLONE_NEWPID);
     try_clone("clone_net", CLONE_NEWNET);
     TRY("clone3", 435, attributes, 64);
+    struct { unsigned long soft, hard; } nothing = {0, 0};
+    TRY("prlimit_of_server", SYS_prlimit64, 1, 9 /* RLIMIT_AS */, &nothing, 0);
+    TRY("scheduler_of_server", SYS_sched_setscheduler, 1, 5 /* SCHED_IDLE */, zeros);
+    TRY("affinity_of_server", SYS_sched_setaffinity, 1, 8, zeros);
+    TRY("attributes_of_server", SYS_sched_setattr, 1, zeros, 0);
+    TRY("priority_of_server", SYS_setpriority, 0 /* PRIO_PROCESS */, 1, 19);
+    TRY("priority_of_user", SYS_setpriority, 2 /* PRIO_USER */, 0, 19);
+    TRY("io_priority_of_server", SYS_ioprio_set, 1, 1, 3 << 13);
     TRY("ptrace_attach", SYS_ptrace, 16, 1, 0, 0);
     TRY("ptrace_seize", SYS_ptrace, 0x4206, 1, 0, 0);
     TRY("process_vm_readv", SYS_process_vm_readv, 1, zeros, 1, zeros, 1, 0);
