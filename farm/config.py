@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from sandboxes.builds import BuildSettings
 
@@ -61,6 +61,15 @@ class Config(BaseModel):
     policy_key: SecretStr | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
+    @field_validator("state_dir")
+    @classmethod
+    def _plain(cls, path: Path) -> Path:
+        if not (str(path).isascii() and str(path).isprintable()):
+            raise ValueError(
+                f"{str(path)!r} holds more than plain characters, which Docker's labels cannot; choose another"
+            )
+        return path.absolute()
+
     @model_validator(mode="after")
     def _token_before_open_address(self) -> "Config":
         if self.host not in LOOPBACK and not self.tokens:
@@ -104,7 +113,9 @@ def load_config(
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
-            f"{key}: {first['msg']}" if key else str(first["msg"]).removeprefix("Value error, ")
+            f"{key}: {str(first['msg']).removeprefix('Value error, ')}"
+            if key
+            else str(first["msg"]).removeprefix("Value error, ")
         ) from None
 
 

@@ -114,17 +114,15 @@ def _parse_libraries(listing: str) -> Iterator[tuple[str, Path]]:
 def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
     (building / "bin").mkdir(parents=True)
     (building / "lib").mkdir()
-    make: list[str | Path] = [
-        programs["make"],
-        "-s",
-        "-C",
-        SOURCES,
-        f"CC={programs['musl-gcc']}",
-        f"DESTDIR={building / 'bin'}",
-    ]
-    compiled = subprocess.run(make, capture_output=True, text=True, check=False)
-    if compiled.returncode != 0:
-        raise RuntimeUnavailable(f"the tool server does not compile: {compiled.stderr.strip()[-2000:]}")
+    with tempfile.TemporaryDirectory(prefix="farm-toolbox-") as made:  # make cannot write where a path has spaces
+        make: list[str | Path] = [
+            programs["make"], "-s", "-C", SOURCES, f"CC={programs['musl-gcc']}", f"DESTDIR={made}",
+        ]  # fmt: skip
+        compiled = subprocess.run(make, capture_output=True, text=True, check=False)
+        if compiled.returncode != 0:
+            raise RuntimeUnavailable(f"the tool server does not compile: {compiled.stderr.strip()[-2000:]}")
+        for binary in Path(made).iterdir():
+            shutil.copy(binary, building / "bin")
     for name, source in parts.files.items():
         shutil.copyfile(source, building / name)
         os.chmod(building / name, 0o755)

@@ -49,6 +49,7 @@ def up(
         raise CliError(f"--head needs the address that other machines reach: set FARM_NODE_IP, not {settings.node_ip}")
     if join and not _is_address(join):
         raise typer.BadParameter(f"{join!r} is not HOST:PORT", param_hint="--join")
+    _make(settings.state_dir)
     if detach:
         _detach(settings)
         return
@@ -132,6 +133,15 @@ def _show_node(info: FarmInfo, as_json: bool) -> None:
 
 def _described(info: FarmInfo) -> dict[str, object]:
     return {**asdict(info), "state_dir": str(info.state_dir)}
+
+
+def _make(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(
+            f"state_dir {state_dir}: {error.strerror}; choose a writable one with --state-dir or FARM_STATE_DIR"
+        ) from None
 
 
 def _is_address(text: str) -> bool:

@@ -27,7 +27,7 @@ Farm = Callable[..., subprocess.CompletedProcess[str]]
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
     """Run ``farm`` with a state directory of its own (``at`` names another) and further variables."""
     require_program("redis-server")
-    places = tmp_path_factory.mktemp("farms")
+    places = tmp_path_factory.mktemp("farms with spaces")
 
     def call(*arguments: str, at: str = "a", **variables: str) -> subprocess.CompletedProcess[str]:
         chosen = {"FARM_STATE_DIR": str(places / at), "FARM_PORT": "0", **variables}
@@ -79,6 +79,8 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
         (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
+        (["up", "--detach"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd"),
+        (["up"], {"FARM_STATE_DIR": "/tmp/é"}, 1, "plain characters"),
         (["tasks", "list", "tests"], {}, 1, "task.toml"),
     ],
 )
