@@ -165,12 +165,12 @@ class RuntimeContract:
         assert (await sandbox.exec(["cat"], stdin=everything, timeout_s=WAIT_S)).stdout.head == everything
 
     async def test_exec_knows_env_and_directory(self, runtime: Runtime, image: str) -> None:
-        spec = SandboxSpec(image, workdir="/work/here", env={"COLOUR": "green", "SHAPE": "round"})
+        spec = SandboxSpec(image, workdir="/srv/here", env={"COLOUR": "green", "SHAPE": "round"})
         async with runtime.scope(spec) as sandbox:
-            assert sandbox.workdir == "/work/here"
+            assert sandbox.workdir == "/srv/here"
             assert sandbox.spec == spec
             command = ["sh", "-c", "pwd; echo $COLOUR $SHAPE"]
-            assert text(await sandbox.exec(command, timeout_s=WAIT_S)) == "/work/here\ngreen round\n"
+            assert text(await sandbox.exec(command, timeout_s=WAIT_S)) == "/srv/here\ngreen round\n"
             changed = await sandbox.exec(command, cwd="/tmp", env={"SHAPE": "it's square"}, timeout_s=WAIT_S)
             assert text(changed) == "/tmp\ngreen it's square\n"
 

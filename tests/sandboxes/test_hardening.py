@@ -152,10 +152,10 @@ async def test_an_image_of_nothing_boots_and_has_its_tools(docker_runtime: Runti
         result = await sandbox.shell("echo $((6 * 7)); pwd", timeout_s=WAIT_S)
         assert text(result) == "42\n/\n"
         assert await sandbox.read_file("/only") == b"this\n"
-        await sandbox.write_file("/work/new", b"1", parents=True)
+        await sandbox.write_file("/srv/new", b"1", parents=True)
         assert await run(sandbox, "/.farm/bin/bash", "-c", "echo here") == "here\n"
         assert await run(sandbox, "/.farm/bin/rg", "--no-filename", "thi", "/only") == "this\n"
-        assert await run(sandbox, "/.farm/bin/busybox", "wc", "-c", "/work/new") == "1 /work/new\n"
+        assert await run(sandbox, "/.farm/bin/busybox", "wc", "-c", "/srv/new") == "1 /srv/new\n"
 
 
 @pytest.fixture

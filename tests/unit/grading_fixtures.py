@@ -9,7 +9,7 @@ from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.fake_shell import FakeProcess
 
 IMAGE = "task:1"
-WORKSPACE = "/work/repo"
+WORKSPACE = "/srv/repo"
 
 
 def make_verifier(**changes: object) -> Verifier:

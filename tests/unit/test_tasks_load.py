@@ -13,7 +13,7 @@ from farm.tasks.load import digest_of
 
 MANIFEST = """
 [metadata.farm]
-workspace = "/work"
+workspace = "/workspace"
 fail_to_pass = ["tests/test_a.py::test_b"]
 pass_to_pass = "tests/keep.txt"
 """
@@ -51,7 +51,7 @@ def test_a_pytest_task(tmp_path: Path) -> None:
     bundle = load(write_task(tmp_path))
     task = bundle.task
     assert task.id == "one"
-    assert task.workspace == "/work"
+    assert task.workspace == "/workspace"
     assert task.image.startswith("farm-task-one:")
     assert task.verifier.report is ReportFormat.PYTEST
     assert task.verifier.pass_to_pass == ("tests/test_a.py::test_c", "tests/test_a.py::test_d[x y]")
