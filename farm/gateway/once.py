@@ -1,7 +1,8 @@
 """``Idempotency-Key``: a state-changing call that is repeated is answered again, not done again.
 
 A kept answer lives a day. Refusals are not kept: whoever mends the cause may use the key again. A lease's answer is
-too large to keep, so its lease id is, and the same groups are sent again while the lease lives.
+too large to keep, so its lease id is, and the same groups are sent again while the lease lives. A call that broke off
+after its effect is done again: what it makes takes its name from ``request.state.once``, the same at each repetition.
 """
 
 import hashlib
@@ -47,6 +48,7 @@ async def _once(request: Request, key: str, handle: Callable[[Request], Coroutin
     name = hashlib.sha256(f"{caller}\n{key}".encode()).hexdigest()
     asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
     fingerprint = hashlib.sha256(asked).hexdigest()
+    request.state.once = hashlib.sha256(f"{name}{fingerprint}".encode()).hexdigest()
     found = await store.claim_once(name, pack({"asked": fingerprint}), _PENDING_S)
     if found is not None:
         kept: dict[str, Any] = unpack(found)

@@ -36,6 +36,11 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     store: Store = request.app.state.store
     config: Config = request.app.state.config
     prepare: Prepare = request.app.state.prepare
+    run_id = f"run-{getattr(request.state, 'once', secrets.token_hex(6))[:12]}"
+    begun = await store.get_run(run_id)
+    if begun is not None:
+        await _tell(request.app.state.scheduler.submit(begun.spec))
+        return await _look(request, run_id)
     try:
         path = locate(body.taskset, request.app.state.tasksets)
         tasks = await asyncio.to_thread(prepare, path)
@@ -46,7 +51,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     for reference, bundle in tasks:
         await store.put_bundle(reference.digest, bundle)
     spec = RunSpec(
-        run_id=f"run-{secrets.token_hex(6)}",
+        run_id=run_id,
         tasks=tuple(reference for reference, _ in tasks),
         policy=body.policy_spec(),
         group_size=body.group_size,

@@ -305,6 +305,21 @@ async def test_a_repeated_run_is_made_once(place: Place) -> None:
     )
 
 
+async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(place: Place) -> None:
+    """The gateway died, or the store went away, between the run and the keeping of its answer."""
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    first = await place.post("/v1/runs", body, idempotency_key="k0")
+    async with place.store._connection.reach() as redis:
+        kept = await redis.keys("*:once:*")
+        assert await redis.delete(*kept) == 1
+    again = await place.post("/v1/runs", body, idempotency_key="k0")
+    assert again.status_code == 201
+    assert again.json()["run_id"] == first.json()["run_id"]
+    assert len(await place.store.list_runs()) == 1
+    other = await place.post("/v1/runs", body, idempotency_key="k00")
+    assert other.json()["run_id"] != first.json()["run_id"]
+
+
 async def test_of_the_same_call_many_times_at_once_one_is_done(place: Place) -> None:
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     answers = await asyncio.gather(*(place.post("/v1/runs", body, idempotency_key="k2") for _ in range(12)))
