@@ -67,11 +67,12 @@ async def running_gateway(
     *,
     tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
     scheduler: RecordingScheduler | None = None,
+    idle_s: int = 30,
     **settings: Any,
 ) -> AsyncIterator[str]:
     """Yields its URL."""
     secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
     config = Config(state_dir=state_dir, tokens=secrets, **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare, tasksets=state_dir / "tasksets")
-    async with serving(app, "127.0.0.1", 0) as url:
+    async with serving(app, "127.0.0.1", 0, idle_s=idle_s) as url:
         yield url

@@ -5,7 +5,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 import farm
-from farm.config import LOOPBACK, Config
+from farm.config import Config
 from farm.gateway import health, leases, refusals, rollouts, runs
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.intake import Intake
@@ -34,11 +34,10 @@ def make_app(
     app.state.config = config
     app.state.prepare = prepare
     app.state.tasksets = tasksets
-    app.state.gatekeeper = Gatekeeper(config.tokens)
     app.state.series = health.Series()
     refusals.install(app)
     for router in (health.router, runs.router, leases.router, rollouts.router):
         app.include_router(router)
-    app.add_middleware(Intake, hosts=frozenset(LOOPBACK) if app.state.gatekeeper.open else None)
+    app.add_middleware(Intake, gatekeeper=Gatekeeper(config.tokens))
     app.add_middleware(health.Counted, series=app.state.series)
     return app

@@ -1,4 +1,7 @@
-"""Who may do what: bearer tokens, each with one role. With no token configured the gateway is open on loopback."""
+"""Who may do what: bearer tokens, each with one role. With no token configured the gateway is open on loopback.
+
+The token is looked at before a request's body is read, the role by the route.
+"""
 
 import hmac
 from collections.abc import Callable, Mapping
@@ -7,6 +10,7 @@ from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 from pydantic import SecretStr
+from starlette.types import Scope
 
 from farm.gateway.refusals import Refused
 from farm.wire.problem import ProblemType
@@ -28,25 +32,28 @@ class Gatekeeper:
     def open(self) -> bool:
         return not self._tokens
 
-    def role(self, authorization: str | None) -> Role | None:
+    def admit(self, scope: Scope, authorization: bytes) -> None:
+        """Note the caller's role in ``scope``, for the route. Raises Refused for a caller who is not known."""
+        role = self.role(authorization)
+        if role is None:
+            detail = "send a token that this gateway knows: Authorization: Bearer …"
+            raise Refused(ProblemType.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": "Bearer"})
+        scope.setdefault("state", {})["role"] = role
+
+    def role(self, authorization: bytes) -> Role | None:
         """The role of an ``Authorization`` header; every token is compared, in constant time."""
         if self.open:
             return Role.OPERATOR
-        scheme, _, given = (authorization or "").partition(" ")
-        offered = given.strip().encode("utf-8", "surrogateescape")
-        matches = [role for role, token in self._tokens.items() if hmac.compare_digest(offered, token)]
-        return max(matches) if matches and scheme.lower() == "bearer" else None
+        scheme, _, given = authorization.partition(b" ")
+        matches = [role for role, token in self._tokens.items() if hmac.compare_digest(given.strip(), token)]
+        return max(matches) if matches and scheme.lower() == b"bearer" else None
 
 
 def require(least: Role) -> Callable[[Request], Role]:
     """A dependency: the caller's role, at least ``least``."""
 
     def check(request: Request) -> Role:
-        gatekeeper: Gatekeeper = request.app.state.gatekeeper
-        role = gatekeeper.role(request.headers.get("authorization"))
-        if role is None:
-            detail = "send a token that this gateway knows: Authorization: Bearer …"
-            raise Refused(ProblemType.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": "Bearer"})
+        role: Role = request.state.role
         if role < least:
             raise Refused(ProblemType.FORBIDDEN, f"this needs the role {least.name.lower()}, not {role.name.lower()}")
         return role

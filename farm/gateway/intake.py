@@ -1,4 +1,4 @@
-"""What reaches a route: a known host, and a whole body within bounds that is JSON and sane."""
+"""What reaches a route: a known host, a known caller, and a whole body within bounds that is JSON and sane."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -6,23 +6,27 @@ from urllib.parse import urlsplit
 import pydantic_core
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from farm.config import LOOPBACK
+from farm.gateway.auth import Gatekeeper
 from farm.gateway.refusals import Refused
 from farm.wire.problem import ProblemType
 
 MOST_BODY_BYTES = 1024 * 1024
 BODY_S = 30.0
+FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class Intake:
-    """ASGI middleware. ``hosts`` None takes any ``Host``; a gateway without tokens takes only loopback's.
+    """ASGI middleware: who is not known is refused before a byte of the body is read.
 
-    Without that, and without asking for JSON's content type, a web page in a browser of this machine could drive it.
+    A gateway without tokens takes only loopback's names as ``Host``. Without that, and without asking for JSON's
+    content type, a web page in a browser of this machine could drive it.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
         self._app = app
-        self._hosts = hosts
+        self._gatekeeper = gatekeeper
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -31,6 +35,9 @@ class Intake:
         headers = {name.lower(): value for name, value in scope["headers"]}
         try:
             self._check_host(headers.get(b"host", b"").decode("latin-1"))
+            _check_announced(headers)
+            if scope["path"] not in FOR_ANYBODY:
+                self._gatekeeper.admit(scope, headers.get(b"authorization", b""))
             body = await _read(headers, receive) if scope["method"] in _WITH_BODY else None
         except Refused as refused:
             await refused.response()(scope, receive, send)
@@ -38,8 +45,18 @@ class Intake:
         await self._app(scope, receive if body is None else _replayed(body, receive), send)
 
     def _check_host(self, host: str) -> None:
-        if self._hosts is not None and _name_of(host) not in self._hosts:
+        if self._gatekeeper.open and _name_of(host) not in LOOPBACK:
             raise Refused(ProblemType.FORBIDDEN, "a gateway without tokens answers only to loopback names")
+
+
+def _check_announced(headers: dict[bytes, bytes]) -> None:
+    announced = headers.get(b"content-length", b"0")
+    if announced.isdigit() and (len(announced) > 18 or int(announced) > MOST_BODY_BYTES):
+        raise _too_large()
+
+
+def _too_large() -> Refused:
+    return Refused(ProblemType.TOO_LARGE, f"at most {MOST_BODY_BYTES} bytes are taken")
 
 
 def _name_of(host: str) -> str:
@@ -52,7 +69,7 @@ def _name_of(host: str) -> str:
 async def _read(headers: dict[bytes, bytes], receive: Receive) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
-            body = await _collect(headers, receive)
+            body = await _collect(receive)
     except TimeoutError:
         raise Refused(ProblemType.TIMEOUT, f"the body did not arrive within {BODY_S:.0f} s") from None
     if not body:
@@ -67,11 +84,7 @@ async def _read(headers: dict[bytes, bytes], receive: Receive) -> bytes:
     return body
 
 
-async def _collect(headers: dict[bytes, bytes], receive: Receive) -> bytes:
-    too_large = Refused(ProblemType.TOO_LARGE, f"at most {MOST_BODY_BYTES} bytes are taken")
-    announced = headers.get(b"content-length", b"0")
-    if announced.isdigit() and (len(announced) > 18 or int(announced) > MOST_BODY_BYTES):
-        raise too_large
+async def _collect(receive: Receive) -> bytes:
     body = bytearray()
     while True:
         message = await receive()
@@ -79,7 +92,7 @@ async def _collect(headers: dict[bytes, bytes], receive: Receive) -> bytes:
             return b""
         body += message.get("body", b"")
         if len(body) > MOST_BODY_BYTES:
-            raise too_large
+            raise _too_large()
         if not message.get("more_body", False):
             return bytes(body)
 

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _GRACE_S = 5
+_IDLE_S = 30
 _MOST_REQUESTS = 4096
 
 
@@ -17,16 +19,20 @@ class AddressTaken(Exception):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
-    """Serve for the length of the block; yields the URL. ``port`` 0 takes a free one. Raises AddressTaken."""
+async def serving(app: ASGIApp, host: str, port: int, *, idle_s: int = _IDLE_S) -> AsyncIterator[str]:
+    """Serve for the length of the block; yields the URL. ``port`` 0 takes a free one. Raises AddressTaken.
+
+    ``idle_s``: so long a connection may be open without a request that is whole in its head.
+    """
     listener = _listen(host, port)
     config = uvicorn.Config(
         app,
+        http=_Timely,
         log_config=None,
         access_log=False,
         server_header=False,
         lifespan="off",
-        timeout_keep_alive=30,
+        timeout_keep_alive=idle_s,
         timeout_graceful_shutdown=_GRACE_S,
         limit_concurrency=_MOST_REQUESTS,
         h11_max_incomplete_event_size=64 * 1024,
@@ -41,6 +47,39 @@ async def serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
         server.should_exit = True
         await asyncio.shield(asyncio.wait([task]))
         listener.close()
+
+
+class _Timely(H11Protocol):
+    """Ends a connection on which no request is being answered for ``timeout_keep_alive``, whatever trickles in.
+
+    uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
+    refused, would hold a connection for ever.
+    """
+
+    _ending: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
+        super().connection_made(transport)
+        self._limit()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unlimit()
+        super().connection_lost(exc)
+
+    def _limit(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._unlimit()
+        elif self._ending is None:
+            self._ending = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _unlimit(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
 
 
 class _Quiet(uvicorn.Server):

@@ -180,6 +180,55 @@ async def test_a_request_that_is_no_http_or_never_ends_hurts_nobody(http: httpx.
     assert await untouched(store)
 
 
+UNFINISHED = [
+    b"",
+    b"GET /healthz HT",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: ",
+    b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n",
+    b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("trickles", [False, True])
+async def test_a_connection_that_never_says_what_it_wants_is_ended(
+    store: Store, tmp_path: Path, trickles: bool
+) -> None:
+    """Whether it is silent or sends a byte now and then: a head must come, and a refused body holds nothing."""
+    async with (
+        running_gateway(store, tmp_path, tokens=TOKENS, idle_s=1) as url,
+        httpx.AsyncClient(base_url=url, timeout=30) as http,
+    ):
+
+        async def hold(start: bytes) -> None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+            writer.write(start)
+            ending = asyncio.create_task(reader.read(-1))
+            while trickles and not ending.done():
+                assert (await http.get("/healthz")).status_code == 200
+                writer.write(b"x" if start else b"")
+            async with asyncio.timeout(30):
+                await asyncio.wait({ending})
+            writer.close()
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(hold(start) for start in UNFINISHED))
+    assert await untouched(store)
+
+
+async def test_a_stranger_is_told_before_its_body_is_read(store: Store, tmp_path: Path) -> None:
+    """The body never comes: whoever waits for it gives no answer."""
+    async with running_gateway(store, tmp_path, tokens=TOKENS) as url:
+        port = httpx.URL(url).port
+        for length, status in ((100, 401), (10_000_000, 413)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+            writer.write(head.encode())
+            async with asyncio.timeout(15):
+                answer = await reader.readuntil(b"\r\n")
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+            writer.close()
+
+
 CALLS: list[tuple[str, str, Role]] = [
     ("GET", "/v1/runs", "viewer"),
     ("GET", "/v1/runs/run-a", "viewer"),
@@ -238,8 +287,10 @@ async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store,
         assert (await http.get("/healthz")).status_code == 200
         assert problem(await http.get("/v1/runs/run-a")) == 401
         assert problem(await http.get("/v1/runs/run-zzz")) == 401
-        bad = await http.post("/v1/lease", json={"consumer": ""})
-        assert problem(bad) == 401
+        bad = {"content-type": "application/json", "idempotency-key": "k"}
+        for body in (b'{"consumer": ""}', b"{", b"[" * 500_000):
+            assert problem(await http.post("/v1/lease", content=body, headers=bad)) == 401
+        assert problem(await http.get("/v1/nothing")) == 401
 
 
 async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path) -> None:
