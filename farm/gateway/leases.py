@@ -11,14 +11,12 @@ from farm.config import Config
 from farm.gateway.auth import AsLearner
 from farm.gateway.forms import form_of, lease_body
 from farm.gateway.once import LEASE_HEADER, OnceRoute
-from farm.gateway.refusals import Refused
 from farm.store import Lease, LeaseFilter, Store, StreamState
 from farm.wire.answers import ExtendedAnswer, LeaseAnswer, SettledAnswer
-from farm.wire.problem import ProblemType
-from farm.wire.requests import EmptyBody, ExtendBody, LeaseBody
+from farm.wire.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
 
 router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["leases"])
-LeaseIdPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,63}\.[A-Za-z0-9_-]{16,64}$")]
+LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
 
 
 @router.post("/lease", response_model=LeaseAnswer, responses={204: {"description": "Nothing came in time"}})
@@ -28,9 +26,6 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
     Waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is no longer ``open`` the
     answer has no groups. The answer is JSON, or msgpack where ``Accept`` prefers it, and zstd where that is accepted.
     """
-    if body.incomplete == "refill":
-        detail = "incomplete: refill needs groups that grow; lease with deliver and skip groups with unjudged members"
-        raise Refused(ProblemType.NOT_AVAILABLE, detail)
     store: Store = request.app.state.store
     form = form_of(request)
     with request.app.state.series.waiters.track_inprogress():

@@ -10,7 +10,9 @@ from starlette.exceptions import HTTPException
 
 from farm.gateway.scheduler_port import SchedulerUnavailable
 from farm.store import BadCursor, LeaseLost, RunExists, StoreUnavailable, UnknownLease, UnknownRun
+from farm.wire.complaints import complaints
 from farm.wire.problem import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
+from farm.wire.requests import NOT_AVAILABLE
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,8 +47,6 @@ _BY_STATUS: Mapping[int, ProblemType] = {
     413: ProblemType.TOO_LARGE,
     415: ProblemType.UNSUPPORTED_MEDIA,
 }
-
-_MOST_FIELDS = 20
 
 
 class Refused(Exception):
@@ -100,13 +100,10 @@ def dressed(error: Exception) -> Refused:
 
 
 def _invalid(error: RequestValidationError) -> Refused:
-    fields = tuple(
-        FieldProblem(field=".".join(str(part) for part in found["loc"][1:]), message=str(found["msg"])[:300])
-        for found in error.errors()[:_MOST_FIELDS]
-    )
-    first = fields[0]
-    detail = f"{first.field}: {first.message}" if first.field else first.message
-    return Refused(ProblemType.INVALID, detail, errors=fields)
+    found = error.errors()
+    fields = complaints(found)
+    kind = ProblemType.NOT_AVAILABLE if found[0]["type"] == NOT_AVAILABLE else ProblemType.INVALID
+    return Refused(kind, f"{fields[0].field or 'the body'}: {fields[0].message}", errors=fields)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

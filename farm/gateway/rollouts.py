@@ -13,9 +13,10 @@ from farm.store import Store
 from farm.wire.answers import RolloutsAnswer
 from farm.wire.problem import ProblemType
 from farm.wire.record import RolloutRecord, Sidecar
+from farm.wire.requests import ROLLOUT_ID, RUN_ID
 
 router = APIRouter(prefix="/v1", tags=["rollouts"])
-RolloutIdPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,127}$")]
+RolloutIdPath = Annotated[str, Path(pattern=ROLLOUT_ID)]
 Words = Annotated[str | None, Query(min_length=1, max_length=512)]
 
 
@@ -23,7 +24,7 @@ Words = Annotated[str | None, Query(min_length=1, max_length=512)]
 async def list_rollouts(
     request: Request,
     role: AsViewer,
-    run_id: Annotated[str | None, Query(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")] = None,
+    run_id: Annotated[str | None, Query(pattern=RUN_ID)] = None,
     group_id: Words = None,
     task_id: Words = None,
     status: Status | None = None,

@@ -20,14 +20,14 @@ from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.store import RunRecord, RunState, Store, UnknownRun
 from farm.wire.answers import FarmAnswer, NodeAnswer, PolicyAnswer, RunAnswer, RunsAnswer, RunSummary, TaskAnswer
 from farm.wire.problem import ProblemType
-from farm.wire.requests import CreateRun, EmptyBody
+from farm.wire.requests import RUN_ID, CreateRun, EmptyBody
 
 _LOG = logging.getLogger(__name__)
 _SCHEDULER_S = 10.0
 Answer = TypeVar("Answer")
 
 router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["runs"])
-RunIdPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+RunIdPath = Annotated[str, Path(pattern=RUN_ID)]
 
 
 @router.post("/runs", status_code=201)

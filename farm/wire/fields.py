@@ -5,7 +5,18 @@ import sys
 from array import array
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, SerializationInfo, Strict, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SerializationInfo,
+    Strict,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 if TYPE_CHECKING:
     IntArray = array[int]
@@ -28,7 +39,17 @@ Flag = Annotated[bool, Strict()]
 Int = Annotated[int, Strict(), Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
 Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-Scalar = Flag | Int | Real | Text
+
+
+def _scalar(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """One line where the union would complain once for each of its members."""
+    try:
+        return handler(value)
+    except ValidationError:
+        raise ValueError("should be true, false, text, or a finite number of at most 64 bits") from None
+
+
+Scalar = Annotated[Flag | Int | Real | Text, WrapValidator(_scalar)]
 
 
 def _elements(typecode: str, value: Any) -> "array[Any]":

@@ -221,6 +221,14 @@ async def test_nothing_in_time_is_204(place: Place) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
+@pytest.mark.parametrize("wish", [{"rewards": {"tests": 1.0}}, {"max_staleness": 2}])
+async def test_what_a_run_cannot_be_asked_yet_is_said_to_be_unavailable(place: Place, wish: dict[str, Any]) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1, **wish})
+    assert problem(answer) == (422, "not-available")
+    assert f"{next(iter(wish))}: is not available yet" in answer.json()["detail"]
+    assert await place.store.list_runs() == ()
+
+
 async def test_refill_is_said_to_be_unavailable_and_takes_nothing(place: Place) -> None:
     await place.fill()
     answer = await place.post("/v1/lease", {"consumer": "c", "incomplete": "refill"})

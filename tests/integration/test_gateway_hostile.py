@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -123,6 +124,8 @@ async def test_bad_values_are_refused_one_by_one(http: httpx.AsyncClient, store:
             content = json.dumps(body).encode()
             answer = await http.post(path, content=content, headers={"content-type": "application/json"})
             assert problem(answer) in (400, 422), body
+            leaked = re.search(r"Input|Body\b|pattern|constrained|function-|validat", answer.text)
+            assert not leaked, answer.text
     assert await untouched(store)
 
 

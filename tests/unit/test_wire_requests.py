@@ -1,0 +1,98 @@
+"""What is wrong with a request is said in the words of its fields: where, and what is taken there."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from farm.wire.complaints import complaints
+from farm.wire.requests import NOT_AVAILABLE, CreateRun, EmptyBody, LeaseBody, RequestBody
+
+RUN: dict[str, Any] = {"taskset": "demo", "policy": "nop", "group_size": 1}
+LEASE: dict[str, Any] = {"consumer": "c"}
+
+
+def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
+    """The errors as the gateway gets them, from the body."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(given)
+    return [{**error, "loc": ("body", *error["loc"])} for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "field", "message"),
+    [
+        (CreateRun, {"policy": "nop", "group_size": 1}, "taskset", "is missing"),
+        (CreateRun, [], "", "should be a JSON object"),
+        (CreateRun, RUN | {"limits": 7}, "limits", "should be a JSON object"),
+        (CreateRun, RUN | {"group_size": 0}, "group_size", "should be greater than or equal to 1"),
+        (CreateRun, RUN | {"split": "test"}, "split", "should be 'train' or 'eval'"),
+        (
+            CreateRun,
+            RUN | {"limits": {"max_turn": 1}},
+            "limits.max_turn",
+            "there is no such field; there are: boot_s, ",
+        ),
+        (EmptyBody, {"x": 1}, "x", "there is no such field; there are: none"),
+        (
+            CreateRun,
+            RUN | {"policy": "gold"},
+            "policy",
+            "should be oracle, nop, an address such as http://HOST:8000/v1",
+        ),
+        (CreateRun, RUN | {"policy": 5}, "policy", "should be oracle, nop, an address such as http://HOST:8000/v1"),
+        (
+            CreateRun,
+            RUN | {"policy": "http://h:99999"},
+            "policy",
+            "should be oracle, nop, an address such as http://HOST",
+        ),
+        (CreateRun, RUN | {"policy": "http://["}, "policy", "should be oracle, nop, an address such as http://HOST"),
+        (CreateRun, RUN | {"policy": {}}, "policy.endpoint", "is missing"),
+        (
+            CreateRun,
+            RUN | {"policy": {"endpoint": "ftp://x"}},
+            "policy.endpoint",
+            "should be an address such as http://HOST:8000/v1",
+        ),
+        (
+            CreateRun,
+            RUN | {"policy": {"endpoint": "http://h", "sampling_params": {"top_p": [1]}}},
+            "policy.sampling_params.top_p",
+            "should be true, false, text, or a finite number of at most 64 bits",
+        ),
+        (LeaseBody, LEASE | {"run_id": "../x"}, "run_id", "should be the id of a run, such as run-0123456789ab"),
+        (LeaseBody, {"consumer": "a b"}, "consumer", "should be 1 to 128 letters, digits or any of . _ : @ / - "),
+    ],
+)
+def test_a_complaint_names_the_field_and_what_it_takes(
+    model: type[RequestBody], given: Any, field: str, message: str
+) -> None:
+    (found,) = complaints(refused(model, given))
+    assert found.field == field
+    assert found.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "field"),
+    [
+        (CreateRun, RUN | {"rewards": {"tests": 1.0}}, "rewards"),
+        (CreateRun, RUN | {"max_staleness": 1}, "max_staleness"),
+        (LeaseBody, LEASE | {"incomplete": "refill"}, "incomplete"),
+    ],
+)
+def test_what_is_to_come_is_refused_as_not_yet_available(model: type[RequestBody], given: Any, field: str) -> None:
+    errors = refused(model, given)
+    (found,) = complaints(errors)
+    assert [error["type"] for error in errors] == [NOT_AVAILABLE]
+    assert found.field == field
+    assert "not available yet; " in found.message
+
+
+def test_the_field_that_is_to_come_may_be_named_as_absent() -> None:
+    assert CreateRun.model_validate(RUN | {"rewards": None, "max_staleness": None}).rewards is None
+
+
+def test_a_long_name_is_cut_short() -> None:
+    (found,) = complaints(refused(CreateRun, RUN | {"x" * 10_000: 1}))
+    assert len(found.field) == 100
