@@ -4,6 +4,8 @@ bin/toolserver   the first process
 bin/bash         the shell of the sessions
 bin/busybox      for images that hold nothing
 bin/rg, lib/     ripgrep with its own loader and libraries
+
+Beside it, and not in any sandbox, lies the starter, which makes sandboxes on this machine.
 """
 
 import hashlib
@@ -20,6 +22,8 @@ from pathlib import Path
 from sandboxes.errors import RuntimeUnavailable
 
 SOURCES = Path(__file__).with_name("toolserver")
+STARTER_SOURCES = Path(__file__).with_name("starter")
+INSIDE = "inside"
 PACKAGES = {
     "make": "make",
     "musl-gcc": "musl-tools",
@@ -32,9 +36,14 @@ PACKAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """A directory to be mounted read-only at ``/.farm``."""
+    """``path``: a directory to be mounted read-only at ``/.farm``."""
 
     path: Path
+
+    @property
+    def starter(self) -> Path:
+        """The program that ``sandboxes/starter/starter.c`` describes."""
+        return self.path.with_name("starter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,12 @@ class _Parts:
 
     def digest(self) -> str:
         digest = hashlib.sha256()
-        sources = {f"toolserver/{path.name}": path for path in SOURCES.iterdir() if path.is_file()}
+        sources = {
+            f"{directory.name}/{path.name}": path
+            for directory in (SOURCES, STARTER_SOURCES)
+            for path in directory.iterdir()
+            if path.is_file()
+        }
         for name, path in sorted({**sources, **self.files}.items()):
             digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()[:32]
@@ -60,7 +74,7 @@ def ensure_toolbox(state_dir: Path) -> Toolbox:
     parts = _find_parts(programs)
     path = state_dir / "toolbox" / parts.digest()
     if path.is_dir():
-        return Toolbox(path)
+        return Toolbox(path / INSIDE)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
         building = Path(temporary) / "toolbox"
@@ -70,7 +84,7 @@ def ensure_toolbox(state_dir: Path) -> Toolbox:
         except OSError:
             if not path.is_dir():  # otherwise somebody else has built the same
                 raise
-    return Toolbox(path)
+    return Toolbox(path / INSIDE)
 
 
 def _find_programs() -> dict[str, Path]:
@@ -112,22 +126,26 @@ def _parse_libraries(listing: str) -> Iterator[tuple[str, Path]]:
 
 
 def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
-    (building / "bin").mkdir(parents=True)
-    (building / "lib").mkdir()
+    inside = building / INSIDE
+    (inside / "bin").mkdir(parents=True)
+    (inside / "lib").mkdir()
+    _compile(STARTER_SOURCES, building, programs)
+    _compile(SOURCES, inside / "bin", programs)
+    for name, source in parts.files.items():
+        shutil.copyfile(source, inside / name)
+        os.chmod(inside / name, 0o755)
+    for directory in (building, inside, inside / "bin", inside / "lib"):
+        os.chmod(directory, 0o755)
+
+
+def _compile(sources: Path, place: Path, programs: dict[str, Path]) -> None:
     with tempfile.TemporaryDirectory(prefix="farm-toolbox-") as made:  # make cannot write where a path has spaces
-        make: list[str | Path] = [
-            programs["make"], "-s", "-C", SOURCES, f"CC={programs['musl-gcc']}", f"DESTDIR={made}",
-        ]  # fmt: skip
+        make = [str(programs["make"]), "-s", "-C", str(sources), f"CC={programs['musl-gcc']}", f"DESTDIR={made}"]
         compiled = subprocess.run(make, capture_output=True, text=True, check=False)
         if compiled.returncode != 0:
-            raise RuntimeUnavailable(f"the tool server does not compile: {compiled.stderr.strip()[-2000:]}")
+            raise RuntimeUnavailable(f"the {sources.name} does not compile: {compiled.stderr.strip()[-2000:]}")
         for binary in Path(made).iterdir():
-            shutil.copy(binary, building / "bin")
-    for name, source in parts.files.items():
-        shutil.copyfile(source, building / name)
-        os.chmod(building / name, 0o755)
-    for directory in (building, building / "bin", building / "lib"):
-        os.chmod(directory, 0o755)
+            shutil.copy(binary, place)
 
 
 def main(state_dir: str) -> None:

@@ -165,6 +165,19 @@ static void listener_ready(struct source *source, uint32_t events)
         connection_free(c);
 }
 
+static bool listen_on(int fd, bool any_peer)
+{
+    accept_any = any_peer;
+    listener = (struct source){fd, listener_ready};
+    spare_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return loop_add(&listener, EPOLLIN);
+}
+
+bool listen_inherited(int fd)
+{
+    return !fcntl(fd, F_SETFD, FD_CLOEXEC) && !fcntl(fd, F_SETFL, O_NONBLOCK) && listen_on(fd, false);
+}
+
 bool listen_at(const char *path, bool any_peer)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -173,7 +186,6 @@ bool listen_at(const char *path, bool any_peer)
         return false;
     }
     strcpy(address.sun_path, path);
-    accept_any = any_peer;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return false;
@@ -182,7 +194,5 @@ bool listen_at(const char *path, bool any_peer)
         return false;
     /* Who may speak is decided by may_connect; the owner outside may have any uid. */
     chmod(path, 0666);
-    listener = (struct source){fd, listener_ready};
-    spare_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    return !listen(fd, 64) && loop_add(&listener, EPOLLIN);
+    return !listen(fd, 64) && listen_on(fd, any_peer);
 }

@@ -53,14 +53,14 @@ static bool watch_children(void)
     return source.fd >= 0 && loop_add(&source, EPOLLIN);
 }
 
-static void settle_descriptors(void)
+static void settle_descriptors(unsigned kept)
 {
     for (int fd = open("/dev/null", O_RDWR); fd >= 0 && fd < 3; fd = open("/dev/null", O_RDWR))
         ;
     while (fcntl(2, F_GETFD) < 0) /* an image without /dev/null */
         if (memfd_create("none", 0) < 0)
             break;
-    syscall(SYS_close_range, 3u, ~0u, 0u);
+    syscall(SYS_close_range, 3u + kept, ~0u, 0u);
 }
 
 static int fail(const char *what)
@@ -75,10 +75,11 @@ int main(int argc, char **argv)
         {"socket", required_argument, NULL, 's'},
         {"shell", required_argument, NULL, 'b'},
         {"any-peer", no_argument, NULL, 'a'},
+        {"inherited", no_argument, NULL, 'i'}, /* descriptor 3 listens */
         {0},
     };
     const char *path = "/.farm-run/sock";
-    bool any_peer = false;
+    bool any_peer = false, inherited = false;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 's')
             path = optarg;
@@ -86,17 +87,19 @@ int main(int argc, char **argv)
             session_use_shell(optarg);
         else if (option == 'a')
             any_peer = true;
+        else if (option == 'i')
+            inherited = true;
         else
             return 2;
     }
-    settle_descriptors();
+    settle_descriptors(inherited);
     process_init();
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (!loop_init() || !watch_children())
         return fail("epoll");
-    if (!listen_at(path, any_peer))
-        return fail(path);
+    if (inherited ? !listen_inherited(3) : !listen_at(path, any_peer))
+        return fail(inherited ? "the inherited socket" : path);
     for (;;)
         loop_step(call_expire_due());
 }

@@ -23,7 +23,7 @@ def place(toolbox: Toolbox, tmp_path: Path) -> Path:
     """A state directory that has its toolbox already."""
     state = tmp_path / "state"
     (state / "toolbox").mkdir(parents=True)
-    (state / "toolbox" / toolbox.path.name).symlink_to(toolbox.path)
+    (state / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
     return state
 
 

@@ -1,0 +1,263 @@
+/* The starter: makes the file system of each sandbox and runs the OCI runtime on it, in mount namespaces of its own, so
+   that neither the machine's mount table nor anything else outlives it. One per owner of sandboxes, its only child.
+
+   starter HOST_FD DISK_FD TOOLBOX_FD HOSTS_FD [CGROUP...]
+       HOST_FD  a SOCK_SEQPACKET socket to the owner; the others are detached mounts: where sandboxes are kept, the
+                toolbox, the file that becomes /etc/hosts. CGROUP: hierarchies that the OCI runtime is not to see.
+   starter --user-namespace
+       Stands in a new user namespace until its standard input ends.
+
+   A request is one packet, its fields end with a zero byte:
+       L                                       with the descriptors of an image's layers   answer: L, their numbers here
+       U NUMBER...                             close such descriptors                      no answer
+       S ID OPTIONS PROGRAM ARGUMENT...        with the listening socket                   answer: S, ID, status
+   S mounts an overlay with OPTIONS at ROOTFS, then runs PROGRAM, which finds the socket as descriptor 3 and writes its
+   complaints to DISK/ID/err. A status is a shell's: 128 and the signal for a death by one.
+   Unasked for: E, PID, status of an orphan that ended, such as a sandbox's first process. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <poll.h>
+#include <unistd.h>
+
+#define PACKET_MAX (64 << 10)
+#define FIELDS_MAX 64
+#define DESCRIPTORS_MAX 128
+#define STARTS_MAX 256
+
+#define PLACE "/mnt" /* hidden by a tmpfs, where only we see it */
+#define DISK PLACE "/disk"
+#define TOOLBOX PLACE "/toolbox"
+#define HOSTS PLACE "/hosts"
+#define ROOTFS PLACE "/rootfs"
+#define STATE PLACE "/state"
+
+struct start {
+    pid_t pid;
+    char id[64];
+};
+
+static struct start starts[STARTS_MAX];
+static int host;
+
+static int fail(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, strerror(errno));
+    return 125;
+}
+
+static void answer(const char *text, size_t len)
+{
+    if (send(host, text, len, MSG_NOSIGNAL) < 0)
+        exit(0);
+}
+
+static bool attach(int fd, const char *at)
+{
+    return !syscall(SYS_move_mount, fd, "", AT_FDCWD, at, 4 /* MOVE_MOUNT_F_EMPTY_PATH */);
+}
+
+static bool settle(int disk, int toolbox, int hosts, char **hidden)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        return false;
+    for (; *hidden; hidden++)
+        umount2(*hidden, MNT_DETACH);
+    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m"))
+        return false;
+    int file = open(HOSTS, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+    if (file < 0)
+        return false;
+    close(file);
+    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
+           attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
+}
+
+static int run(const char *id, const char *options, char **argv, int socket)
+{
+    char complaints[sizeof DISK + 80];
+    snprintf(complaints, sizeof complaints, DISK "/%s/err", id);
+    int err = open(complaints, O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (err < 0)
+        return 125;
+    dup2(err, 1);
+    dup2(err, 2);
+    /* What is mounted from here on is the sandbox's alone and ends with it. */
+    if (unshare(CLONE_NEWNS))
+        return fail("unshare");
+    if (mount("overlay", ROOTFS, "overlay", MS_NODEV, options))
+        return fail("the layers cannot be mounted");
+    if (mount("state", STATE, "tmpfs", 0, "mode=700,size=1m"))
+        return fail("mount");
+    if (dup2(socket, 3) < 0)
+        return fail("dup2");
+    syscall(SYS_close_range, 4u, ~0u, 0u);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGPIPE, SIG_DFL);
+    execv(argv[0], argv);
+    return fail(argv[0]);
+}
+
+static void refuse(const char *id, int status)
+{
+    char text[128];
+    answer(text, (size_t)snprintf(text, sizeof text, "S%c%s%c%d", 0, id, 0, status) + 1);
+}
+
+static void start(char **fields, size_t count, int socket)
+{
+    const char *id = count > 1 ? fields[1] : "";
+    struct start *slot = starts;
+    while (slot < starts + STARTS_MAX && slot->pid)
+        slot++;
+    if (count < 4 || socket < 0 || strlen(id) >= sizeof slot->id || slot == starts + STARTS_MAX) {
+        refuse(id, 125);
+        return;
+    }
+    pid_t pid = fork();
+    if (!pid)
+        _exit(run(id, fields[2], fields + 3, socket));
+    if (pid < 0) {
+        refuse(id, 125);
+        return;
+    }
+    slot->pid = pid;
+    strcpy(slot->id, id);
+}
+
+static void keep_layers(const int *descriptors, size_t count)
+{
+    char text[DESCRIPTORS_MAX * 12] = "L";
+    size_t len = 2;
+    for (size_t i = 0; i < count; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, "%d", descriptors[i]) + 1;
+    answer(text, len);
+}
+
+static void handle(char *packet, size_t len, int *descriptors, size_t received)
+{
+    char *fields[FIELDS_MAX + 1] = {0};
+    size_t count = 0;
+    for (size_t at = 0; at < len && count < FIELDS_MAX; at += strlen(packet + at) + 1)
+        fields[count++] = packet + at;
+    if (!strcmp(packet, "L")) {
+        keep_layers(descriptors, received);
+        return;
+    }
+    if (!strcmp(packet, "U"))
+        for (size_t i = 1; i < count; i++)
+            close(atoi(fields[i]));
+    if (!strcmp(packet, "S"))
+        start(fields, count, received ? descriptors[0] : -1);
+    for (size_t i = 0; i < received; i++)
+        close(descriptors[i]);
+}
+
+/* False when the owner is gone. */
+static bool listen_to_host(void)
+{
+    static char packet[PACKET_MAX + 1];
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
+    } control;
+    struct iovec data = {packet, PACKET_MAX};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t len = recvmsg(host, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (len < 0)
+        return errno == EAGAIN || errno == EINTR;
+    if (!len)
+        return false;
+    packet[len] = 0;
+    int descriptors[DESCRIPTORS_MAX];
+    size_t received = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+            received = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            memcpy(descriptors, CMSG_DATA(c), received * sizeof(int));
+        }
+    handle(packet, (size_t)len, descriptors, received);
+    return true;
+}
+
+static void reap(void)
+{
+    int raw;
+    for (pid_t pid; (pid = waitpid(-1, &raw, WNOHANG)) > 0;) {
+        int status = WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
+        struct start *slot = starts;
+        while (slot < starts + STARTS_MAX && slot->pid != pid)
+            slot++;
+        if (slot < starts + STARTS_MAX) {
+            slot->pid = 0;
+            refuse(slot->id, status);
+        } else {
+            char text[64];
+            answer(text, (size_t)snprintf(text, sizeof text, "E%c%d%c%d", 0, (int)pid, 0, status) + 1);
+        }
+    }
+}
+
+static int stand_in_user_namespace(void)
+{
+    char byte;
+    if (unshare(CLONE_NEWUSER))
+        return fail("unshare");
+    if (write(1, "", 1) != 1)
+        return 125;
+    return read(0, &byte, 1) != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "--user-namespace"))
+        return stand_in_user_namespace();
+    if (argc < 5)
+        return 2;
+    host = atoi(argv[1]);
+    fcntl(host, F_SETFD, FD_CLOEXEC);
+    if (!settle(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv + 5))
+        return fail("mounts of its own");
+    for (int i = 2; i < 5; i++)
+        close(atoi(argv[i]));
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    int children = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    /* First processes of sandboxes fall to us when the OCI runtime has ended, so that we learn how they end. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    setsid();
+    answer("R", 2);
+    struct pollfd wanted[] = {{host, POLLIN, 0}, {children, POLLIN, 0}};
+    for (;;) {
+        poll(wanted, 2, -1);
+        if (wanted[1].revents) {
+            struct signalfd_siginfo info[16];
+            while (read(children, info, sizeof info) > 0)
+                ;
+            reap();
+        }
+        if (wanted[0].revents && !listen_to_host())
+            break;
+    }
+    /* What was being made when the owner died is nobody's; what lives goes on, for the next owner. */
+    for (struct start *slot = starts; slot < starts + STARTS_MAX; slot++)
+        if (slot->pid)
+            kill(slot->pid, SIGKILL);
+    return 0;
+}
