@@ -40,6 +40,7 @@ class Config(BaseModel):
     and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``. ``ray_port`` 0 lets Ray choose.
     ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
     ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
+    The sub-folders of ``tasksets`` are task sets that go by their names.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,6 +60,7 @@ class Config(BaseModel):
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
     join_token: SecretStr | None = Field(default=None, min_length=16)
     policy_key: SecretStr | None = None
+    tasksets: Path | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("state_dir")
@@ -69,6 +71,11 @@ class Config(BaseModel):
                 f"{str(path)!r} holds more than plain characters, which Docker's labels cannot; choose another"
             )
         return path.absolute()
+
+    @field_validator("tasksets")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path and path.absolute()
 
     @model_validator(mode="after")
     def _token_before_open_address(self) -> "Config":

@@ -72,7 +72,7 @@ async def running_gateway(
 ) -> AsyncIterator[str]:
     """Yields its URL."""
     secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
-    config = Config(state_dir=state_dir, tokens=secrets, **settings)
-    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare, tasksets=state_dir / "tasksets")
+    config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
+    app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
     async with serving(app, "127.0.0.1", 0, idle_s=idle_s) as url:
         yield url

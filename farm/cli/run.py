@@ -14,13 +14,18 @@ from farm.cli.connection import farm_for
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.client import FarmClient
+from farm.cluster import running_farm
+from farm.config import Config
 from farm.core.rollout import Status
+from farm.tasks import is_taskset_name, named_taskset, task_directories
 from farm.wire.answers import RunAnswer
 from farm.wire.record import RolloutHead
 
 
 def run(
-    taskset: Annotated[Path, typer.Argument(help="A folder of tasks, one task, or a JSONL file that lists tasks.")],
+    taskset: Annotated[
+        Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, a .jsonl file, or a name.")
+    ],
     policy: Annotated[str, typer.Option(help="oracle, nop, or the URL of an OpenAI-compatible endpoint.")],
     group_size: Annotated[int, typer.Option(min=1, help="Episodes per group.")] = 4,
     groups: Annotated[int | None, typer.Option(min=1, help="Groups in all; one a task by default.")] = None,
@@ -38,12 +43,11 @@ def run(
     """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
     settings = read_config(config, state_dir)
     wanted = _policy(policy, model, temperature)
-    if not taskset.exists():
-        raise CliError(f"{taskset} is not there; name a folder of tasks, such as images/tasks")
+    meant = _meant(taskset, settings)
     with farm_for(settings, config, lasting=detach) as client:
         with progress_console.status(f"preparing {taskset}"):
             begun = client.create_run(
-                str(taskset.resolve()),
+                meant,
                 wanted,
                 group_size,
                 groups=groups,
@@ -65,6 +69,18 @@ def run(
     if all(head.reward is None for head in heads):
         raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads)}")
     return 0
+
+
+def _meant(taskset: Path, config: Config) -> str:
+    """What the gateway is asked for. What it would refuse is refused before a farm is started for it."""
+    if taskset.exists():
+        task_directories(taskset)
+        return str(taskset.resolve())
+    name = str(taskset)
+    if not is_taskset_name(name):
+        raise CliError(f"{taskset} is not there; name a directory of tasks, such as images/tasks")
+    # A farm that runs has a configuration of its own.
+    return name if running_farm(config.state_dir) else str(named_taskset(name, config.tasksets))
 
 
 def _policy(policy: str, model: str | None, temperature: float | None) -> str | Mapping[str, Any]:

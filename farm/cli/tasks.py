@@ -13,7 +13,7 @@ from rich.table import Table
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config, read_build_settings
-from farm.tasks import TaskBundle, load_taskset
+from farm.tasks import TaskBundle, is_taskset_name, load_taskset, named_taskset
 from farm.workshop.making import Made, Wish, make_release_pair
 from farm.workshop.validating import Finding, validate
 from sandboxes import Runtime, open_runtime
@@ -23,7 +23,9 @@ app = typer.Typer(no_args_is_help=True, help="Task sets: look at them, prove the
 make = typer.Typer(no_args_is_help=True, help="Make tasks out of real packages.")
 app.add_typer(make, name="make")
 
-TaskSet = Annotated[Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, or a .jsonl file.")]
+TaskSet = Annotated[
+    Path, typer.Argument(metavar="TASKSET", help="A directory of tasks, one task, a .jsonl file, or a name.")
+]
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -123,9 +125,11 @@ def release_pair(
 
 
 def read_taskset(path: Path, config: Config) -> tuple[TaskBundle, ...]:
-    """A task set for a command, prepared with progress shown. Raises TaskError."""
+    """A task set for a command, by path or by name, prepared with progress shown. Raises TaskError."""
+    by_name = config.tasksets is not None and is_taskset_name(str(path)) and not path.exists()
     with progress() as say:
-        return load_taskset(path, state_dir=config.state_dir, on_progress=say)
+        chosen = named_taskset(str(path), config.tasksets) if by_name else path
+        return load_taskset(chosen, state_dir=config.state_dir, on_progress=say)
 
 
 def with_sandboxes(config: Config, work: Callable[[ImageStore, Runtime, Say], Awaitable[T]]) -> T:

@@ -1,7 +1,5 @@
 """The gateway put together."""
 
-from pathlib import Path
-
 from fastapi import FastAPI
 
 import farm
@@ -14,13 +12,8 @@ from farm.gateway.tasksets import Prepare
 from farm.store import Store
 
 
-def make_app(
-    store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare, tasksets: Path | None = None
-) -> FastAPI:
-    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller.
-
-    ``tasksets``: the directory whose entries can be named in ``POST /v1/runs``.
-    """
+def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare) -> FastAPI:
+    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
     app = FastAPI(
         title="farm",
         version=farm.__version__,
@@ -33,7 +26,6 @@ def make_app(
     app.state.scheduler = scheduler
     app.state.config = config
     app.state.prepare = prepare
-    app.state.tasksets = tasksets
     app.state.series = health.Series()
     refusals.install(app)
     for router in (health.router, runs.router, leases.router, rollouts.router):

@@ -42,7 +42,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         await _tell(request.app.state.scheduler.submit(begun.spec))
         return await _look(request, run_id)
     try:
-        path = locate(body.taskset, request.app.state.tasksets)
+        path = locate(body.taskset, config.tasksets)
         tasks = await asyncio.to_thread(prepare, path)
     except TasksetError as error:
         raise Refused(ProblemType.TASKSET, str(error)) from None

@@ -1,12 +1,10 @@
 """A task set by its name or path, made ready to run: the seam between a request and the tasks on disk."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from farm.core.orders import TaskRef
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+from farm.tasks import TaskError, is_taskset_name, named_taskset
 
 
 class TasksetError(Exception):
@@ -17,22 +15,29 @@ Prepare = Callable[[Path], Sequence[tuple[TaskRef, bytes]]]
 """Loads a task set: each task's reference with its packed bundle. Runs in a thread; raises TasksetError."""
 
 
-def locate(taskset: str, known: Path | None) -> Path:
-    """What a request means. ``known`` is the directory of the task sets that go by name. Raises TasksetError."""
+def locate(taskset: str, named: Path | None) -> Path:
+    """What a request means. ``named`` is the directory of the task sets that go by name. Raises TasksetError."""
     if "\0" in taskset or not taskset.isprintable():
         raise TasksetError("taskset: write a path or a name without control characters")
     path = Path(taskset)
     if path.is_absolute():
         if ".." in path.parts:
             raise TasksetError("taskset: write the path without '..'")
-    elif known is not None and _NAME.fullmatch(taskset):
-        path = known / taskset
-    else:
-        raise TasksetError("taskset: give an absolute path on the gateway's machine, or the name of a known task set")
+        return _there(path)
+    if named is None or not is_taskset_name(taskset):
+        names = "" if named is None else ", or the name of a task set"
+        raise TasksetError(f"taskset: give an absolute path on the gateway's machine{names}")
+    try:
+        return named_taskset(taskset, named)
+    except TaskError as error:
+        raise TasksetError(f"taskset {error}") from None
+
+
+def _there(path: Path) -> Path:
     try:
         found = path.exists()
     except OSError as error:
         raise TasksetError(f"taskset {path}: {error.strerror}") from None
     if not found:
-        raise TasksetError(f"taskset {path} is not there; `farm tasks list` names those that are")
+        raise TasksetError(f"taskset {path} is not there; name one that the gateway's machine has")
     return path

@@ -3,7 +3,8 @@
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.errors import TaskError
 from farm.tasks.images import BASE_IMAGE, TASK_PREFIX, ensure_image, task_ref
-from farm.tasks.load import load_task, load_taskset
+from farm.tasks.load import load_task, load_taskset, task_directories
+from farm.tasks.naming import is_taskset_name, named_taskset
 from farm.tasks.packing import BadBundle, pack, unpack
 
 __all__ = [
@@ -14,9 +15,12 @@ __all__ = [
     "TaskBundle",
     "TaskError",
     "ensure_image",
+    "is_taskset_name",
     "load_task",
     "load_taskset",
+    "named_taskset",
     "pack",
+    "task_directories",
     "task_ref",
     "unpack",
 ]

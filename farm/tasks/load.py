@@ -49,19 +49,23 @@ def load_taskset(path: Path, *, state_dir: Path, on_progress: OnProgress | None 
 
 def task_directories(path: Path) -> tuple[Path, ...]:
     """Where the tasks of a set are. Raises TaskError."""
-    if path.is_file():
-        if path.suffix != ".jsonl":
-            raise TaskError(path, "not a task set", "name a directory of tasks or a .jsonl file")
-        found = tuple(_rows(path))
-    elif (path / MANIFEST).is_file():
-        found = (path,)
-    elif path.is_dir():
-        found = tuple(sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()))
-    else:
-        raise TaskError(path, "no such file or directory", "name a directory of tasks or a .jsonl file")
+    try:
+        found = _directories(path)
+    except OSError as error:
+        raise TaskError(path, error.strerror or str(error), "name a directory of tasks or a .jsonl file") from None
     if not found:
         raise TaskError(path, "holds no task", f"name a directory whose sub-directories hold a {MANIFEST}")
     return found
+
+
+def _directories(path: Path) -> tuple[Path, ...]:
+    if path.is_dir():
+        alone = (path / MANIFEST).is_file()
+        return (path,) if alone else tuple(sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()))
+    if path.is_file() and path.suffix == ".jsonl":
+        return tuple(_rows(path))
+    what = "not a task set" if path.exists() else "no such file or directory"
+    raise TaskError(path, what, "name a directory of tasks or a .jsonl file")
 
 
 def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:

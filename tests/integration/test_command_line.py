@@ -46,7 +46,7 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
 @pytest.fixture(scope="module")
 def up(farm: Farm) -> Iterator[Mapping[str, str]]:
     """A farm that is up; what ``farm status`` says of it."""
-    started = farm("up", "--detach")
+    started = farm("up", "--detach", FARM_TASKSETS=str(SQLPARSE.parent))
     assert started.returncode == 0, started.stderr
     try:
         yield json.loads(farm("status", "--json").stdout)
@@ -70,7 +70,12 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up", "--prot", "1"], {}, 2, "--port"),
         (["bogus"], {}, 2, "farm --help"),
         (["run", str(SQLPARSE), "--policy", "bogus"], {}, 2, "URL of an endpoint"),
-        (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere is not there"),
+        (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
+        (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
+        (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds base, tasks"),
+        (["run", "/dev/null", "--policy", "nop"], {}, 1, "/dev/null: not a task set; name a directory of tasks or a"),
+        (["tasks", "list", "/dev/null"], {}, 1, "not a task set"),
+        (["tasks", "list", "../images"], {"FARM_TASKSETS": "images/tasks"}, 1, "../images: no such file"),
         (["up", "--join", "somewhere"], {}, 2, "HOST:PORT"),
         (["up", "--head"], {}, 1, "FARM_NODE_IP"),
         (["status"], {}, 1, "farm up"),
@@ -156,8 +161,14 @@ def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[s
     assert "\n" not in rollout["error"]["message"]
 
 
-def test_a_rollout_is_shown_call_by_call(farm: Farm, up: Mapping[str, str]) -> None:
-    done = farm("run", str(SQLPARSE), "--policy", "oracle", "--group-size", "1", "--json")
+def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", "nowhere", "--policy", "nop")
+    assert done.returncode == 1
+    assert "boltons-23.1.0, " in done.stderr.splitlines()[-1]
+
+
+def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", SQLPARSE.name, "--policy", "oracle", "--group-size", "1", "--json")
     (rollout,) = json.loads(done.stdout)["rollouts"]
     assert rollout["reward"] == 1.0
     shown = json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)

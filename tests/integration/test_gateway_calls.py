@@ -126,6 +126,13 @@ async def test_a_task_set_that_cannot_be_used_is_refused_and_leaves_no_run(place
     assert await place.store.list_runs() == ()
 
 
+async def test_a_name_that_no_task_set_has_is_answered_with_those_there_are(place: Place) -> None:
+    (place.path / "tasksets" / "second").mkdir()
+    (place.path / "tasksets" / "a file").touch()
+    answer = await place.post("/v1/runs", {"taskset": "third", "policy": "nop", "group_size": 1})
+    assert answer.json()["detail"].endswith("/tasksets holds demo, second")
+
+
 async def test_an_empty_task_set_says_so(place: Place) -> None:
     (place.path / "empty").mkdir()
     body = {"taskset": str(place.path / "empty"), "policy": "nop", "group_size": 1}
