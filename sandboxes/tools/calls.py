@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sandboxes.tools.rendering import visible
-from sandboxes.tools.tool import JsonSchema, ToolErrorKind
+from sandboxes.tools.tool import ToolErrorKind
 
 MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
 
@@ -129,12 +130,22 @@ def _fault(item: Any, keys: Sequence[str]) -> str:
             return f"{key}: {expected}, got {_json_kind(item['input'])}"
 
 
-def schema_of(model: type[BaseModel]) -> JsonSchema:
-    """The JSON schema of ``model`` as engines and policies like it: no titles, no nulls, nothing by reference."""
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of ``model`` as engines and policies like it: no titles, no nulls, nothing by reference.
+
+    The caller's own to change.
+    """
+    schema: dict[str, Any] = json.loads(_schema_text(model))
+    return schema
+
+
+@functools.cache
+def _schema_text(model: type[BaseModel]) -> str:
+    """Made once in a process: a model's schema takes pydantic milliseconds, and every episode asks for all."""
     schema = copy.deepcopy(model.model_json_schema(by_alias=True))
     properties = {name: _plain(value) for name, value in schema.get("properties", {}).items()}
     required = list(schema.get("required", ()))
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return json.dumps({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

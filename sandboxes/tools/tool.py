@@ -1,6 +1,5 @@
 """What a tool is to a policy: a name, a schema, and an honest result."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -41,6 +40,3 @@ class Tool(Protocol):
     Input: ClassVar[type[BaseModel]]
 
     async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult: ...
-
-
-JsonSchema = Mapping[str, Any]

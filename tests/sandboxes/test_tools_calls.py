@@ -12,7 +12,7 @@ from sandboxes.errors import SpecError
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools import ToolErrorKind, Toolset
 from sandboxes.tools.bash import BashInput
-from sandboxes.tools.calls import MalformedCall, parse_arguments
+from sandboxes.tools.calls import MalformedCall, parse_arguments, schema_of
 from sandboxes.tools.edit import EditInput
 from sandboxes.tools.glob import GlobInput
 from sandboxes.tools.grep import GrepInput
@@ -138,6 +138,23 @@ def test_the_schemas_hold_what_every_engine_takes() -> None:
             assert isinstance(value["type"], str)
             assert value["description"]
             assert not {"title", "anyOf", "$ref"} & set(value)
+
+
+def test_a_schema_is_made_once_and_is_the_callers_own() -> None:
+    made = []
+
+    class Input(BaseModel):
+        paths: list[str] = []
+
+        @classmethod
+        def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:
+            made.append(cls)
+            return super().model_json_schema(*args, **options)
+
+    first = schema_of(Input)
+    first["properties"]["paths"]["items"]["type"] = "changed"
+    assert schema_of(Input)["properties"]["paths"]["items"] == {"type": "string"}
+    assert made == [Input]
 
 
 def test_a_part_of_the_pack_and_a_name_that_is_not_in_it() -> None:
