@@ -11,7 +11,7 @@ FarmError
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -87,12 +87,21 @@ class FarmClient:
     """One gateway. Safe to share between threads.
 
     Every call that changes something carries an Idempotency-Key and is repeated, for up to ``retry_s``, while the
-    gateway cannot be reached, says 503, or breaks off in mid-answer. Every method may raise FarmError.
+    gateway cannot be reached, says 503, or breaks off in mid-answer; ``on_wait`` is told why, once a call, before it
+    is first repeated. Every method may raise FarmError.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, retry_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        retry_s: float = 30.0,
+        on_wait: Callable[[FarmError], object] = lambda why: None,
+    ) -> None:
         self.url = url.rstrip("/")
         self._retry_s = retry_s
+        self._on_wait = on_wait
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Accept-Encoding": "zstd"} | ({"Authorization": f"Bearer {token}"} if token else {}),
@@ -279,6 +288,8 @@ class FarmClient:
                 raise self._away(error) from None
             if time.monotonic() + pause_s > give_up_at:
                 raise refusal from None
+            if pause_s == _FIRST_PAUSE_S:
+                self._on_wait(refusal)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -68,11 +68,12 @@ async def running_gateway(
     tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
     scheduler: RecordingScheduler | None = None,
     idle_s: int = 30,
+    port: int = 0,
     **settings: Any,
 ) -> AsyncIterator[str]:
     """Yields its URL."""
     secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
-    async with serving(app, "127.0.0.1", 0, idle_s=idle_s) as url:
+    async with serving(app, "127.0.0.1", port, idle_s=idle_s) as url:
         yield url

@@ -3,6 +3,7 @@
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Callable
 
 from farm.client import FarmClient, FarmError, Group, LeaseLost
@@ -19,14 +20,11 @@ def advantages(group: Group) -> dict[str, float]:
 
 def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], object] = print) -> dict[str, object]:
     """Lease, learn, ack; returns the totals."""
-    totals = {"groups": 0, "rollouts": 0, "judged": 0}
+    totals = {"groups": 0, "rollouts": 0}
     rewards: list[float] = []
-    while True:
-        lease = farm.lease(consumer, run_id=run_id, max_groups=4, wait_s=30)
+    while (lease := farm.lease(consumer, run_id=run_id, max_groups=4, wait_s=30)) is None or lease.groups:
         if lease is None:
             continue
-        if not lease.groups:
-            return {**totals, "stream": lease.stream, "reward_mean": statistics.fmean(rewards) if rewards else None}
         try:
             farm.ack(lease.lease_id)
         except LeaseLost:
@@ -37,8 +35,9 @@ def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], obj
             say(f"{group.group_id}  {group.rollouts[0].task_id}  advantages {signs}")
             totals["groups"] += 1
             totals["rollouts"] += len(group.rollouts)
-            totals["judged"] += len(found)
             rewards += [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+    mean = statistics.fmean(rewards) if rewards else None
+    return {**totals, "judged": len(rewards), "stream": lease.stream, "reward_mean": mean}
 
 
 def main() -> None:
@@ -48,8 +47,9 @@ def main() -> None:
     parser.add_argument("--token")
     parser.add_argument("--consumer", default="sample-learner")
     given = parser.parse_args()
+    farm = FarmClient(given.url, given.token, on_wait=lambda why: print("waiting:", why, file=sys.stderr))
     try:
-        with FarmClient(given.url, given.token, retry_s=5) as farm:
+        with farm:
             print(json.dumps(learn(farm, given.run, given.consumer)))
     except FarmError as error:
         raise SystemExit(f"error: {error}") from None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -68,6 +69,28 @@ async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url
     seen = [line.split()[0] for lines in outputs for line in lines[:-1]]
     assert sorted(seen) == [f"run-a-g{number:06d}" for number in range(12)]
     assert all("advantages -1.00 +1.00" in line for lines in outputs for line in lines[:-1])
+
+
+async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(store: Store, tmp_path: Path) -> None:
+    """No gateway is there when it begins; one comes only after it has said so."""
+    await fill(store, groups=1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    learner = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "farm.examples.sample_learner", "--url", f"http://127.0.0.1:{port}", "--run", "run-a",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert learner.stdout
+    assert learner.stderr
+    said = (await learner.stderr.readline()).decode()
+    assert learner.returncode is None
+    assert said.startswith(f"waiting: No gateway answers: http://127.0.0.1:{port}: ")
+    async with running_gateway(store, tmp_path, port=port):
+        *_, totals = (await learner.stdout.read()).decode().splitlines()
+    assert json.loads(totals)["groups"] == 1
+    assert await learner.wait() == 0
+    assert await learner.stderr.read() == b""
 
 
 async def test_the_client_reads_what_the_store_holds(store: Store, url: str) -> None:
