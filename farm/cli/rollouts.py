@@ -7,9 +7,9 @@ import typer
 from rich.table import Column, Table
 
 from farm.cli.connection import connected
-from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.core.rollout import Status
-from farm.wire.record import Sidecar
+from farm.wire.record import RolloutHead, Sidecar
 
 app = typer.Typer(help="Look at stored rollouts.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ def list_rollouts(
     run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
     task: Annotated[str | None, typer.Option("--task", help="Only this task.")] = None,
     status: Annotated[Status | None, typer.Option(help="How they ended.")] = None,
-    limit: Annotated[int, typer.Option(min=1)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="The newest so many.")] = 50,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
@@ -29,9 +29,17 @@ def list_rollouts(
         if run is not None:
             client.run(run)
         heads = list(itertools.islice(client.rollouts(run, task_id=task, status=status), limit))
+    if not heads:
+        wanted = (("of the run", run), ("of the task", task), ("with the status", status))
+        filters = "".join(f" {words} {value}" for words, value in wanted if value is not None)
+        progress_console.print(f"no rollouts{filters}", markup=False)
     if as_json:
         print_json([head.model_dump(mode="json") for head in heads])
-        return
+    elif heads:
+        _print_table(heads)
+
+
+def _print_table(heads: list[RolloutHead]) -> None:
     table = Table(
         Column("rollout", no_wrap=True, min_width=30),
         "task",

@@ -179,6 +179,17 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
     assert rollout["rollout_id"] in listed.stdout
 
 
+def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("rollouts", "list", "--task", "nope", "--status", "aborted")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "no rollouts of the task nope with the status aborted\n"
+    done = farm("rollouts", "list", "--task", "nope", "--json")
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, [], "no rollouts of the task nope\n")
+    done = farm("rollouts", "list", "--run", "run-nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: There is no such thing: there is no run run-nope; ")
+
+
 def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("up", "--detach")
     assert done.returncode == 1
