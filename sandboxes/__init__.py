@@ -10,6 +10,7 @@ from typing import Literal
 
 from sandboxes.errors import (
     BootError,
+    GoneBy,
     ImageError,
     PathError,
     ProtocolError,
@@ -31,6 +32,7 @@ __all__ = [
     "FakeRuntime",
     "FileEntry",
     "FileKind",
+    "GoneBy",
     "ImageError",
     "Limits",
     "PathError",

@@ -5,10 +5,12 @@ SandboxError
 ├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message says the remedy
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
-├── SandboxGone             the tool server no longer answers: killed, out of memory, or removed
-├── ProtocolError           the tool server's bytes make no sense; the sandbox is not to be trusted further
+├── SandboxGone             the tool server no longer answers, or answers nonsense; it says by whose doing
+├── ProtocolError           bytes from the tool server make no sense; a sandbox tells it as SandboxGone
 └── PathError               a file operation was refused inside the sandbox; ordinary data for a tool
 """
+
+from enum import StrEnum
 
 
 class SandboxError(Exception):
@@ -31,12 +33,21 @@ class BootError(SandboxError):
     pass
 
 
-class SandboxGone(SandboxError):
-    """``out_of_memory``: what ran inside drove it into its memory limit, so that the machine is not to blame."""
+class GoneBy(StrEnum):
+    """By whose doing a sandbox is gone."""
 
-    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
+    MEMORY = "memory"
+    """What ran inside drove it into its memory limit."""
+    INSIDE = "inside"
+    """Its tool server ended by itself, talks nonsense, or is mute while it lives: what runs inside did that, or we."""
+    OUTSIDE = "outside"
+    """It was killed or removed from outside, or nobody can tell."""
+
+
+class SandboxGone(SandboxError):
+    def __init__(self, message: str, *, by: GoneBy = GoneBy.OUTSIDE) -> None:
         super().__init__(message)
-        self.out_of_memory = out_of_memory
+        self.by = by
 
 
 class ProtocolError(SandboxError):

@@ -61,7 +61,7 @@ class FileEntry:
 
 
 class Sandbox(Protocol):
-    """One isolated place. Every call may raise SandboxGone or ProtocolError; file calls may raise PathError.
+    """One isolated place. Every call may raise SandboxGone; file calls may raise PathError.
 
     Calls may be made concurrently, except on one shell session. Paths are the sandbox's own; a relative one starts
     at the working directory of the spec.

@@ -31,6 +31,7 @@ class StopReason(StrEnum):
     AGENT_TIMEOUT = "agent_timeout"
     PARSE_ERROR = "parse_error"
     OUT_OF_MEMORY = "out_of_memory"
+    SANDBOX_LOST = "sandbox_lost"
     CANCELLED = "cancelled"
     ERROR = "error"
 

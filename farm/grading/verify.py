@@ -19,7 +19,7 @@ from farm.grading.protect import Protection, split_change
 from farm.grading.reward_file import MAX_REWARD_BYTES, parse_reward
 from farm.grading.verdict import Evidence, Verdict, decide, decide_reward_file, refusal
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.errors import PathError, SandboxGone
+from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import ExecResult, FileKind, Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 
@@ -50,8 +50,9 @@ async def grade(
 
     ``verify_s`` caps the task's own limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
-    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless the
-    sandbox ran out of memory. A command that the change's code made hang, die or report nothing is judged 0.
+    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless it
+    was by the change's doing. A change whose code makes the command hang, die or report nothing, or takes the sandbox
+    down, is judged 0.
     """
     task = bundle.task
     _refuse_unfit(task.verifier, bundle)
@@ -130,13 +131,12 @@ class _Grading:
         try:
             await self._put(weighed, exam.tests)
             await self._sandbox.write_file(f"{exam.report}.log", b"", parents=True)
-        except (ChangeRefused, PathError) as error:
-            return await self._refuse(weighed, error)
-        try:
             result = await self._run(exam.command(verifier.command), PYTEST_ENV)
             evidence = await self._read_evidence(result, exam)
+        except (ChangeRefused, PathError) as error:
+            return await self._refuse(weighed, error)
         except SandboxGone as error:
-            return await self._blame_memory(weighed, error)
+            return await self._blame(weighed, error)
         verdict = decide(verifier, exam.canary, exam.contradiction, evidence, pristine=weighed.pristine)
         return await _with_facts(verdict, weighed, result)
 
@@ -144,14 +144,13 @@ class _Grading:
         weighed = await self._weigh(change, injected=())
         try:
             await self._put(weighed, {})
-        except (ChangeRefused, PathError) as error:
-            return await self._refuse(weighed, error)
-        await self._put_harbor_tests()
-        try:
+            await self._put_harbor_tests()
             result = await self._run(self._task.verifier.command or f"bash {HARBOR_TESTS}/test.sh", {})
             reward = await self._read_reward(result)
+        except (ChangeRefused, PathError) as error:
+            return await self._refuse(weighed, error)
         except SandboxGone as error:
-            return await self._blame_memory(weighed, error)
+            return await self._blame(weighed, error)
         verdict = decide_reward_file(reward, pristine=weighed.pristine)
         return await _with_facts(verdict, weighed, result)
 
@@ -249,10 +248,13 @@ class _Grading:
             raise VerifierError(f"the tests cannot be put into the workspace: {error}") from error
         return await _with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
 
-    async def _blame_memory(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
-        if weighed.pristine or not error.out_of_memory:
+    async def _blame(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
+        if weighed.pristine or error.by is GoneBy.OUTSIDE:
             raise error
-        return await _with_facts(refusal("the tests ran out of memory"), weighed, None)
+        reason = (
+            "the tests ran out of memory" if error.by is GoneBy.MEMORY else f"the tests lost their sandbox: {error}"
+        )
+        return await _with_facts(refusal(reason), weighed, None)
 
 
 def _is_real(file: FileChange, old: FileChange | None) -> bool:

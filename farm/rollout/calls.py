@@ -26,7 +26,7 @@ async def run_calls(
     """Put the result of ``calls[i]`` into ``results[i]``; ``timeout_s`` bounds each call.
 
     Neighbouring calls that only read run in parallel. A call that ends the work leaves those after it without a
-    result, and so does a cancellation. Raises SandboxGone or ProtocolError; other calls are over by then.
+    result, and so does a cancellation. Raises SandboxGone; other calls are over by then.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
 

@@ -19,7 +19,7 @@ from farm.rollout.policy import Policy
 from farm.rollout.record import Findings, compose, failed
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import PathError, SandboxGone
+from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.tools import Toolset
@@ -101,18 +101,23 @@ class _Episode:
     async def _work(self, sandbox: Sandbox) -> Change | None:
         """What the policy left in the workspace; None where it made that impossible and is judged for it."""
         self._found.image_digest = sandbox.image_digest
+        with self._watch.phase("baseline_s"):
+            baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
         try:
-            with self._watch.phase("baseline_s"):
-                baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
             self._found.stop = await self._loop.run(sandbox)
             with self._watch.phase("change_s"):
                 return await self._take(sandbox, baseline)
         except SandboxGone as error:
-            if not error.out_of_memory:
+            if error.by is GoneBy.OUTSIDE or not self._acted:
                 raise
-            self._found.stop = StopReason.OUT_OF_MEMORY
+            self._found.stop = StopReason.OUT_OF_MEMORY if error.by is GoneBy.MEMORY else StopReason.SANDBOX_LOST
             self._forfeit(f"the work was lost: {error}")
             return None
+
+    @property
+    def _acted(self) -> bool:
+        """Whether the policy has done anything in its sandbox."""
+        return any(turn.tool_uses for turn in self._loop.turns)
 
     async def _take(self, sandbox: Sandbox, baseline: Baseline) -> Change | None:
         limit_s = self._order.limits.tool_s
@@ -120,7 +125,8 @@ class _Episode:
             async with asyncio.timeout(limit_s):
                 return await take_change(sandbox, self._bundle.task.workspace, baseline)
         except TimeoutError:
-            raise SandboxGone(f"the sandbox did not give its change within {limit_s:g} s") from None
+            # What is killed or removed says so at once: this one is mute, or was left with too much to be read.
+            raise SandboxGone(f"the sandbox did not give its change within {limit_s:g} s", by=GoneBy.INSIDE) from None
         except (ChangeTooLarge, PathError) as error:
             self._forfeit(str(error))
             return None

@@ -1,8 +1,13 @@
 """The one place that says whose fault a failure is, and whether a fresh attempt may fare better.
 
+A sandbox that is lost by the inside's doing, once the policy or its change has acted in it, is no failure: that is
+judged, and worth 0, or losing episodes would be lost on purpose and tried again. What tells inside from outside is in
+``sandboxes/runtimes/ending.py``.
+
 | raised                                             | origin     | retryable        |
 |----------------------------------------------------|------------|------------------|
-| BootError, SandboxGone, ProtocolError, OSError     | `infra`    | yes              |
+| BootError, ProtocolError at boot, OSError          | `infra`    | yes              |
+| SandboxGone from outside, or before anybody acted  | `infra`    | yes              |
 | RuntimeUnavailable                                 | `infra`    | yes: another node |
 | ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
 | ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |

@@ -63,7 +63,7 @@ class TurnLoop:
         self._tell = tell
 
     async def run(self, sandbox: Sandbox) -> StopReason:
-        """Why the conversation ended. Raises PolicyError, SandboxGone or ProtocolError."""
+        """Why the conversation ended. Raises PolicyError or SandboxGone."""
         deadline = asyncio.timeout(self._bounds.agent_s)
         try:
             async with deadline:

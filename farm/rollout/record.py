@@ -32,6 +32,7 @@ _TRUNCATING = frozenset(
         StopReason.AGENT_TIMEOUT,
         StopReason.PARSE_ERROR,
         StopReason.OUT_OF_MEMORY,
+        StopReason.SANDBOX_LOST,
     }
 )
 

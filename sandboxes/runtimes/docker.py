@@ -9,7 +9,16 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandboxes.errors import BootError, ImageError, PathError, RuntimeUnavailable, SandboxError, SandboxGone
+from sandboxes.errors import (
+    BootError,
+    GoneBy,
+    ImageError,
+    PathError,
+    ProtocolError,
+    RuntimeUnavailable,
+    SandboxError,
+    SandboxGone,
+)
 from sandboxes.owner import Owner, remove_directory
 from sandboxes.reaper import reap
 from sandboxes.runtimes.container import (
@@ -296,16 +305,20 @@ class DockerSandbox:
                 self._removed = True
 
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """The call's result; a SandboxGone says what became of the container."""
+        """The call's result; a SandboxGone says what became of the container, and by whose doing."""
         try:
             return await call
-        except SandboxGone as error:
-            if self._ended:
-                raise SandboxGone(f"sandbox {self._id} was removed") from None
-            end = await self._runtime.ending_of(self._id)
-            raise SandboxGone(
-                f"sandbox {self._id} is gone: {error}; {end.reason}", out_of_memory=end.out_of_memory
-            ) from None
+        except (SandboxGone, ProtocolError) as error:
+            reason = error
+        if self._ended:
+            raise SandboxGone(f"sandbox {self._id} was removed")
+        end = await self._runtime.ending_of(self._id)
+        # Nonsense came from a server that spoke, whatever became of it since.
+        by = GoneBy.INSIDE if isinstance(reason, ProtocolError) else end.by
+        gone = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
+        if by is GoneBy.INSIDE:  # a defect of the tool server looks just like that
+            log.error("%s", gone)
+        raise gone
 
 
 async def _refuse_network(server: ToolServer) -> None:

@@ -47,6 +47,7 @@ class ContainerState:
 
     pid: int
     running: bool
+    paused: bool
     out_of_memory: bool
     exit_code: int
     error: str
@@ -117,6 +118,7 @@ class Engine:
         return ContainerState(
             pid=int(found["Pid"]),
             running=bool(found["Running"]),
+            paused=bool(found["Paused"]),
             out_of_memory=bool(found["OOMKilled"]),
             exit_code=int(found["ExitCode"]),
             error=str(found["Error"]),

@@ -1,7 +1,7 @@
 """Sandboxes in memory: no isolation and no daemon, the same contract. For tests of what stands on sandboxes.
 
-Failures are values handed in: an error for the n-th boot, a number of calls after which the n-th sandbox is gone, or
-``FakeSandbox.die`` while a call is under way.
+Failures are values handed in: an error for the n-th boot, a number of calls after which the n-th sandbox is gone and
+by whose doing, or ``FakeSandbox.die`` while a call is under way.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sandboxes.errors import ImageError, PathError, SandboxError, SandboxGone
+from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone
 from sandboxes.runtimes.container import check_spec
 from sandboxes.runtimes.fake_files import FakeFiles, Node
 from sandboxes.runtimes.fake_programs import Program, Streams
@@ -23,6 +23,12 @@ from sandboxes.spec import SandboxSpec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+REASONS = {
+    GoneBy.MEMORY: "it ran out of memory",
+    GoneBy.INSIDE: "its first process ended by itself",
+    GoneBy.OUTSIDE: "its first process was killed",
+}
+
 T = TypeVar("T")
 
 
@@ -30,7 +36,8 @@ class FakeRuntime:
     """``images`` maps an image's name to its files. ``programs`` are further commands of every sandbox.
 
     The n-th ``create`` raises the n-th of ``boot_errors`` (None: boots); the n-th sandbox that boots answers as many
-    calls as the n-th of ``lifetimes`` says (None: any number). Where a sequence ends nothing more goes wrong.
+    calls as the n-th of ``lifetimes`` says (None: any number), and is then gone ``by``. Where a sequence ends nothing
+    more goes wrong.
     """
 
     name = "fake"
@@ -42,11 +49,13 @@ class FakeRuntime:
         programs: Mapping[str, Program] | None = None,
         boot_errors: Iterable[SandboxError | None] = (),
         lifetimes: Iterable[int | None] = (),
+        by: GoneBy = GoneBy.OUTSIDE,
     ) -> None:
         self._images = images
         self._programs = programs or {}
         self._boot_errors = iter(boot_errors)
         self._lifetimes = iter(lifetimes)
+        self._by = by
         self._numbers = itertools.count(1)
         self.sandboxes: dict[str, FakeSandbox] = {}
         """Those that live, by id."""
@@ -60,7 +69,13 @@ class FakeRuntime:
         if error is not None:
             raise error
         sandbox = FakeSandbox(
-            f"fake-{next(self._numbers)}", spec, files, self._programs, self, lifetime=next(self._lifetimes, None)
+            f"fake-{next(self._numbers)}",
+            spec,
+            files,
+            self._programs,
+            self,
+            lifetime=next(self._lifetimes, None),
+            by=self._by,
         )
         self.sandboxes[sandbox.id] = sandbox
         return sandbox
@@ -95,6 +110,7 @@ class FakeSandbox:
         runtime: FakeRuntime,
         *,
         lifetime: int | None,
+        by: GoneBy,
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
@@ -107,6 +123,7 @@ class FakeSandbox:
         self._shells: dict[str, FakeShell] = {}
         self._runtime = runtime
         self._calls_left = lifetime
+        self._by = by
         self._gone: asyncio.Future[SandboxGone] = asyncio.get_running_loop().create_future()
 
     async def exec(
@@ -207,10 +224,9 @@ class FakeSandbox:
         await self._end(SandboxGone(f"sandbox {self.id} was removed"))
         self._runtime.sandboxes.pop(self.id, None)
 
-    async def die(self, *, out_of_memory: bool = False) -> None:
+    async def die(self, *, by: GoneBy = GoneBy.OUTSIDE) -> None:
         """As when the tool server is killed: calls under way and all later ones raise SandboxGone."""
-        reason = "it ran out of memory" if out_of_memory else "its first process ended"
-        await self._end(SandboxGone(f"sandbox {self.id} is gone: {reason}", out_of_memory=out_of_memory))
+        await self._end(SandboxGone(f"sandbox {self.id} is gone: {REASONS[by]}", by=by))
 
     async def _end(self, why: SandboxGone) -> None:
         if not self._gone.done():
@@ -220,7 +236,7 @@ class FakeSandbox:
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """One request: it ends with its result, or with the sandbox."""
         if self._calls_left == 0:
-            await self.die()
+            await self.die(by=self._by)
         if self._gone.done():
             work.close()
             raise self._gone.result()

@@ -62,8 +62,7 @@ class Toolset:
     async def call(self, sandbox: Sandbox, name: str, arguments: str, *, timeout_s: float) -> ToolResult:
         """Run one call as the policy wrote it, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
 
-        Whatever the policy did wrong comes back as a result. Raises SandboxGone and ProtocolError, which are no
-        policy's doing.
+        Whatever the policy did wrong comes back as a result. Raises SandboxGone.
         """
         started = time.monotonic()
         try:

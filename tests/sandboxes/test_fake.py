@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandboxes import BootError, FakeRuntime, Sandbox, SandboxGone, SandboxSpec
+from sandboxes import BootError, FakeRuntime, GoneBy, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.runtimes.fake import FakeSandbox
 from sandboxes.runtimes.fake_programs import FakeProcess
 from tests.sandboxes.conformance import WAIT_S, living, text
@@ -41,16 +41,16 @@ async def test_sandboxes_die_after_as_many_calls_as_given() -> None:
     assert [await calls_until_gone(await runtime.create(SPEC)) for _ in range(4)] == [2, 10, 0, 10]
 
 
-@pytest.mark.parametrize("out_of_memory", [True, False])
-async def test_death_in_mid_call_says_whose_fault_it_was(out_of_memory: bool) -> None:
+@pytest.mark.parametrize("by", GoneBy)
+async def test_death_in_mid_call_says_by_whose_doing(by: GoneBy) -> None:
     sandbox = await fake().create(SPEC)
     assert isinstance(sandbox, FakeSandbox)
     call = asyncio.create_task(sandbox.shell("sleep 1000", timeout_s=1000))
     await sandbox.stat("/")
-    await sandbox.die(out_of_memory=out_of_memory)
+    await sandbox.die(by=by)
     with pytest.raises(SandboxGone) as gone:
         await call
-    assert gone.value.out_of_memory is out_of_memory
+    assert gone.value.by is by
 
 
 async def test_a_program_of_the_callers() -> None:

@@ -9,7 +9,7 @@ from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat
 from farm.grading import VerifierError, grade
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import SandboxGone
+from sandboxes.errors import GoneBy, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.runtimes.fake_shell import FakeProcess, Program
 from tests.unit.grading_fixtures import (
@@ -33,9 +33,11 @@ def passes(process: FakeProcess, name: str) -> bool:
     return name == "test_old" or process.files.read(f"{WORKSPACE}/src/a.py") == b"fixed\n"
 
 
-def runtime(verifier: Program | None = None, *, lifetime: int | None = None) -> FakeRuntime:
+def runtime(
+    verifier: Program | None = None, *, lifetime: int | None = None, by: GoneBy = GoneBy.OUTSIDE
+) -> FakeRuntime:
     programs = {"busybox": busybox, "pretend": verifier or pretend_pytest(passes)}
-    return FakeRuntime(image(PRISTINE), programs=programs, lifetimes=[lifetime])
+    return FakeRuntime(image(PRISTINE), programs=programs, lifetimes=[lifetime], by=by)
 
 
 async def judge(made: Change, farm: FakeRuntime | None = None, bundle: TaskBundle | None = None) -> tuple[float, str]:
@@ -119,9 +121,25 @@ async def test_a_verifier_without_a_sound_report(verifier: Program, reason: str)
         await judge(change(write("conftest.py", b"evil")), runtime(verifier), bundle)
 
 
-async def test_a_dead_sandbox_is_no_reward() -> None:
+@pytest.mark.parametrize(
+    ("made", "lifetime", "by"),
+    [
+        (change(FIX), 4, GoneBy.OUTSIDE),
+        (change(FIX), 1, GoneBy.INSIDE),
+        (change(), 4, GoneBy.INSIDE),
+        (change(write("conftest.py", b"evil")), 4, GoneBy.INSIDE),
+    ],
+    ids=["killed from outside", "before the change was there", "nothing changed", "nothing that travels"],
+)
+async def test_a_lost_sandbox_is_no_reward(made: Change, lifetime: int, by: GoneBy) -> None:
     with pytest.raises(SandboxGone):
-        await judge(change(FIX), runtime(lifetime=3))
+        await judge(made, runtime(lifetime=lifetime, by=by))
+
+
+@pytest.mark.parametrize("lifetime", [2, 4, 6])
+async def test_a_sandbox_lost_to_the_change_is_worth_nothing(lifetime: int) -> None:
+    reward, reason = await judge(change(FIX), runtime(lifetime=lifetime, by=GoneBy.INSIDE))
+    assert (reward, reason.partition(":")[0]) == (0.0, "the tests lost their sandbox")
 
 
 @pytest.mark.parametrize("made", [change(FIX), change()])
@@ -136,7 +154,7 @@ async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
     judging = asyncio.create_task(judge(made, farm))
     await started.wait()
     (sandbox,) = farm.sandboxes.values()
-    await sandbox.die(out_of_memory=True)
+    await sandbox.die(by=GoneBy.MEMORY)
     if made.empty:
         with pytest.raises(SandboxGone):
             await judging

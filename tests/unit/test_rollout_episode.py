@@ -22,7 +22,7 @@ from farm.rollout import (
     run_episode,
 )
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import BootError, ImageError, SandboxGone
+from sandboxes.errors import BootError, GoneBy, ImageError, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
 from sandboxes.runtimes.fake_shell import FakeProcess
 from sandboxes.sandbox import Sandbox
@@ -130,6 +130,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no boot": ({"boot_errors": [BootError("no answer in 60 s")]}, "BootError"),
     "no boot of the grader": ({"boot_errors": [None, BootError("no answer")]}, "BootError"),
     "killed at once": ({"lifetimes": [0]}, "SandboxGone"),
+    "lost by itself before the policy acted": ({"lifetimes": [0], "by": GoneBy.INSIDE}, "SandboxGone"),
+    "lost by itself before the change was judged": ({"lifetimes": [None, 1], "by": GoneBy.INSIDE}, "SandboxGone"),
     "killed under the policy": ({"lifetimes": [2]}, "SandboxGone"),
     "killed while the change is taken": ({"lifetimes": [3]}, "SandboxGone"),
     "killed while judging": ({"lifetimes": [None, 2]}, "SandboxGone"),
@@ -143,6 +145,29 @@ async def test_infrastructure_is_no_reward(trouble: dict[str, Any], kind: str) -
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.type, rollout.error.retryable) == (Origin.INFRA, kind, True)
     assert rollout.reward_components == {}
+
+
+@pytest.mark.parametrize("by", [GoneBy.INSIDE, GoneBy.MEMORY])
+async def test_a_sandbox_lost_under_a_policy_that_never_acted_is_no_reward(by: GoneBy) -> None:
+    rollout = await episode(Scripted(say(content="I give up.")), fake(lifetimes=[1], by=by))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+
+
+LOST = {GoneBy.INSIDE: StopReason.SANDBOX_LOST, GoneBy.MEMORY: StopReason.OUT_OF_MEMORY}
+
+
+@pytest.mark.parametrize("by", LOST)
+@pytest.mark.parametrize("calls", [1, 2, 3, 4], ids=lambda calls: f"after {calls} calls")
+async def test_a_sandbox_that_the_policy_takes_down_is_worth_nothing(by: GoneBy, calls: int) -> None:
+    rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[calls], by=by))
+    assert ending(rollout) == (Status.TRUNCATED, LOST[by], 0.0)
+    assert rollout.reason.startswith("the work was lost: ")
+
+
+@pytest.mark.parametrize("by", LOST)
+async def test_a_sandbox_that_the_change_takes_down_is_worth_nothing(by: GoneBy) -> None:
+    rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[None, 4], by=by))
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
 
 
 async def test_what_was_said_before_a_failure_stays_on_record() -> None:
@@ -192,7 +217,7 @@ async def test_memory_that_the_policy_ate_is_the_policys() -> None:
 
     async def eat() -> Reply:
         (sandbox,) = runtime.sandboxes.values()
-        await sandbox.die(out_of_memory=True)
+        await sandbox.die(by=GoneBy.MEMORY)
         return FIX
 
     rollout = await episode(Scripted(eat), runtime)
