@@ -23,8 +23,9 @@ def mute(pid: int) -> None:
 
 
 def crash(pid: int) -> None:
-    """It dies of its next step: zeros are no instruction, or a write to nowhere."""
+    """It is woken and dies of its next step: zeros are no instruction, or a write to nowhere."""
     program_counter = int(Path(f"/proc/{pid}/syscall").read_text().split()[-1], 16)
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
         memory.seek(program_counter)
         memory.write(bytes(16))
+    os.kill(pid, signal.SIGCHLD)
