@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings on one sandbox; reached, the sandbox suffers and the host does not."""
+    """Ceilings on one sandbox; reached, the sandbox suffers and the host does not.
+
+    ``disk_mib`` bounds all that it writes, where the runtime can (``farm doctor`` says).
+    """
 
     memory_mib: int = 2048
     cpus: float = 1.0
     pids: int = 512
     open_files: int = 4096
     file_size_mib: int = 1024
+    disk_mib: int = 10_240
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ import docker
 import pytest
 from docker.errors import DockerException
 
+from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from tests.services import missing
 
@@ -49,5 +51,19 @@ async def docker_runtime(
     docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
 ) -> AsyncIterator[DockerRuntime]:
     runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    yield runtime
+    await runtime.close()
+
+
+@pytest.fixture
+async def oci_runtime(
+    docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
+) -> AsyncIterator[OciRuntime]:
+    """On images of the same daemon."""
+    try:
+        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    except RuntimeUnavailable as error:
+        missing("the oci runtime", str(error))
+        raise
     yield runtime
     await runtime.close()

@@ -111,6 +111,7 @@ def _check_limits(limits: Limits) -> None:
         ("pids", limits.pids, 8, 2**22),
         ("open_files", limits.open_files, 32, 2**20),
         ("file_size_mib", limits.file_size_mib, 1, 2**24),
+        ("disk_mib", limits.disk_mib, 1, 2**24),
     ):
         if not math.isfinite(value) or not least <= value <= most:
             raise SpecError(f"{name} is {value}; give a number from {least} to {most}")

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 REQUEST_TIMEOUT_S = 120.0
+PULL_SILENCE_S = 300.0
 CONNECTIONS = 16
 
 
@@ -34,8 +35,14 @@ class EngineError(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
+    """``user`` as a Dockerfile has it. ``layers``: where the daemon keeps them, topmost first; none where it keeps no
+    directories."""
+
     id: str
     workdir: str
+    env: Mapping[str, str]
+    user: str
+    layers: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,14 @@ class Engine:
             if error.status == 404:
                 raise ImageError(f"image {name} is not on this machine; build or pull it first") from None
             raise
-        return Image(id=found["Id"], workdir=(found.get("Config") or {}).get("WorkingDir") or "/")
+        config = found.get("Config") or {}
+        return Image(
+            id=found["Id"],
+            workdir=config.get("WorkingDir") or "/",
+            env=dict(item.split("=", 1) for item in config.get("Env") or () if "=" in item),
+            user=config.get("User") or "",
+            layers=_layers(found.get("GraphDriver") or {}),
+        )
 
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
         """The id of a new container."""
@@ -166,6 +180,41 @@ class Engine:
         found = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
         return [ListedContainer(id=item["Id"], labels=item["Labels"]) for item in found]
 
+    async def export(self, container: str) -> AsyncIterator[bytes]:
+        """The container's file system as a tar."""
+        try:
+            async with self._http.stream("GET", f"{self._prefix}/containers/{container}/export") as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise EngineError(answer.status_code, _message(answer))
+                async for chunk in answer.aiter_raw(1 << 20):
+                    yield chunk
+        except httpx.TransportError as error:
+            raise self._silent(error) from None
+
+    async def pull(self, repository: str, tag: str, login: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """What the daemon reports while it pulls, line by line; whoever stops reading stops the pull.
+
+        ``tag`` may be a digest. ``login`` is the header of that name, as the daemon's interface has it.
+        """
+        params = {"fromImage": repository, "tag": tag}
+        headers = {"X-Registry-Auth": login} if login else {}
+        timeout = httpx.Timeout(REQUEST_TIMEOUT_S, read=PULL_SILENCE_S, pool=None)
+        try:
+            async with self._http.stream(
+                "POST", f"{self._prefix}/images/create", params=params, headers=headers, timeout=timeout
+            ) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise EngineError(answer.status_code, _message(answer))
+                async for line in answer.aiter_lines():
+                    if line.strip():
+                        yield json.loads(line)
+        except httpx.ReadTimeout:
+            raise RuntimeUnavailable(f"nothing came for {PULL_SILENCE_S:g} s; see to the way to the registry") from None
+        except httpx.TransportError as error:
+            raise self._silent(error) from None
+
     async def close(self) -> None:
         await self._http.aclose()
 
@@ -189,12 +238,22 @@ class Engine:
         try:
             answer = await self._http.request(method, self._prefix + path, params=params, json=body)
         except httpx.TransportError as error:
-            raise RuntimeUnavailable(
-                f"Docker does not answer at {self.host} ({str(error) or type(error).__name__}); start the daemon"
-            ) from None
+            raise self._silent(error) from None
         if answer.is_error:
             raise EngineError(answer.status_code, _message(answer))
         return answer
+
+    def _silent(self, error: httpx.TransportError) -> RuntimeUnavailable:
+        said = str(error) or type(error).__name__
+        return RuntimeUnavailable(f"Docker does not answer at {self.host} ({said}); start the daemon")
+
+
+def _layers(driver: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Those of overlay2, which keeps each layer as an overlay would mount it."""
+    if driver.get("Name") != "overlay2":
+        return ()
+    kept = driver.get("Data") or {}
+    return tuple(Path(name) for key in ("UpperDir", "LowerDir") for name in (kept.get(key) or "").split(":") if name)
 
 
 def _message(answer: httpx.Response) -> str:

@@ -31,3 +31,14 @@ class TestDocker(RuntimeContract):
     @pytest.fixture
     def image(self, test_image: str) -> str:
         return test_image
+
+
+@pytest.mark.docker
+class TestOci(RuntimeContract):
+    @pytest.fixture
+    def runtime(self, oci_runtime: Runtime) -> Runtime:
+        return oci_runtime
+
+    @pytest.fixture
+    def image(self, test_image: str) -> str:
+        return test_image

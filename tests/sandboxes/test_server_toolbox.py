@@ -22,7 +22,7 @@ def test_it_is_built_once_even_by_several_at_a_time(tmp_path: Path) -> None:
     before = (made / "bin" / "toolserver").stat().st_mtime_ns
     assert ensure_toolbox(tmp_path) == Toolbox(made)
     assert (made / "bin" / "toolserver").stat().st_mtime_ns == before
-    assert [path.name for path in (tmp_path / "toolbox").iterdir()] == [made.name]
+    assert [path.name for path in (tmp_path / "toolbox").iterdir()] == [made.parent.name]
 
 
 def test_what_it_holds_is_static_and_small(toolbox: Toolbox) -> None:

@@ -1,0 +1,177 @@
+"""The control groups of an owner's sandboxes, in either version: made by the OCI runtime, looked after here.
+
+An owner's lie below one group that names it, so that whoever buries it finds them.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+WANTED = ("cpu", "memory", "pids", "devices", "freezer", "cpuset")
+"""The controllers of version 1 that limit or hold a sandbox, and one that crun insists on. Each costs a start some
+0.3 ms."""
+
+GONE_S = 10.0
+RETRY_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``. ``hidden`` are further
+    mounts, of no use to a sandbox."""
+
+    places: dict[str, Path]
+    hidden: tuple[Path, ...]
+
+    @property
+    def unified(self) -> bool:
+        return "" in self.places
+
+
+def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
+    """Read from ``mountinfo`` as proc_pid_mountinfo(5) has it, by default this process's own."""
+    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+    places: dict[str, Path] = {}
+    others: list[Path] = []
+    unified: list[Path] = []
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        where, (kind, _, options) = Path(before.split()[4]), after.split()[:3]
+        if kind == "cgroup2":
+            unified.append(where)
+        elif kind == "cgroup":
+            wanted = [name for name in options.split(",") if name in WANTED]
+            places |= dict.fromkeys(wanted, where)
+            if not wanted:
+                others.append(where)
+    if not places and unified:
+        return Hierarchies({"": unified[0]}, ())
+    return Hierarchies(places, (*others, *unified))
+
+
+def group_of(state_dir: Path, owner: str) -> str:
+    """The group of an owner, of whom several state directories may have one of the same name."""
+    return f"farm-{owner}-{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]}"
+
+
+class Cgroups:
+    """The groups below one owner's. Calls on a group that is not there do nothing."""
+
+    def __init__(self, hierarchies: Hierarchies, group: str) -> None:
+        self._hierarchies = hierarchies
+        self._group = group
+        self._roots = sorted(set(hierarchies.places.values()))
+
+    @property
+    def unified(self) -> bool:
+        return self._hierarchies.unified
+
+    @property
+    def limits_swap(self) -> bool:
+        """Whether the kernel counts swap, so that memory cannot be had there instead."""
+        if self.unified:
+            return Path("/proc/swaps").read_text().count("\n") > 1
+        return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
+
+    def path_in_config(self, name: str) -> str:
+        return f"/{self._group}/{name}"
+
+    def names(self) -> set[str]:
+        """Of the sandboxes that have a group."""
+        found: set[str] = set()
+        for root in self._roots:
+            with contextlib.suppress(FileNotFoundError):
+                found |= {entry.name for entry in os.scandir(root / self._group) if entry.is_dir()}
+        return found
+
+    def killed_for_memory(self, name: str) -> int:
+        """How many processes the kernel killed there for want of memory."""
+        file = "memory.events" if self.unified else "memory.oom_control"
+        for line in self._read("memory", name, file).splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+        return 0
+
+    def memory_bytes(self, name: str) -> int:
+        file = "memory.current" if self.unified else "memory.usage_in_bytes"
+        return int(self._read("memory", name, file) or 0)
+
+    def is_frozen(self, name: str) -> bool:
+        if self.unified:
+            return "frozen 1" in self._read("freezer", name, "cgroup.events")
+        return self._read("freezer", name, "freezer.state").strip() == "FROZEN"
+
+    async def freeze(self, name: str) -> None:
+        """No process in it runs when this returns."""
+        if self.unified:
+            self._write("freezer", name, "cgroup.freeze", "1")
+        else:
+            self._write("freezer", name, "freezer.state", "FROZEN")
+        while not self.is_frozen(name) and name in self.names():  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(RETRY_S)
+
+    def thaw(self, name: str) -> None:
+        if self.unified:
+            self._write("freezer", name, "cgroup.freeze", "0")
+        else:
+            self._write("freezer", name, "freezer.state", "THAWED")
+
+    async def remove(self, name: str) -> None:
+        """Every process in it dies, and it goes. What will not within ``GONE_S`` is left for the reaper."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GONE_S):
+                while not self._try_remove(name):
+                    self._kill(name)
+                    await asyncio.sleep(RETRY_S)
+
+    def remove_group(self) -> None:
+        """The owner's own, once it is empty."""
+        for root in self._roots:
+            with contextlib.suppress(OSError):
+                (root / self._group).rmdir()
+
+    def _try_remove(self, name: str) -> bool:
+        gone = True
+        for root in self._roots:
+            try:
+                os.rmdir(root / self._group / name)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                gone = False
+        return gone
+
+    def _kill(self, name: str) -> None:
+        if self.unified:
+            self._write("", name, "cgroup.kill", "1")
+            return
+        self.thaw(name)  # the frozen do not die
+        for root in self._roots:
+            for pid in self._read_at(root / self._group / name / "cgroup.procs").split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+    def _place(self, controller: str) -> Path | None:
+        places = self._hierarchies.places
+        return places.get("" if self.unified else controller)
+
+    def _read(self, controller: str, name: str, file: str) -> str:
+        place = self._place(controller)
+        return "" if place is None else self._read_at(place / self._group / name / file)
+
+    def _read_at(self, path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError:  # it is gone, or going
+            return ""
+
+    def _write(self, controller: str, name: str, file: str, value: str) -> None:
+        place = self._place(controller)
+        if place is not None:
+            with contextlib.suppress(OSError):  # it is gone, or going
+                (place / self._group / name / file).write_text(value)

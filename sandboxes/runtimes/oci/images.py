@@ -1,0 +1,114 @@
+"""Docker's images as layers that sandboxes can be mounted on; each held as long as a sandbox is made of it."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandboxes.errors import ImageError, SandboxError
+from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
+from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.oci.layers import clone_all, directories
+from sandboxes.runtimes.oci.starter import LAYERS_MAX, Starter
+from sandboxes.runtimes.oci.users import User, find_user
+
+LABEL_PIN = "farm.pin"
+IDLE_S = 600.0
+"""So long an image that nobody uses stays mounted."""
+
+
+@dataclass(slots=True)
+class MountedImage:
+    """``lower``: its layers, topmost first, as the starter's mounts name them. ``pin``: a container that never runs,
+    which keeps the daemon from removing the layers."""
+
+    id: str
+    workdir: str
+    env: Mapping[str, str]
+    user: User
+    lower: tuple[str, ...]
+    pin: str
+    users: int = 0
+    idle_since: float = field(default_factory=time.monotonic)
+
+
+class MountedImages:
+    """What costs more than a moment is done once an image: asking the daemon, and mounting the layers."""
+
+    def __init__(
+        self, engine: Engine, starter: Starter, *, state_dir: Path, owner: str, user_namespace: int | None
+    ) -> None:
+        self._engine = engine
+        self._starter = starter
+        self._state_dir = state_dir
+        self._owner = owner
+        self._user_namespace = user_namespace
+        self._mounted: dict[str, MountedImage] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def take(self, name: str) -> MountedImage:
+        """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError."""
+        image = self._mounted.get(name) or await self._find(name)
+        image.users += 1
+        return image
+
+    def give_back(self, image_id: str) -> None:
+        image = self._mounted[image_id]
+        image.users -= 1
+        image.idle_since = time.monotonic()
+
+    async def sweep(self, idle_s: float = IDLE_S) -> None:
+        """Let go of what has not been used for so long."""
+        for image in list(self._mounted.values()):
+            if not image.users and time.monotonic() - image.idle_since >= idle_s:
+                del self._mounted[image.id]
+                self._starter.drop_layers(image.lower)
+                await self._engine.remove(image.pin)
+
+    async def close(self) -> None:
+        with contextlib.suppress(SandboxError):  # then the reaper finds the pins
+            for image in self._mounted.values():
+                image.users = 0
+            await self.sweep(idle_s=0.0)
+
+    async def _find(self, name: str) -> MountedImage:
+        image = await self._engine.image(name)
+        async with self._locks.setdefault(image.id, asyncio.Lock()):
+            if image.id not in self._mounted:
+                self._mounted[image.id] = await self._mount(image)
+        self._locks.pop(image.id, None)
+        return self._mounted[image.id]
+
+    async def _mount(self, image: Image) -> MountedImage:
+        async with self._pinned(image) as pin:
+            layers = await directories(self._engine, image, pin, self._state_dir)
+            if len(layers) > LAYERS_MAX:
+                raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
+            user = await asyncio.to_thread(find_user, image.user, layers)
+            clones = await asyncio.to_thread(clone_all, layers, self._user_namespace)
+            try:
+                lower = await self._starter.take_layers(clones)
+            finally:
+                for fd in clones:
+                    os.close(fd)
+            return MountedImage(image.id, image.workdir, image.env, user, tuple(lower), pin)
+
+    @contextlib.asynccontextmanager
+    async def _pinned(self, image: Image) -> AsyncIterator[str]:
+        labels = {LABEL_OWNER: self._owner, LABEL_STATE_DIR: str(self._state_dir), LABEL_PIN: image.id}
+        name = f"farm-pin-{self._owner}-{image.id.removeprefix('sha256:')[:12]}"
+        config = {"Image": image.id, "Entrypoint": ["/"], "Labels": labels, "NetworkDisabled": True}
+        try:
+            pin = await self._engine.create(name, config)
+        except EngineError as error:
+            if error.status == 404:
+                raise ImageError(f"image {image.id} was removed just now; build or pull it again") from None
+            raise
+        try:
+            yield pin
+        except BaseException:
+            await self._engine.remove(pin)
+            raise

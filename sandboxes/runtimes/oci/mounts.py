@@ -1,0 +1,71 @@
+"""Mounts that are attached nowhere: a file system, or a part of one, held by nothing but a descriptor.
+
+They are in nobody's mount table, and gone when the last descriptor is closed and the last mount made of them is gone.
+The calls are those of open_tree(2), mount_setattr(2), fsopen(2), fsconfig(2) and fsmount(2), which libc here may lack.
+Each raises OSError.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+# The numbers are the same on every architecture, and so are these flags of <linux/mount.h>.
+_OPEN_TREE, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 430, 431, 432, 442
+_OPEN_TREE_CLONE = 1
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_NOATIME, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10, 0x100000
+_SET_STRING, _SET_FLAG, _CMD_CREATE = 1, 0, 6
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = (("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
+                ("user_namespace", ctypes.c_uint64))  # fmt: skip
+
+
+def clone(path: Path, *, read_only: bool = False, user_namespace: int | None = None) -> int:
+    """A second mount of what lies at ``path``, owners mapped by ``user_namespace`` where one is given."""
+    fd = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    flags = (_ATTR_RDONLY if read_only else 0) | (0 if user_namespace is None else _ATTR_IDMAP)
+    wanted = _Attributes(flags, 0, 0, user_namespace or 0)
+    try:
+        _call(_MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, ctypes.byref(wanted), ctypes.sizeof(wanted))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def mount(kind: str, source: Path, options: Mapping[str, str | None]) -> int:
+    """A new mount of a file system; an option without a value is None."""
+    context = _call(_FSOPEN, kind.encode(), 1)
+    try:
+        _call(_FSCONFIG, context, _SET_STRING, b"source", os.fsencode(source), 0)
+        for key, value in options.items():
+            if value is None:
+                _call(_FSCONFIG, context, _SET_FLAG, key.encode(), None, 0)
+            else:
+                _call(_FSCONFIG, context, _SET_STRING, key.encode(), value.encode(), 0)
+        _call(_FSCONFIG, context, _CMD_CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, 1, _ATTR_NOSUID | _ATTR_NODEV | _ATTR_NOATIME)
+    finally:
+        os.close(context)
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = int(_libc.syscall(number, *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments)))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result

@@ -1,0 +1,46 @@
+"""The first process of a sandbox, seen from outside."""
+
+import asyncio
+import contextlib
+import os
+import signal
+
+from sandboxes.runtimes.oci.starter import Starter
+
+
+class FirstProcess:
+    """``status`` is None until it is known how it ended, and stays so where it was another starter's."""
+
+    def __init__(self, pid: int, starter: Starter) -> None:
+        """Raises ProcessLookupError where it has ended and is reaped."""
+        self.pid = pid
+        self.status: int | None = None
+        self._ended = asyncio.Event()
+        self._fd = os.pidfd_open(pid)
+        self._starter = starter
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._see_end)
+        starter.watch(pid, self._note)
+
+    async def until_ended(self, timeout_s: float) -> bool:
+        """It has ended when no process in its namespace is left. False where it lives on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+        return self._ended.is_set()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._starter.forget(self.pid)
+        os.close(self._fd)
+
+    def _see_end(self) -> None:
+        self._loop.remove_reader(self._fd)
+        self._ended.set()
+
+    def _note(self, status: int) -> None:
+        self.status = status

@@ -1,0 +1,153 @@
+"""The owner's side of ``sandboxes/starter/starter.c``, which says what is sent."""
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sandboxes.errors import RuntimeUnavailable
+
+PACKET_BYTES = 64 * 1024
+LAYERS_MAX = 120
+READY_S = 10.0
+UNCLAIMED = 256
+"""So many ends of processes are kept that nobody has asked for yet."""
+
+# Where the starter puts things, in a mount namespace that only it and its children see.
+PLACE = Path("/mnt")
+DISK, TOOLBOX, HOSTS, ROOTFS, STATE = (PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "state"))
+
+Ended = Callable[[int], None]
+
+
+class Starter:
+    """One starter process. Calls raise RuntimeUnavailable when it is gone."""
+
+    def __init__(self, process: asyncio.subprocess.Process, host: socket.socket) -> None:
+        self._process = process
+        self._host = host
+        self._starts: dict[str, asyncio.Future[int]] = {}
+        self._layers: asyncio.Future[list[int]] | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._watched: dict[int, Ended] = {}
+        self._unclaimed: dict[int, int] = {}
+        self._gone = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(host, self._receive)
+
+    @classmethod
+    async def launch(cls, program: Path, *, disk: int, toolbox: int, hosts: int, hidden: Sequence[Path]) -> "Starter":
+        """``disk``, ``toolbox``, ``hosts``: detached mounts; they stay the caller's to close."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        given = (theirs.fileno(), disk, toolbox, hosts)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program, *map(str, given), *hidden, pass_fds=given,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            raise RuntimeUnavailable(f"{program} cannot be run: {error.strerror}") from None
+        finally:
+            theirs.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READY_S):
+                if await asyncio.get_running_loop().sock_recv(ours, PACKET_BYTES):
+                    return cls(process, ours)
+        ours.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        _, said = await process.communicate()
+        raise RuntimeUnavailable(f"the starter did not start: {said.decode(errors='replace').strip()}")
+
+    async def take_layers(self, layers: Sequence[int]) -> list[str]:
+        """Hand over detached mounts; their paths as the starter's mounts may name them."""
+        async with self._one_at_a_time:
+            self._layers = self._loop.create_future()
+            self._send([b"L"], layers)
+            return [f"/proc/self/fd/{number}" for number in await self._layers]
+
+    def drop_layers(self, paths: Sequence[str]) -> None:
+        with contextlib.suppress(RuntimeUnavailable):
+            self._send([b"U", *(path.rpartition("/")[2].encode() for path in paths)], ())
+
+    async def start(self, name: str, options: str, command: Sequence[str | Path], listener: socket.socket) -> int:
+        """Mount an overlay with ``options`` and run ``command`` on it; its status, as a shell's."""
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._starts[name] = done
+        try:
+            self._send([b"S", name.encode(), options.encode(), *map(os.fsencode, command)], [listener.fileno()])
+            return await done
+        finally:
+            self._starts.pop(name, None)
+
+    def watch(self, pid: int, ended: Ended) -> None:
+        """Call ``ended`` with its status when ``pid`` has ended, a first process that was started here."""
+        if pid in self._unclaimed:
+            ended(self._unclaimed.pop(pid))
+        else:
+            self._watched[pid] = ended
+
+    def forget(self, pid: int) -> None:
+        self._watched.pop(pid, None)
+
+    async def close(self) -> None:
+        """What it was starting is killed; what it has started goes on."""
+        self._lose()
+        await self._process.wait()
+
+    def _send(self, fields: Sequence[bytes], descriptors: Sequence[int]) -> None:
+        if self._gone:
+            raise RuntimeUnavailable("the starter of sandboxes has ended")
+        packet = b"\0".join(fields) + b"\0"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self._host.sendmsg([packet], rights)
+        except OSError as error:
+            raise RuntimeUnavailable(f"the starter of sandboxes does not listen: {error.strerror}") from None
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                packet = self._host.recv(PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._lose()
+                return
+            self._take(packet.rstrip(b"\0").split(b"\0"))
+
+    def _take(self, fields: Sequence[bytes]) -> None:
+        match fields:
+            case [b"L", *numbers] if self._layers is not None and not self._layers.done():
+                self._layers.set_result([int(number) for number in numbers])
+            case [b"S", name, status]:
+                done = self._starts.get(name.decode())
+                if done is not None and not done.done():
+                    done.set_result(int(status))
+            case [b"E", pid, status]:
+                ended = self._watched.pop(int(pid), None)
+                if ended is not None:
+                    ended(int(status))
+                    return
+                self._unclaimed[int(pid)] = int(status)
+                if len(self._unclaimed) > UNCLAIMED:
+                    del self._unclaimed[next(iter(self._unclaimed))]
+            case _:
+                pass
+
+    def _lose(self) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._loop.remove_reader(self._host)
+        self._host.close()
+        for future in (*self._starts.values(), self._layers):
+            if future is not None and not future.done():
+                future.set_exception(RuntimeUnavailable("the starter of sandboxes has ended"))

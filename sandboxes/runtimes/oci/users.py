@@ -1,0 +1,76 @@
+"""Who an image's work belongs to: ``USER`` of its configuration, looked up in its own /etc/passwd and /etc/group."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.errors import ImageError
+from sandboxes.runtimes.oci.layers import IDS
+
+FILE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+def find_user(wanted: str, layers: Sequence[Path]) -> User:
+    """``wanted`` as a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number.
+
+    Raises ImageError for a name that the image does not know.
+    """
+    name, _, group = wanted.partition(":")
+    name = name or "0"
+    row = next((row for row in _rows(layers, "passwd", 7) if row[0] == name or row[2] == name), None)
+    if row is None and not name.isdigit():
+        raise ImageError(f"the image's user {name!r} is not in its /etc/passwd")
+    uid = int(name if row is None else row[2])
+    groups = list(_rows(layers, "group", 4))
+    if group:
+        return _checked(User(uid, _group_id(group, groups)))
+    gid = int(row[3]) if row is not None else 0
+    own = row[0] if row is not None else ""
+    further = tuple(int(g[2]) for g in groups if own and own in g[3].split(","))
+    return _checked(User(uid, gid, further))
+
+
+def _checked(user: User) -> User:
+    if not all(0 <= number < IDS for number in (user.uid, user.gid, *user.groups)):
+        raise ImageError(f"the image's user {user.uid}:{user.gid} is not below {IDS}")
+    return user
+
+
+def _group_id(name: str, groups: Sequence[Sequence[str]]) -> int:
+    found = next((row for row in groups if name in (row[0], row[2])), None)
+    if found is None and not name.isdigit():
+        raise ImageError(f"the image's group {name!r} is not in its /etc/group")
+    return int(name if found is None else found[2])
+
+
+def _rows(layers: Sequence[Path], file: str, fields: int) -> list[list[str]]:
+    rows = (line.split(":") for line in _read(layers, file).splitlines())
+    return [row for row in rows if len(row) == fields and row[2].isdigit() and (fields == 4 or row[3].isdigit())]
+
+
+def _read(layers: Sequence[Path], file: str) -> str:
+    """``/etc/file`` of the topmost layer that says something of it; the image is hostile, so no link is followed."""
+    for layer in layers:
+        try:
+            etc = os.open(layer / "etc", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=etc)
+        except FileNotFoundError:
+            continue
+        except OSError:  # a whiteout or a link
+            return ""
+        finally:
+            os.close(etc)
+        with open(fd, "rb") as opened:
+            return opened.read(FILE_BYTES).decode(errors="replace") if os.path.isfile(fd) else ""
+    return ""
