@@ -8,11 +8,12 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from sandboxes.builds import BuildSettings
+if TYPE_CHECKING:
+    from sandboxes.builds import BuildSettings
 
 ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -179,11 +180,13 @@ def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
             raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near!r}")
 
 
-def read_build_settings(environ: Mapping[str, str] | None = None) -> BuildSettings:
+def read_build_settings(environ: Mapping[str, str] | None = None) -> "BuildSettings":
     """What image builds borrow of this machine: its trust, its package settings, its Docker clients.
 
     Asks pip and apt, which takes about half a second.
     """
+    from sandboxes.builds import BuildSettings
+
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
     return BuildSettings(

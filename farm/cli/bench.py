@@ -2,21 +2,19 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from docker.errors import DockerException
 from rich.progress import Progress
 from rich.table import Table
 
 import farm
-from farm.bench import BenchError, BenchResult, Figure, Machine, measure_episodes
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config, read_build_settings
-from farm.tasks import TaskError, ensure_image, load_task
-from sandboxes import SandboxError, open_runtime
-from sandboxes.images import ImageStore
+
+if TYPE_CHECKING:
+    from farm.bench import BenchResult, Figure
 
 TASKS = Path(farm.__file__).parents[1] / "images" / "tasks"
 DEFAULT_TASK = "sqlparse"
@@ -41,6 +39,12 @@ def episodes(
     as_json: AsJson = False,
 ) -> None:
     """Oracle episodes a minute, and all of an episode but its test command, beside a bare loop over the Docker SDK."""
+    from docker.errors import DockerException
+
+    from farm.bench import BenchError
+    from farm.tasks import TaskError
+    from sandboxes import SandboxError
+
     settings = read_config(config, state_dir)
     try:
         result = asyncio.run(_episodes(settings, task or _default_task(), rounds, concurrency))
@@ -51,7 +55,12 @@ def episodes(
     _show(result, as_json)
 
 
-async def _episodes(settings: Config, task: Path, rounds: int, concurrency: int) -> BenchResult:
+async def _episodes(settings: Config, task: Path, rounds: int, concurrency: int) -> "BenchResult":
+    from farm.bench import BenchResult, Machine, measure_episodes
+    from farm.tasks import ensure_image, load_task
+    from sandboxes import open_runtime
+    from sandboxes.images import ImageStore
+
     def say(line: str) -> None:
         progress_console.print(line, markup=False)
 
@@ -81,7 +90,7 @@ def _default_task() -> Path:
     return found[0]
 
 
-def _show(result: BenchResult, as_json: bool) -> None:
+def _show(result: "BenchResult", as_json: bool) -> None:
     if as_json:
         print_json(result.document())
         return
@@ -91,7 +100,7 @@ def _show(result: BenchResult, as_json: bool) -> None:
     table_console.print(table)
 
 
-def _cells(figure: Figure) -> tuple[str, str, str, str]:
+def _cells(figure: "Figure") -> tuple[str, str, str, str]:
     baseline = "" if figure.baseline is None else f"{figure.baseline:.1f} ({figure.baseline_name})"
     ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
     return figure.name, f"{figure.value:.1f} {figure.unit}", baseline, ratio

@@ -5,17 +5,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.cli.errors import CliError
 from farm.cli.options import progress_console
-from farm.client import FarmClient, FarmError
-from farm.cluster import running_farm
 from farm.config import Config
+
+if TYPE_CHECKING:
+    from farm.client import FarmClient
 
 
 @contextmanager
-def connected(config: Config) -> Iterator[FarmClient]:
+def connected(config: Config) -> "Iterator[FarmClient]":
     """A client of the farm that runs on this machine; its refusals become one-line errors."""
+    from farm.client import FarmClient, FarmError
+    from farm.cluster import running_farm
+
     info = running_farm(config.state_dir)
     if info is None:
         raise CliError(f"no farm is up with the state directory {config.state_dir}; start one with `farm up --detach`")
@@ -28,8 +33,10 @@ def connected(config: Config) -> Iterator[FarmClient]:
 
 
 @contextmanager
-def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False) -> Iterator[FarmClient]:
+def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False) -> "Iterator[FarmClient]":
     """The running farm, or one brought up now; unless ``lasting``, that one is taken down at the end."""
+    from farm.cluster import running_farm
+
     started = running_farm(config.state_dir) is None
     if started:
         progress_console.print("no farm is up here; starting one for this run", style="dim")

@@ -14,11 +14,7 @@ import psutil
 from rich.table import Table
 
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
-from farm.cluster import running_farm
 from farm.config import LOOPBACK, Config
-from sandboxes.errors import SandboxError
-from sandboxes.images import ImageStore
-from sandboxes.toolbox import ensure_toolbox
 
 DISK_WANTED_GIB = 10
 MEMORY_WANTED_GIB = 4
@@ -94,6 +90,9 @@ def _state_dir(config: Config) -> Finding:
 
 
 def _docker(config: Config) -> Finding:
+    from sandboxes.errors import SandboxError
+    from sandboxes.images import ImageStore
+
     async def ask() -> str:
         images = ImageStore(config.docker_host)
         try:
@@ -108,6 +107,9 @@ def _docker(config: Config) -> Finding:
 
 
 def _toolbox(config: Config) -> Finding:
+    from sandboxes.errors import SandboxError
+    from sandboxes.toolbox import ensure_toolbox
+
     try:
         return Finding("toolbox", Mark.OK, str(ensure_toolbox(config.state_dir).path))
     except (SandboxError, OSError) as error:
@@ -133,6 +135,8 @@ def _ray(config: Config) -> Finding:
 
 
 def _gateway_port(config: Config) -> Finding:
+    from farm.cluster import running_farm
+
     info = running_farm(config.state_dir)
     if info is not None:
         return Finding("gateway address", Mark.OK, f"{info.url or config.url}, a farm is up here")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -11,8 +11,9 @@ from rich.table import Table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.cli.tasks import TaskSet, progress, read_taskset
 from farm.config import Config, read_build_settings
-from farm.tasks import TASK_PREFIX, ensure_image
-from sandboxes.images import ImageInfo, ImageStore
+
+if TYPE_CHECKING:
+    from sandboxes.images import ImageInfo, ImageStore
 
 app = typer.Typer(no_args_is_help=True, help="Images: what tasks boot from.")
 
@@ -29,10 +30,12 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build the images of a task set that are not here yet."""
+    from farm.tasks import ensure_image
+
     settings = read_config(config, state_dir)
     bundles = read_taskset(taskset, settings)
 
-    async def work(images: ImageStore) -> list[ImageInfo]:
+    async def work(images: "ImageStore") -> "list[ImageInfo]":
         built = []
         with progress() as say:
             for bundle in bundles:
@@ -67,17 +70,21 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Remove task images that none of the named task sets needs; one that a sandbox runs on stays."""
+    from farm.tasks import TASK_PREFIX
+
     settings = read_config(config, state_dir)
     kept = {bundle.task.image for path in keep or () for bundle in read_taskset(path, settings)}
 
-    async def work(images: ImageStore) -> list[ImageInfo]:
+    async def work(images: "ImageStore") -> "list[ImageInfo]":
         found = await images.list(TASK_PREFIX)
         return [image for image in found if image.name not in kept and await images.remove(image.name)]
 
     _print(_with_images(settings, work), as_json)
 
 
-def _with_images(config: Config, work: Callable[[ImageStore], Awaitable[T]]) -> T:
+def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -> T:
+    from sandboxes.images import ImageStore
+
     async def run() -> T:
         images = ImageStore(config.docker_host, read_build_settings())
         try:
@@ -88,7 +95,7 @@ def _with_images(config: Config, work: Callable[[ImageStore], Awaitable[T]]) -> 
     return asyncio.run(run())
 
 
-def _print(images: list[ImageInfo], as_json: bool) -> None:
+def _print(images: "list[ImageInfo]", as_json: bool) -> None:
     if as_json:
         rows = [{"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes} for image in images]
         print_json(rows)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -20,13 +20,14 @@ from rich.table import Table
 from farm.cli.connection import connected
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cluster import FarmInfo, RunningFarm, join_farm, running_farm, start_farm, stop_farm, sweep_farm
+from farm.cluster import FarmInfo, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
-from farm.gateway import SchedulerPort, TasksetError, make_app, serving
-from farm.store import Store
-from farm.tasks import TaskError, load_taskset, pack, task_ref
-from sandboxes import RuntimeUnavailable, open_runtime
+
+if TYPE_CHECKING:
+    from farm.cluster.farm import RunningFarm
+    from farm.gateway import SchedulerPort
+    from farm.store import Store
 
 _STEP = "step: "
 _POLL_S = 0.1
@@ -73,6 +74,8 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
 
 async def _reap(config: Config) -> None:
     """Remove the sandboxes that a farm which was killed has left on this machine."""
+    from sandboxes import RuntimeUnavailable, open_runtime
+
     if not (config.state_dir / "owners").is_dir():
         return
     try:
@@ -173,8 +176,8 @@ async def _serve(config: Config, join: str | None) -> None:
 
 @asynccontextmanager
 async def _unless(
-    asked: asyncio.Event, starting: AbstractAsyncContextManager[RunningFarm]
-) -> AsyncIterator[RunningFarm | None]:
+    asked: asyncio.Event, starting: "AbstractAsyncContextManager[RunningFarm]"
+) -> "AsyncIterator[RunningFarm | None]":
     """Enter ``starting``; None where a signal came first, with what was half started taken back."""
     async with contextlib.AsyncExitStack() as stack:
         entering = asyncio.create_task(stack.enter_async_context(starting))
@@ -193,7 +196,10 @@ async def _unless(
         yield running
 
 
-def _start(config: Config, join: str | None) -> AbstractAsyncContextManager[RunningFarm]:
+def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[RunningFarm]":
+    from farm.cluster.farm import join_farm, start_farm
+    from farm.gateway import make_app, serving
+
     def on_step(step: str) -> None:
         _say(_STEP + step)
 
@@ -201,7 +207,7 @@ def _start(config: Config, join: str | None) -> AbstractAsyncContextManager[Runn
         return join_farm(config, join, on_step=on_step)
 
     @asynccontextmanager
-    async def serve(store: Store, scheduler: SchedulerPort) -> AsyncIterator[str]:
+    async def serve(store: "Store", scheduler: "SchedulerPort") -> AsyncIterator[str]:
         app = make_app(store, scheduler, config, prepare=lambda path: _prepare(path, config.state_dir))
         async with serving(app, config.host, config.port) as url:
             yield url
@@ -210,6 +216,9 @@ def _start(config: Config, join: str | None) -> AbstractAsyncContextManager[Runn
 
 
 def _prepare(taskset: Path, state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
+    from farm.gateway import TasksetError
+    from farm.tasks import TaskError, load_taskset, pack, task_ref
+
     try:
         bundles = load_taskset(taskset, state_dir=state_dir)
     except TaskError as error:

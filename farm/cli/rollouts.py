@@ -1,7 +1,7 @@
 """``farm rollouts``: look at what is stored."""
 
 import itertools
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
@@ -9,7 +9,9 @@ from rich.table import Column, Table
 from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.core.rollout import Status
-from farm.wire.record import RolloutHead, Sidecar
+
+if TYPE_CHECKING:
+    from farm.wire.record import RolloutHead, Sidecar
 
 app = typer.Typer(help="Look at stored rollouts.", no_args_is_help=True)
 
@@ -39,7 +41,7 @@ def list_rollouts(
         _print_table(heads)
 
 
-def _print_table(heads: list[RolloutHead]) -> None:
+def _print_table(heads: "list[RolloutHead]") -> None:
     table = Table(
         Column("rollout", no_wrap=True, min_width=30),
         "task",
@@ -91,7 +93,7 @@ def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None,
         table_console.out(sidecar.patch, highlight=False)
 
 
-def _print_turns(sidecar: Sidecar) -> None:
+def _print_turns(sidecar: "Sidecar") -> None:
     for turn in sidecar.turns:
         table_console.rule(f"turn {turn.index}", align="left")
         if turn.content:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -13,13 +13,13 @@ from rich.table import Table
 from farm.cli.connection import farm_for
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.client import FarmClient
-from farm.cluster import running_farm
 from farm.config import Config
 from farm.core.rollout import Status
-from farm.tasks import is_taskset_name, named_taskset, task_directories
-from farm.wire.answers import RunAnswer
-from farm.wire.record import RolloutHead
+
+if TYPE_CHECKING:
+    from farm.client import FarmClient
+    from farm.wire.answers import RunAnswer
+    from farm.wire.record import RolloutHead
 
 
 def run(
@@ -73,6 +73,9 @@ def run(
 
 def _meant(taskset: Path, config: Config) -> str:
     """What the gateway is asked for. What it would refuse is refused before a farm is started for it."""
+    from farm.cluster import running_farm
+    from farm.tasks import is_taskset_name, named_taskset, task_directories
+
     if taskset.exists():
         task_directories(taskset)
         return str(taskset.resolve())
@@ -92,14 +95,14 @@ def _policy(policy: str, model: str | None, temperature: float | None) -> str | 
     return {"endpoint": policy, "model": model or "", "sampling_params": sampling}
 
 
-def _announce(begun: RunAnswer, as_json: bool) -> None:
+def _announce(begun: "RunAnswer", as_json: bool) -> None:
     if as_json:
         print_json({"run_id": begun.run_id, "summary": begun.summary.model_dump(), "rollouts": []})
     else:
         table_console.print(f"{begun.run_id}: look with `farm rollouts list --run {begun.run_id}`")
 
 
-def _follow(client: FarmClient, begun: RunAnswer) -> RunAnswer:
+def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     """Show the run until it has ended; an interrupt cancels it."""
     columns = (
         SpinnerColumn(),
@@ -122,7 +125,7 @@ def _follow(client: FarmClient, begun: RunAnswer) -> RunAnswer:
     return seen
 
 
-def _commonest_failure(heads: Iterable[RolloutHead]) -> str:
+def _commonest_failure(heads: "Iterable[RolloutHead]") -> str:
     told = Counter(f"{head.error.origin}: {head.error.message}" for head in heads if head.error)
     if not told:
         return "the run was stopped before one could be"
@@ -140,7 +143,7 @@ class TaskTotals:
     reward: float = 0.0
     seconds: float = 0.0
 
-    def add(self, head: RolloutHead) -> None:
+    def add(self, head: "RolloutHead") -> None:
         self.episodes += 1
         self.seconds += head.finished_at - head.created_at
         if head.reward is not None:
@@ -149,14 +152,14 @@ class TaskTotals:
             self.solved += head.reward_components.get("resolved") == 1.0
 
 
-def totals_by_task(heads: Iterable[RolloutHead]) -> dict[str, TaskTotals]:
+def totals_by_task(heads: "Iterable[RolloutHead]") -> dict[str, TaskTotals]:
     found: defaultdict[str, TaskTotals] = defaultdict(TaskTotals)
     for head in heads:
         found[head.task_id].add(head)
     return dict(sorted(found.items()))
 
 
-def summary_table(heads: Iterable[RolloutHead]) -> Table:
+def summary_table(heads: "Iterable[RolloutHead]") -> Table:
     table = Table("task", box=None, pad_edge=False)
     for name in ("episodes", "solved", "reward", "not judged", "seconds each"):
         table.add_column(name, justify="right")
@@ -174,7 +177,7 @@ def summary_table(heads: Iterable[RolloutHead]) -> Table:
     return table
 
 
-def document(ended: RunAnswer, heads: list[RolloutHead]) -> dict[str, Any]:
+def document(ended: "RunAnswer", heads: "list[RolloutHead]") -> dict[str, Any]:
     """What ``--json`` prints: ``{"run_id", "summary", "rollouts"}``."""
     failures = [head for head in heads if head.status is Status.FAILED]
     return {

@@ -6,14 +6,16 @@ import importlib
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from farm.cli.errors import CliError
 from farm.cli.options import ConfigFile, StateDir, progress_console, read_config
 from farm.config import Config
-from sandboxes import Capture, ExecResult, Runtime, Sandbox, SandboxError, SandboxSpec, open_runtime
+
+if TYPE_CHECKING:
+    from sandboxes import Capture, ExecResult, Runtime, Sandbox, SandboxSpec
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
 TIMED_OUT = 124
@@ -34,6 +36,8 @@ def sandbox(
     With CMD runs it and exits with its code, 124 where it timed out. Without, reads commands line by line for one
     shell, and shows what each printed when it ends; Ctrl-C kills the command that runs.
     """
+    from sandboxes import SandboxError, SandboxSpec
+
     settings = read_config(config, state_dir)
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -49,7 +53,7 @@ def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(TERMINATED)
 
 
-def _session(runner: asyncio.Runner, config: Config, spec: SandboxSpec, command: list[str], timeout_s: float) -> int:
+def _session(runner: asyncio.Runner, config: Config, spec: "SandboxSpec", command: list[str], timeout_s: float) -> int:
     runtime = runner.run(_open(config))
     try:
         box = runner.run(runtime.create(spec))
@@ -61,11 +65,13 @@ def _session(runner: asyncio.Runner, config: Config, spec: SandboxSpec, command:
         runner.run(runtime.close())
 
 
-async def _open(config: Config) -> Runtime:
+async def _open(config: Config) -> "Runtime":
+    from sandboxes import open_runtime
+
     return await open_runtime(config.runtime, state_dir=config.state_dir, docker_host=config.docker_host)
 
 
-def _converse(runner: asyncio.Runner, box: Sandbox, timeout_s: float) -> int:
+def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
     """Until the input or the shell ends; the last command's exit code."""
     prompt = ""
     if sys.stdin.isatty():
@@ -92,7 +98,7 @@ def _converse(runner: asyncio.Runner, box: Sandbox, timeout_s: float) -> int:
             return code
 
 
-def _show(result: ExecResult, timeout_s: float) -> int:
+def _show(result: "ExecResult", timeout_s: float) -> int:
     for stream, capture in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         stream.buffer.write(_joined(capture))
         stream.flush()
@@ -101,7 +107,7 @@ def _show(result: ExecResult, timeout_s: float) -> int:
     return TIMED_OUT if result.exit_code is None else result.exit_code
 
 
-def _joined(capture: Capture) -> bytes:
+def _joined(capture: "Capture") -> bytes:
     if capture.whole:
         return capture.head
     return b"%s\n[... %d bytes elided ...]\n%s" % (capture.head, capture.elided, capture.tail)

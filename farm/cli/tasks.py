@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -13,11 +13,13 @@ from rich.table import Table
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config, read_build_settings
-from farm.tasks import TaskBundle, is_taskset_name, load_taskset, named_taskset
-from farm.workshop.making import Made, Wish, make_release_pair
-from farm.workshop.validating import Finding, validate
-from sandboxes import Runtime, open_runtime
-from sandboxes.images import ImageStore
+
+if TYPE_CHECKING:
+    from farm.tasks import TaskBundle
+    from farm.workshop.making import Made
+    from farm.workshop.validating import Finding
+    from sandboxes import Runtime
+    from sandboxes.images import ImageStore
 
 app = typer.Typer(no_args_is_help=True, help="Task sets: look at them, prove them fit, make new tasks.")
 make = typer.Typer(no_args_is_help=True, help="Make tasks out of real packages.")
@@ -68,10 +70,12 @@ def validate_tasks(
     taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False
 ) -> int:
     """Prove each task fit: its image builds, nothing done is judged 0 and the gold solution 1, three times over."""
+    from farm.workshop.validating import validate
+
     settings = read_config(config, state_dir)
     bundles = read_taskset(taskset, settings)
 
-    async def work(images: ImageStore, runtime: Runtime, say: Say) -> list[Finding]:
+    async def work(images: "ImageStore", runtime: "Runtime", say: Say) -> "list[Finding]":
         return [await validate(bundle, images=images, runtime=runtime, say=say) for bundle in bundles]
 
     findings = with_sandboxes(settings, work)
@@ -99,6 +103,8 @@ def release_pair(
     as_json: AsJson = False,
 ) -> None:
     """Make a task of two consecutive releases: the older is the repository, the newer brings tests and solution."""
+    from farm.workshop.making import Wish, make_release_pair
+
     settings = read_config(config, state_dir)
     wish = Wish(
         package=package,
@@ -110,7 +116,7 @@ def release_pair(
         instruction=_read_text(instruction) if instruction else None,
     )
 
-    async def work(images: ImageStore, runtime: Runtime, say: Say) -> Made:
+    async def work(images: "ImageStore", runtime: "Runtime", say: Say) -> "Made":
         return await make_release_pair(wish, state_dir=settings.state_dir, images=images, runtime=runtime, say=say)
 
     made = with_sandboxes(settings, work)
@@ -124,16 +130,20 @@ def release_pair(
         table_console.print(f"{made.directory}/instruction.md is a draft: say there what each hidden test asks for.")
 
 
-def read_taskset(path: Path, config: Config) -> tuple[TaskBundle, ...]:
+def read_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
     """A task set for a command, by path or by name, prepared with progress shown. Raises TaskError."""
+    from farm.tasks import is_taskset_name, load_taskset, named_taskset
+
     by_name = config.tasksets is not None and is_taskset_name(str(path)) and not path.exists()
     with progress() as say:
         chosen = named_taskset(str(path), config.tasksets) if by_name else path
         return load_taskset(chosen, state_dir=config.state_dir, on_progress=say)
 
 
-def with_sandboxes(config: Config, work: Callable[[ImageStore, Runtime, Say], Awaitable[T]]) -> T:
+def with_sandboxes(config: Config, work: "Callable[[ImageStore, Runtime, Say], Awaitable[T]]") -> T:
     """Run ``work`` with images and sandboxes, and take every sandbox away again."""
+    from sandboxes import open_runtime
+    from sandboxes.images import ImageStore
 
     async def run() -> T:
         async with AsyncExitStack() as stack:
@@ -157,7 +167,7 @@ def progress() -> Iterator[Say]:
         yield lambda line: status.update(line.replace("[", r"\["))
 
 
-def _summary(bundle: TaskBundle) -> dict[str, object]:
+def _summary(bundle: "TaskBundle") -> dict[str, object]:
     task, verifier = bundle.task, bundle.task.verifier
     return {
         "task_id": task.id,
@@ -175,7 +185,7 @@ def _summary(bundle: TaskBundle) -> dict[str, object]:
     }
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def _print_findings(findings: "list[Finding]") -> None:
     table = Table("task", "fit", "nothing done", "gold", "image", "judging", box=None, pad_edge=False)
     for finding in findings:
         table.add_row(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from farm.cluster import FarmError, join_farm, start_farm
+from farm.cluster import FarmError
+from farm.cluster.farm import join_farm, start_farm
 from farm.cluster.port import RayScheduler
 from farm.config import Config
 from farm.store import Store

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.cluster import AgentSettings, NodeAgent, SchedulerShell
+from farm.cluster.agent import AgentSettings, NodeAgent
 from farm.cluster.shelf import ImageShelf
-from farm.cluster.shell import NodeCommand
+from farm.cluster.shell import NodeCommand, SchedulerShell
 from farm.core.events import Event
 from farm.core.fleet import SchedulerSettings
 from farm.core.rollout import Status

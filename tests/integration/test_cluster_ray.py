@@ -14,7 +14,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farm.cluster import FarmError, RunningFarm, running_farm, start_farm, stop_farm, sweep_farm
+from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
+from farm.cluster.farm import RunningFarm, start_farm
 from farm.cluster.port import RayScheduler
 from farm.store import RunState, Store
 from farm.wire.record import RolloutHead

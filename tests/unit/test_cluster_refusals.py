@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from farm.cluster import FarmError, RunningFarm, join_farm, running_farm, start_farm, stop_farm, sweep_farm
+from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
+from farm.cluster.farm import RunningFarm, join_farm, start_farm
 from farm.cluster.port import RayScheduler
 from farm.cluster.ray_node import RayNode
 from farm.cluster.runfile import FarmInfo, announce, claimed
