@@ -1,4 +1,8 @@
-"""The ``farm`` command: one sub-command a file; every failure ends as one line and an exit code."""
+"""The ``farm`` command: one sub-command a file; every failure ends as one line and an exit code.
+
+A command's module imports at its top what its options and the configuration need; whatever else it needs is imported by
+the function that uses it, so that help, and asking what runs, wait for no more.
+"""
 
 import importlib
 import signal
