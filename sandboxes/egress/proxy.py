@@ -1,0 +1,88 @@
+"""The proxy of one sandbox: it accepts at the sandbox's door, in this process, and reaches out from here.
+
+It bounds what a hostile sandbox costs this process: how many connections it serves at once and accepts in a second
+(others wait in the kernel), the bytes and the time of a request's head, a silence. What flows is not bounded: it goes
+between the sandbox and hosts that its task names.
+"""
+
+import asyncio
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+
+from sandboxes.egress.allowlist import Address, AllowList
+from sandboxes.egress.exchange import Bounds, Exchange
+from sandboxes.egress.record import EgressLog
+
+ACCEPT_EVERY_S = 0.01
+ACCEPT_AGAIN_S = 1.0
+"""After the kernel had no descriptor or memory left to accept with."""
+RESOLVERS = 4
+
+_BOUNDS = Bounds()
+
+_logger = logging.getLogger(__name__)
+
+
+class EgressProxy:
+    """Serves from its making, in a running loop, until it is closed. ``log`` outlives it.
+
+    ``listener`` listens and does not block; it is the proxy's from now on.
+    """
+
+    def __init__(self, sandbox_id: str, allowed: AllowList, listener: socket.socket, bounds: Bounds = _BOUNDS) -> None:
+        self.log = EgressLog()
+        self._sandbox_id = sandbox_id
+        self._allowed = allowed
+        self._listener = listener
+        self._bounds = bounds
+        # Threads of its own: names that resolve slowly keep only this sandbox waiting.
+        self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="egress-resolver")
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def close(self) -> None:
+        """When this returns nothing comes in or goes out any more, and inside there is nobody to connect to."""
+        self._accepting.cancel()
+        await asyncio.wait({self._accepting})
+        self._listener.close()
+        for exchange in self._exchanges:
+            exchange.cancel()
+        if self._exchanges:
+            await asyncio.wait(self._exchanges)
+        self._resolvers.shutdown(wait=False, cancel_futures=True)
+
+    async def _accept(self) -> None:
+        free = asyncio.Semaphore(self._bounds.connections)
+        while True:
+            await free.acquire()
+            client = await self._next()
+            exchange = Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self.log)
+            task = asyncio.create_task(exchange.run(client))
+            self._exchanges.add(task)
+            task.add_done_callback(lambda task, client=client: self._finish(task, client, free))  # type: ignore[misc]
+            await asyncio.sleep(ACCEPT_EVERY_S)
+
+    async def _next(self) -> socket.socket:
+        while True:
+            try:
+                client, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+                return client
+            except OSError as error:
+                _logger.warning("sandbox %s: cannot accept a connection to its proxy: %s", self._sandbox_id, error)
+                await asyncio.sleep(ACCEPT_AGAIN_S)
+
+    def _finish(self, task: asyncio.Task[None], client: socket.socket, free: asyncio.Semaphore) -> None:
+        self._exchanges.discard(task)
+        client.close()  # one that was cancelled before it began has not
+        free.release()
+        if not task.cancelled() and task.exception() is not None:
+            _logger.error("sandbox %s: its proxy met a defect of the farm", self._sandbox_id, exc_info=task.exception())
+
+    async def _resolve(self, name: str, port: int) -> list[Address]:
+        """In the resolver's order. Raises OSError."""
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._resolvers, lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        )
+        return [ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
