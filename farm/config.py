@@ -40,6 +40,7 @@ class Config(BaseModel):
     machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
     and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``. ``ray_port`` 0 lets Ray choose.
     ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
+    ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
     ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
     The sub-folders of ``tasksets`` are task sets that go by their names.
     """
@@ -57,6 +58,7 @@ class Config(BaseModel):
     slots: int | None = Field(default=None, ge=1, le=10_000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
     max_attempts: int = Field(default=3, ge=1, le=20)
+    retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
     tokens_file: Path | None = None
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
     join_token: SecretStr | None = Field(default=None, min_length=16)

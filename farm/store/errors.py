@@ -3,10 +3,12 @@
 StoreError
 ├── StoreUnavailable   Redis does not answer or refuses; the message names the address and the remedy
 ├── UnknownRun         no run of this id
+├── RunEnded           the run has ended: it accepts no more rollouts
 ├── RunExists          another run has this id
 ├── UnknownLease       no lease of this id, or one that ended more than a day ago
 ├── LeaseLost          the lease ran out or was given back: its groups are free for others
 ├── GroupMismatch      a rollout names a group size that disagrees with its group's
+├── RolloutTooLarge    a rollout is more than can be stored and read back
 └── BadCursor          a page cursor that this store did not make
 """
 
@@ -23,6 +25,10 @@ class UnknownRun(StoreError):
     pass
 
 
+class RunEnded(StoreError):
+    pass
+
+
 class RunExists(StoreError):
     pass
 
@@ -36,6 +42,10 @@ class LeaseLost(StoreError):
 
 
 class GroupMismatch(StoreError):
+    pass
+
+
+class RolloutTooLarge(StoreError):
     pass
 
 

@@ -19,7 +19,8 @@ _LONGEST_BLOCK_S = 20.0
 class LeaseFilter:
     """What a learner does not want is dropped for good and counted, never silently.
 
-    ``zero_variance`` ``drop``: groups whose judged rewards are all equal. ``max_staleness`` with ``policy_version``:
+    ``zero_variance`` ``drop``: groups whose judged rewards are all equal; one in which nothing was judged is no such
+    group, and is delivered, for an outage must be seen. ``max_staleness`` with ``policy_version``:
     groups whose oldest token was sampled more than that many versions ago. ``max_tokens`` bounds what one lease
     holds, but for a single group that is larger. 0: no bound.
     """
@@ -62,7 +63,10 @@ class LeaseDesk:
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
-        """A new run: learners that wait for any run look again."""
+        """A new run: learners that wait for any run look again. One that was announced before is left as it is."""
+        async with self._connection.reach() as redis:
+            if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
+                return
         async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
             together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
@@ -94,12 +98,17 @@ class LeaseDesk:
             view = await cancellable(self._view()) if run_id is None else _View((run_id,), any_known=True, wake_id=b"")
             answers: dict[str, _Answer] = {}
             for run in view.live:
-                answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
+                try:
+                    answer = await self._take(run, token, consumer, max_groups, lease_s, wanted)
+                except UnknownRun:
+                    if run_id is not None:
+                        raise
+                    continue  # forgotten since we looked
                 if answer.lease.groups:
                     return answer.lease
                 answers[run] = answer
                 if run_id is None and answer.lease.stream is not StreamState.OPEN:
-                    await cancellable(self._retire(run))
+                    await cancellable(self.retire(run))
             stream = _joint(run_id, view, answers)
             more = any(answer.more for answer in answers.values())
             left_s = deadline - loop.time()
@@ -185,9 +194,22 @@ class LeaseDesk:
             wake_id=bytes(last[0][0]) if last else b"0-0",
         )
 
-    async def _retire(self, run_id: str) -> None:
+    async def live(self) -> set[str]:
+        """The runs that may still hold groups, or get some."""
+        async with self._connection.reach() as redis:
+            return {run.decode() for run in await redis.smembers(f"{self._farm}:live")}
+
+    async def retire(self, run_id: str) -> None:
+        """The run's stream is drained, for good."""
         async with self._connection.reach() as redis:
             await redis.srem(f"{self._farm}:live", run_id)
+
+    async def forget(self, run_id: str) -> None:
+        """The run is no more."""
+        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+            together.srem(f"{self._farm}:live", run_id)
+            together.zrem(f"{self._farm}:runs", run_id)
+            await together.execute()
 
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"

@@ -2,16 +2,16 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.orders import RunSpec, group_id, parse_rollout_id, rollout_id
 from farm.core.rollout import Rollout, Status, check
 from farm.store.connection import Connection
-from farm.store.errors import BadCursor, GroupMismatch, RunExists, UnknownRun
+from farm.store.errors import BadCursor, GroupMismatch, RolloutTooLarge, RunEnded, RunExists, UnknownRun
 from farm.store.leases import LeaseDesk, LeaseFilter
 from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState
-from farm.wire.frames import pack_frame, unpack_frame
+from farm.wire.frames import MAX_RECORD_BYTES, pack_frame, unpack_frame
 from farm.wire.orders import dump_run_spec, load_run_spec
 from farm.wire.record import RolloutHead, RolloutRecord, Sidecar, from_msgpack, head_of, sidecar_of, to_msgpack
 
@@ -20,6 +20,10 @@ _SCAN = 500
 
 _MOST_SCANNED = 10_000
 """Heads looked at per page, so that a filter nothing passes cannot hold a request for long."""
+
+
+_MOST_BYTES = MAX_RECORD_BYTES // 2
+"""Of a record or a sidecar: zstd may add to it, and what holds both must fit the GiB that Redis reads of one call."""
 
 
 class Store:
@@ -71,7 +75,7 @@ class Store:
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
         """All runs, newest first."""
-        names = await self._run_ids()
+        names = await self.run_ids()
         async with self._connection.reach() as redis:
             pipeline = redis.pipeline(transaction=False)
             for name in names:
@@ -80,6 +84,45 @@ class Store:
             found = await pipeline.execute()
         pairs = zip(found[::2], found[1::2], strict=True)
         return tuple(_run_record(run, counts) for run, counts in pairs if run)
+
+    async def live_runs(self) -> dict[str, RunState]:
+        """The runs that have not ended, or still hold groups that nobody has acked; it costs no more than these."""
+        names = sorted(await self._leases.live())
+        async with self._connection.reach() as redis:
+            pipeline = redis.pipeline(transaction=False)
+            for name in names:
+                pipeline.hget(f"{self._base(name)}:run", "state")
+            found = await pipeline.execute()
+        return {name: RunState(state.decode()) for name, state in zip(names, found, strict=True) if state}
+
+    async def run_ids(self) -> list[str]:
+        """All runs, newest first."""
+        async with self._connection.reach() as redis:
+            names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
+        return [name.decode() for name in names]
+
+    async def counts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, float]]:
+        """The counters of runs, by their names in ``lua/store.lua``; none of a run that is not there."""
+        async with self._connection.reach() as redis:
+            pipeline = redis.pipeline(transaction=False)
+            for run_id in run_ids:
+                pipeline.hgetall(f"{self._base(run_id)}:counts")
+            found = await pipeline.execute()
+        return {run_id: _numbers(counts) for run_id, counts in zip(run_ids, found, strict=True)}
+
+    async def expire(self, retention_s: float) -> None:
+        """Forget the rollouts of groups acked or dropped so long ago, and runs that ended and drained so long ago.
+
+        ``retention_s`` 0 forgets nothing. What nobody has leased stays, and bundles do.
+        """
+        for run_id in await self.run_ids():
+            more = True
+            while more:
+                stream, more = await self._connection.step(self._base(run_id), "expire", int(retention_s * 1000))
+            if stream == b"gone":
+                await self._leases.forget(run_id)
+            elif StreamState(stream.decode()) is not StreamState.OPEN:
+                await self._leases.retire(run_id)
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
         """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""
@@ -95,7 +138,7 @@ class Store:
 
         True: this very record is the accepted one, also when it was published before (a repeat after a lost answer is
         harmless). False: another attempt was accepted before, and this one is dropped. Raises InvalidRollout,
-        MalformedRecord, UnknownRun, GroupMismatch.
+        MalformedRecord, RolloutTooLarge, UnknownRun, RunEnded, GroupMismatch.
         """
         packed = await asyncio.to_thread(_pack, rollout)
         answer = await self._connection.step(
@@ -118,6 +161,8 @@ class Store:
             raise UnknownRun(f"rollout {rollout.rollout_id} belongs to the run {rollout.run_id}, which is not stored")
         if answer == -2:
             raise GroupMismatch(f"rollout {rollout.rollout_id} disagrees with its group's size ({rollout.group_size})")
+        if answer == -3:
+            raise RunEnded(f"rollout {rollout.rollout_id} came after its run {rollout.run_id} had ended")
         return bool(answer)
 
     async def accepted(self, run_id: str) -> dict[str, set[int]]:
@@ -162,7 +207,7 @@ class Store:
         A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor: a filter scans so far and
         no farther per call.
         """
-        runs = [run_id] if run_id is not None else await self._run_ids()
+        runs = [run_id] if run_id is not None else await self.run_ids()
         place = _parse_cursor(cursor)
         if place:
             if place[0] not in runs:
@@ -178,7 +223,8 @@ class Store:
                     below = seq
                     scanned += 1
                     if (
-                        group_id in (None, head.group_id)
+                        head is not None
+                        and group_id in (None, head.group_id)
                         and task_id in (None, head.task_id)
                         and status in (None, head.status)
                     ):
@@ -248,19 +294,16 @@ class Store:
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"
 
-    async def _run_ids(self) -> list[str]:
-        async with self._connection.reach() as redis:
-            names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
-        return [name.decode() for name in names]
-
-    async def _heads_below(self, run_id: str, below: int | None) -> list[tuple[int, RolloutHead]]:
+    async def _heads_below(self, run_id: str, below: int | None) -> list[tuple[int, RolloutHead | None]]:
+        """Rollouts by their place in the order of acceptance; None where one has been forgotten."""
         base = self._base(run_id)
         top = "+inf" if below is None else f"({below}"
         async with self._connection.reach() as redis:
             found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
             heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
         return [
-            (int(score), from_msgpack(RolloutHead, head)) for (_, score), head in zip(found, heads, strict=True) if head
+            (int(score), from_msgpack(RolloutHead, head) if head else None)
+            for (_, score), head in zip(found, heads, strict=True)
         ]
 
 
@@ -286,8 +329,11 @@ def _pack(rollout: Rollout) -> _Packed:
         raise GroupMismatch(f"rollout id {rollout.rollout_id} is not that of {rollout.group_id}[{rollout.group_index}]")
     record = RolloutRecord.of(rollout)
     data = to_msgpack(record)
+    sidecar = to_msgpack(sidecar_of(rollout))
+    if max(len(data), len(sidecar)) > _MOST_BYTES:
+        raise RolloutTooLarge(f"rollout {rollout.rollout_id} is {len(data) + len(sidecar)} bytes; that is too many")
     mark = f"{rollout.attempt}:{hashlib.sha256(data).hexdigest()[:16]}"
-    return _Packed(mark, pack_frame(data), pack_frame(to_msgpack(sidecar_of(rollout))), to_msgpack(head_of(record)))
+    return _Packed(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))
 
 
 def _run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> RunRecord:
@@ -298,8 +344,12 @@ def _run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> Ru
         reason=run[b"reason"].decode(),
         created_at=int(run[b"created_ms"]) / 1000,
         ended_at=int(ended) / 1000 if ended else None,
-        counts={name.decode(): float(value) for name, value in counts.items()},
+        counts=_numbers(counts),
     )
+
+
+def _numbers(counts: Mapping[bytes, bytes]) -> dict[str, float]:
+    return {name.decode(): float(value) for name, value in counts.items()}
 
 
 def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:

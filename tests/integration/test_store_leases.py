@@ -188,6 +188,13 @@ async def test_one_unjudged_member_makes_a_group_incomplete_and_does_not_count_a
     assert (group.unjudged, group.zero_variance) == (1, True)
 
 
+async def test_a_group_in_which_nothing_was_judged_is_delivered(store: Store) -> None:
+    """An outage shows as such groups: dropped, nobody would see it."""
+    await fill(store, rewards=(None, None))
+    [group] = (await store.lease("c", "run-a", lease_s=LONG_S, wanted=LeaseFilter(zero_variance="drop"))).groups
+    assert (group.unjudged, group.zero_variance) == (2, False)
+
+
 async def test_more_drops_than_one_step_does_still_reach_the_group_behind_them(store: Store) -> None:
     await store.put_run(run_spec(groups=603))
     for number in range(602):
@@ -209,6 +216,17 @@ async def test_stale_groups_are_dropped_and_counted(store: Store) -> None:
     run = await store.get_run("run-a")
     assert run is not None
     assert run.counts["dropped_stale"] == 1
+
+
+async def test_versions_are_exact_up_to_two_to_the_fifty_third(store: Store) -> None:
+    newest = 2**53 - 1
+    await fill(store, tokens=8, version=newest - 2)
+    fresh = LeaseFilter(policy_version=newest, max_staleness=2)
+    lease = await store.lease("c", "run-a", lease_s=LONG_S, wanted=fresh)
+    assert lease.groups[0].policy_version == newest - 2
+    await store.nack(lease.lease_id)
+    stale = LeaseFilter(policy_version=newest, max_staleness=1)
+    assert not (await store.lease("c", "run-a", lease_s=LONG_S, wanted=stale)).groups
 
 
 async def test_max_tokens_bounds_a_lease_but_lets_one_group_through(store: Store) -> None:

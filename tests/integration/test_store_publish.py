@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from farm.core.rollout import InvalidRollout, Status
-from farm.store import BadCursor, GroupMismatch, RunExists, RunState, Store, UnknownRun
+from farm.store import (
+    BadCursor,
+    GroupMismatch,
+    RolloutTooLarge,
+    RunEnded,
+    RunExists,
+    RunState,
+    Store,
+    StreamState,
+    UnknownRun,
+)
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -97,6 +107,22 @@ async def test_what_breaks_an_invariant_is_not_stored(store: Store) -> None:
         with pytest.raises(error):
             await store.publish(rollout)  # type: ignore[arg-type]
     assert await store.accepted("run-a") == {"run-a-g000000": {0}}
+
+
+async def test_a_run_that_has_ended_accepts_nothing_more_and_stays_drained(store: Store) -> None:
+    await store.put_run(run_spec())
+    assert await store.publish(make_rollout())
+    await store.set_run_state("run-a", RunState.CANCELLED)
+    with pytest.raises(RunEnded):
+        await store.publish(make_rollout(index=1))
+    assert await store.publish(make_rollout()), "what was accepted before the end still is"
+    assert (await store.lease("c", "run-a", lease_s=60)).stream is StreamState.DRAINED
+
+
+async def test_a_rollout_too_large_to_be_stored_is_refused_and_not_sent_for_ever(store: Store) -> None:
+    await store.put_run(run_spec())
+    with pytest.raises(RolloutTooLarge, match="too many"):
+        await store.publish(replace(make_rollout(), patch="x" * 2**28))
 
 
 async def test_counts_say_what_a_run_has(store: Store) -> None:

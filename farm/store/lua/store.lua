@@ -14,8 +14,12 @@
 --                                 deliveries: how often the group has been leased; settled: acked | dropped
 --   base:stream           STREAM  one entry a complete group: group, facts; consumer group "learners".
 --                                 Its pending list is exactly the groups that were handed out or put back.
+--                                 facts (cjson): tokens, unjudged, same (rewards that are judged and all equal), version
+--                                 (the oldest; absent where there is none). Integers are strings: cjson rounds
+--                                 numbers to 14 digits
 --   base:held             ZSET    stream entries of the pending list, scored by the ms at which they are free to be
 --                                 leased (again): a lease's end, or 0 for a group that was put back
+--   base:settled          ZSET    stream entries that were acked or dropped, scored by when (ms), until they expire
 --   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries while it lives
 --                                 (cjson: [entry, group, facts]); kept a day beyond its end, so that a late ack hears "lost" and not "unknown"
 --   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
@@ -33,13 +37,15 @@
 --
 -- INVARIANTS  An entry belongs to a live lease exactly while now < its score in base:held, and that score is the
 --   lease's expires_ms: so a lease is lost at the very moment its groups become free, and no two leases share one.
---   A group is put on the stream once, in the step that accepts its last member.
+--   A group is put on the stream once, in the step that accepts its last member. A run that has ended accepts
+--   nothing more, so that a drained stream stays drained.
 
 local base = KEYS[1]
 local command = ARGV[1]
 local LEARNERS = "learners"
 local KEEP_MS = 24 * 3600 * 1000
 local MOST_DROPS = 500
+local MOST_FORGOTTEN = 2000
 
 local function key(name) return base .. ":" .. name end
 
@@ -95,7 +101,7 @@ local function complete(group, size)
     names[#names + 1] = "version:" .. i
   end
   local found = redis.call("HMGET", key("group:" .. group), unpack(names))
-  local facts, first = { tokens = 0, unjudged = 0, same = true }, nil
+  local facts, tokens, first = { unjudged = 0, same = true }, 0, nil
   for i = 1, #found, 3 do
     if found[i] == "null" then
       facts.unjudged = facts.unjudged + 1
@@ -103,23 +109,27 @@ local function complete(group, size)
       first = first or found[i]
       if found[i] ~= first then facts.same = false end
     end
-    facts.tokens = facts.tokens + tonumber(found[i + 1])
+    tokens = tokens + tonumber(found[i + 1])
     local version = tonumber(found[i + 2])
-    if version and (not facts.version or version < facts.version) then facts.version = version end
+    if version and (not facts.version or version < tonumber(facts.version)) then facts.version = found[i + 2] end
   end
-  facts.size = size
+  facts.tokens = string.format("%.0f", tokens)
+  facts.same = facts.same and first ~= nil
   redis.call("XADD", key("stream"), "*", "group", group, "facts", cjson.encode(facts))
   count("groups_complete")
   wake()
 end
 
 -- rollout id, group, index, size, mark, status, reward, tokens, version, payload, sidecar, head
--- -> 1 this record is the accepted one, 0 another attempt was accepted before, -1 no such run, -2 size disagrees
+-- -> 1 this record is the accepted one, 0 another attempt was accepted before, -1 no such run, -2 size disagrees,
+--    -3 the run has ended
 function commands.publish(id, group, index, size, mark, status, reward, tokens, version, payload, sidecar, head)
-  if redis.call("EXISTS", key("run")) == 0 then return -1 end
+  local state = redis.call("HGET", key("run"), "state")
+  if not state then return -1 end
   local name = key("group:" .. group)
   local accepted = redis.call("HGET", name, "mark:" .. index)
   if accepted then return accepted == mark and 1 or 0 end
+  if ended(state) then return -3 end
   local known = redis.call("HGET", name, "size")
   if known and known ~= size then return -2 end
   redis.call("HSET", name, "size", size, "mark:" .. index, mark, "reward:" .. index, reward,
@@ -141,7 +151,7 @@ function commands.publish(id, group, index, size, mark, status, reward, tokens, 
   return 1
 end
 
--- The next group that is free, put back or expired ones first: entry id, group, facts; nil when there is none.
+-- The next group that is free, put back or expired ones first: entry id, group, facts (cjson); nil when there is none.
 local function next_free(consumer, now)
   local free = redis.call("ZRANGEBYSCORE", key("held"), "-inf", now, "LIMIT", 0, 1)
   local entry
@@ -154,19 +164,20 @@ local function next_free(consumer, now)
     count("groups_read")
     redis.call("ZADD", key("held"), 0, entry[1])
   end
-  return entry[1], entry[2][2], cjson.decode(entry[2][4])
+  return entry[1], entry[2][2], entry[2][4]
 end
 
 local function settle(entry, group, how)
   redis.call("XACK", key("stream"), LEARNERS, entry)
   redis.call("ZREM", key("held"), entry)
+  redis.call("ZADD", key("settled"), now_ms(), entry)
   redis.call("HSET", key("group:" .. group), "settled", how)
 end
 
 local function unwanted(facts, filter)
   if filter.zero_variance == "drop" and facts.same then return "dropped_zero_variance" end
-  if filter.max_staleness and facts.version and filter.policy_version - facts.version > filter.max_staleness then
-    return "dropped_stale"
+  if filter.max_staleness and facts.version then
+    if filter.policy_version - tonumber(facts.version) > filter.max_staleness then return "dropped_stale" end
   end
 end
 
@@ -201,20 +212,21 @@ function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_j
   local expires, left, drops = now + lease_ms, tonumber(max_tokens), 0
   local entries, groups = {}, {}
   while #groups < tonumber(max_groups) and drops < MOST_DROPS do
-    local entry, group, facts = next_free(consumer, now)
+    local entry, group, facts_json = next_free(consumer, now)
     if not entry then break end
+    local facts = cjson.decode(facts_json)
+    local tokens = tonumber(facts.tokens)
     local reason = unwanted(facts, filter)
     if reason then
       settle(entry, group, "dropped")
       count(reason)
       drops = drops + 1
     else
-      if left > 0 and #groups > 0 and facts.tokens > left then break end
-      left = left > 0 and math.max(1, left - facts.tokens) or 0
+      if left > 0 and #groups > 0 and tokens > left then break end
+      left = left > 0 and math.max(1, left - tokens) or 0
       redis.call("ZADD", key("held"), expires, entry)
       if redis.call("HINCRBY", key("group:" .. group), "deliveries", 1) > 1 then count("groups_redelivered") end
       count("groups_leased")
-      local facts_json = cjson.encode(facts)
       entries[#entries + 1] = { entry, group, facts_json }
       groups[#groups + 1] = described(group, facts_json)
     end
@@ -258,6 +270,55 @@ function commands.nack(id)
   redis.call("HDEL", key("lease:" .. id), "entries")
   wake()
   return { "ok", stream_state() }
+end
+
+local function forget(rollout)
+  redis.call("UNLINK", key("payload:" .. rollout), key("sidecar:" .. rollout))
+  redis.call("HDEL", key("heads"), rollout)
+end
+
+-- Forget the rollouts of groups that were settled before a moment; false where some are left for lack of time.
+-- That they were accepted stays known as long as the run.
+local function forget_settled(before)
+  local left = MOST_FORGOTTEN
+  for _, entry in ipairs(redis.call("ZRANGEBYSCORE", key("settled"), "-inf", before, "LIMIT", 0, left)) do
+    if left <= 0 then return false end
+    local group = redis.call("XRANGE", key("stream"), entry, entry)[1][2][2]
+    local size = tonumber(redis.call("HGET", key("group:" .. group), "size"))
+    for i = 0, size - 1 do forget(string.format("%s-%03d", group, i)) end
+    redis.call("XDEL", key("stream"), entry)
+    redis.call("ZREM", key("settled"), entry)
+    left = left - size
+  end
+  return left > 0
+end
+
+-- Forget a run, rollouts first; false where some are left for lack of time.
+local function forget_run()
+  local rollouts = redis.call("ZRANGE", key("order"), 0, MOST_FORGOTTEN - 1)
+  for _, rollout in ipairs(rollouts) do
+    forget(rollout)
+    redis.call("UNLINK", key("group:" .. string.match(rollout, "^(.*)%-%d+$")))
+    redis.call("ZREM", key("order"), rollout)
+  end
+  if #rollouts == MOST_FORGOTTEN then return false end
+  for _, name in ipairs({ "run", "counts", "heads", "order", "stream", "held", "settled", "wake" }) do
+    redis.call("UNLINK", key(name))
+  end
+  return true
+end
+
+-- retention ms (0: for ever) -> { stream state or "gone", 1 if there is more to forget }
+-- What a learner has settled so long ago is forgotten; and the run itself, where it ended, and drained, so long ago.
+function commands.expire(retention_ms)
+  local ended_ms = redis.call("HGET", key("run"), "ended_ms")
+  if redis.call("EXISTS", key("run")) == 0 then return { "gone", 0 } end
+  local stream, before = stream_state(), now_ms() - retention_ms
+  if tonumber(retention_ms) == 0 then return { stream, 0 } end
+  if not forget_settled(before) then return { stream, 1 } end
+  local over = stream ~= "open" and tonumber(ended_ms) <= before and redis.call("EXISTS", key("settled")) == 0
+  if not over then return { stream, 0 } end
+  return forget_run() and { "gone", 0 } or { stream, 1 }
 end
 
 -- Claim an idempotency key, KEYS[1] whole: what is kept there, or nil when it is ours now.
