@@ -45,7 +45,9 @@ class SchedulerActor:
         async with self._opening:
             if self._opened is None:
                 store = Store(self._plan.redis_url)
-                shell = SchedulerShell(store, self._send, settings=self._plan.settings)
+                shell = SchedulerShell(
+                    store, self._send, settings=self._plan.settings, retention_s=self._plan.retention_s
+                )
                 try:
                     await shell.open()
                 except BaseException:
@@ -70,7 +72,7 @@ class SchedulerActor:
         shell.tell(events)
 
     async def submit(self, spec: RunSpec) -> None:
-        await (await self._shell()).submit(spec)
+        await (await self._shell()).submit(spec.run_id)
 
     async def pause(self, run_id: str) -> None:
         (await self._shell()).pause(run_id)

@@ -14,12 +14,12 @@ from typing import Protocol, Self, TypeVar
 from farm.cluster.bundles import Bundles
 from farm.cluster.machine import cores, read_machine
 from farm.cluster.shelf import ImageShelf
-from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLost, StartEpisode, StopEpisode
+from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout
 from farm.policy import Endpoints, make_policy
-from farm.rollout import Baselines, aborted, failed, report, run_episode
-from farm.store import StoreError, StoreUnavailable
+from farm.rollout import Baselines, Policy, aborted, failed, report, run_episode
+from farm.store import RunEnded, StoreUnavailable, UnknownRun
 from sandboxes import ImageError, Runtime
 from sandboxes.uninterrupted import uninterrupted
 
@@ -49,10 +49,12 @@ class AgentSettings:
 
 @dataclass(slots=True)
 class _Work:
-    """``finished``: the episode has its rollout, which a stop must not lose."""
+    """``stopped``: on purpose. ``finished``: the episode has its rollout, which a stop must not lose."""
 
     order: EpisodeOrder
     task: asyncio.Task[None] | None = None
+    policy: Policy | None = None
+    stopped: bool = False
     finished: bool = False
 
 
@@ -108,6 +110,7 @@ class NodeAgent:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._closing = False
         self._told_images: frozenset[str] | None = None
         self._loops: list[asyncio.Task[None]] = []
 
@@ -142,7 +145,7 @@ class NodeAgent:
 
     def _start(self, order: EpisodeOrder) -> None:
         older = self._works.get(order.rollout_id)
-        if older and older.order.attempt >= order.attempt:
+        if self._closing or (older and older.order.attempt >= order.attempt):
             return
         if older:
             self._cancel(older)
@@ -152,6 +155,7 @@ class NodeAgent:
 
     def _cancel(self, work: _Work) -> None:
         if work.task and not work.finished:
+            work.stopped = True
             work.task.cancel()
 
     async def _live(self, work: _Work, older: asyncio.Task[None] | None) -> None:
@@ -162,12 +166,14 @@ class NodeAgent:
             if older:
                 await asyncio.wait({older})
             async with self._free:
-                rollout = await self._episode(order, spent)
+                rollout = await self._episode(work, spent)
                 work.finished = True
                 rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
-                published = await self._publish(order, rollout)
+                rollout, published = await self._publish(order, rollout)
         except asyncio.CancelledError:
             _log.info("episode %s attempt %d was stopped", order.rollout_id, order.attempt)
+            if not (work.stopped or self._closing):  # reported as a stop it would be tried again for ever
+                rollout = failed(order, OSError("the episode was cancelled by nobody"), node=self.node_id)
         finally:
             ended = report(rollout, order, published)
             turnaround = {"turnaround_s": time.monotonic() - spent.ordered_at}
@@ -176,13 +182,14 @@ class NodeAgent:
                 del self._works[order.rollout_id]
             self._news.set()
 
-    async def _episode(self, order: EpisodeOrder, spent: _Spent) -> Rollout:
+    async def _episode(self, work: _Work, spent: _Spent) -> Rollout:
+        order = work.order
         try:
             began = time.monotonic()
             spent.until_now("queue_s", spent.ordered_at)
             bundle = await self._while_store_away(lambda: self._bundles.get(order.task))
             await self._shelf.take(bundle)
-            policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
+            policy = work.policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
             spent.until_now("prepare_s", began)
             try:
                 rollout = await run_episode(
@@ -196,18 +203,30 @@ class NodeAgent:
             self._shelf.forget(order.task.image)
         return rollout
 
-    async def _publish(self, order: EpisodeOrder, rollout: Rollout) -> bool:
-        """False for a failure that another attempt may mend. What the store refuses is published as failed."""
+    async def _publish(self, order: EpisodeOrder, rollout: Rollout) -> tuple[Rollout, bool]:
+        """What became of the rollout, and whether it is published; a failure that another attempt may mend is not.
+
+        One that the store refuses gives way to a bare failure that says why. Where that is refused as well, the
+        scheduler learns that nothing is published, and decides.
+        """
         if rollout.error and rollout.error.retryable and not order.final:
-            return False
+            return rollout, False
+        refused = await self._refusal(rollout)
+        if refused is None:
+            return rollout, True
+        bare = failed(order, refused, node=self.node_id)
+        return bare, await self._refusal(bare) is None
+
+    async def _refusal(self, rollout: Rollout) -> Exception | None:
+        """Publish; what the store has against it. A run that is over has nobody left to tell."""
         try:
             await self._while_store_away(lambda: self._store.publish(rollout))
-        except (StoreError, ValueError) as error:
+        except (UnknownRun, RunEnded) as error:
+            _log.info("rollout %s came too late: %s", rollout.rollout_id, error)
+        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner as its failure
             _log.error("rollout %s was refused: %s", rollout.rollout_id, error)
-            broken = failed(order, error, node=self.node_id)
-            with contextlib.suppress(StoreError):  # its run is gone from the store: nobody is left to tell
-                await self._while_store_away(lambda: self._store.publish(broken))
-        return True
+            return error
+        return None
 
     async def _while_store_away(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until the store serves it; each wait is longer, up to a bound."""
@@ -260,6 +279,11 @@ class NodeAgent:
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,
+            outages={
+                work.order.run_id: work.policy.outage
+                for work in self._works.values()
+                if work.policy and work.policy.outage
+            },
         )
 
     # Ends
@@ -280,7 +304,7 @@ class NodeAgent:
 
     async def _close(self) -> None:
         """Stop what runs, its sandboxes removed; publish what has finished; say good-bye."""
-        self._draining = True
+        self._draining = self._closing = True
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
@@ -294,7 +318,7 @@ class NodeAgent:
             await asyncio.gather(*late, return_exceptions=True)
         try:
             async with asyncio.timeout(self._settings.farewell_s):
-                await self._tell([*self._outbox, NodeLost(self.node_id)])
+                await self._tell([*self._outbox, NodeLeft(self.node_id)])
         except Exception as error:  # the scheduler may be gone before us; it will miss our beats otherwise
             _log.info("the scheduler did not hear our good-bye: %s", error)
         await self._shelf.close()

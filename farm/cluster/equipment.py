@@ -23,6 +23,7 @@ class SchedulerPlan:
 
     redis_url: str
     settings: SchedulerSettings
+    retention_s: float
     log_level: str = "info"
 
 

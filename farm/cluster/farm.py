@@ -69,7 +69,7 @@ async def start_farm(
         on_step("starting the cluster")
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
-        plan = SchedulerPlan(redis_url, settings or SchedulerSettings(), config.log_level)
+        plan = SchedulerPlan(redis_url, settings or SchedulerSettings(), config.retention_s, config.log_level)
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, driver, config, redis_url, equip)
         await driver.up(scheduler, agent)

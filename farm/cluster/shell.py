@@ -1,10 +1,11 @@
 """The scheduler at work: the state machine of the core, its clock, the store behind it and the nodes before it."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from farm.core.events import (
@@ -22,14 +23,14 @@ from farm.core.events import (
     Tick,
 )
 from farm.core.fleet import Node, SchedulerSettings
-from farm.core.orders import EpisodeOrder, RunSpec
+from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Failure, Rollout
 from farm.core.scheduler import Scheduler
 from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.metrics import FarmMetrics, Snapshot
 from farm.rollout import report
 from farm.rollout.record import Findings, compose
-from farm.store import RunRecord, RunState, StoreError, StoreUnavailable
+from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 
 NodeCommand = StartEpisode | StopEpisode
 Send = Callable[[str, Sequence[NodeCommand]], None]
@@ -37,6 +38,7 @@ Send = Callable[[str, Sequence[NodeCommand]], None]
 
 TICK_S = 1.0
 RESYNC_S = 15.0
+EXPIRE_EVERY_S = 600.0
 HOLD_S = 4.0
 """So long a rebuilt scheduler lets the nodes say what they run: a few beats."""
 
@@ -44,7 +46,9 @@ _log = logging.getLogger(__name__)
 
 
 class RunStore(Protocol):
-    async def list_runs(self) -> tuple[RunRecord, ...]: ...
+    async def get_run(self, run_id: str) -> RunRecord | None: ...
+
+    async def live_runs(self) -> Mapping[str, RunState]: ...
 
     async def accepted(self, run_id: str) -> Mapping[str, set[int]]: ...
 
@@ -52,28 +56,44 @@ class RunStore(Protocol):
 
     async def publish(self, rollout: Rollout) -> bool: ...
 
+    async def run_ids(self) -> list[str]: ...
+
+    async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
+
+    async def expire(self, retention_s: float) -> None: ...
+
 
 class SchedulerShell:
-    """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with."""
+    """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with.
 
-    def __init__(self, store: RunStore, send: Send, *, settings: SchedulerSettings | None = None) -> None:
+    It alone forgets what was delivered longer than ``retention_s`` ago (0: never).
+    """
+
+    def __init__(
+        self, store: RunStore, send: Send, *, settings: SchedulerSettings | None = None, retention_s: float = 0.0
+    ) -> None:
         self._store = store
         self._send = send
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
-        self._ended: set[str] = set()
+        self._retention_s = retention_s
+        self._steered = 0
+        self._past: Counter[str] = Counter()
+        self._counted: set[str] | None = None
+        self._counting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Take up the runs that the store says go on. Raises StoreUnavailable."""
-        runs = [record for record in await self._store.list_runs() if not record.state.ended]
+        runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
         if runs:
             self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + HOLD_S)
-        for record in runs:
-            await self.submit(record.spec, paused=record.state is RunState.PAUSED)
+        for run_id in runs:
+            await self.submit(run_id)
         self._spawn(self._tick())
         self._spawn(self._resync())
+        self._spawn(self._expire())
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -101,55 +121,95 @@ class SchedulerShell:
             case PublishFailure(order, failure):
                 self._spawn(self._publish_failure(order, failure))
             case RunFinished(run_id):
-                self._ended.add(run_id)
+                self._steered += 1
                 self._spawn(self._finish(run_id))
 
     # Runs; the store knows of each before the scheduler does
 
-    async def submit(self, spec: RunSpec, *, paused: bool = False) -> None:
-        """Raises StoreUnavailable. A run that is known, or has ended, is left as it is."""
-        accepted = await self._store.accepted(spec.run_id)
-        if spec.run_id not in self._ended:
-            self.tell([RunSubmitted(spec, accepted, paused)])
+    async def submit(self, run_id: str) -> None:
+        """Take up a run as the store has it, unless it is known or has ended. Raises StoreUnavailable."""
+        while run_id not in self._scheduler.runs:
+            steered = self._steered
+            record = await self._store.get_run(run_id)
+            if record is None or record.state.ended:
+                return
+            accepted = await self._store.accepted(run_id)
+            if steered == self._steered:
+                self.tell([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
+                return
 
     def pause(self, run_id: str) -> None:
-        self.tell([RunPaused(run_id)])
+        self._steer(RunPaused(run_id))
 
     def resume(self, run_id: str) -> None:
-        self.tell([RunResumed(run_id)])
+        self._steer(RunResumed(run_id))
 
     def cancel(self, run_id: str) -> None:
-        self._ended.add(run_id)
-        self.tell([RunCancelled(run_id)])
+        self._steer(RunCancelled(run_id))
+
+    def _steer(self, event: RunPaused | RunResumed | RunCancelled) -> None:
+        """What was read of the store before this may be out of date, and is read again."""
+        self._steered += 1
+        self.tell([event])
 
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
                 await self.catch_up()
-            except StoreError as error:
+            except Exception as error:  # whatever it was, the next round looks again
                 _log.warning("the runs were not compared with the store: %s", error)
 
     async def catch_up(self) -> None:
         """The gateway writes a run's state before it tells us; what it could not tell is seen here."""
-        for record in await self._store.list_runs():
-            run_id = record.spec.run_id
+        while True:
+            steered = self._steered
+            states = await self._store.live_runs()
+            if steered == self._steered:
+                break
+        for run_id, state in states.items():
             run = self._scheduler.runs.get(run_id)
-            if run is None:
-                if not record.state.ended and run_id not in self._ended:
-                    await self.submit(record.spec, paused=record.state is RunState.PAUSED)
-            elif record.state.ended:
+            if run and state.ended:
                 self.cancel(run_id)
-            elif run.paused != (record.state is RunState.PAUSED):
-                self.tell([RunPaused(run_id) if record.state is RunState.PAUSED else RunResumed(run_id)])
+            elif run and run.paused != (state is RunState.PAUSED):
+                self.tell([RunPaused(run_id) if state is RunState.PAUSED else RunResumed(run_id)])
+        for run_id, state in states.items():
+            if not state.ended:
+                await self.submit(run_id)
+        for run_id in self._scheduler.runs.keys() - states.keys():
+            record = await self._store.get_run(run_id)
+            if record is None or record.state.ended:
+                self.cancel(run_id)
+
+    async def _expire(self) -> None:
+        while True:
+            try:
+                await self._store.expire(self._retention_s)
+            except Exception as error:  # whatever it was, the next round goes on from there
+                _log.warning("what was delivered long ago was not forgotten: %s", error)
+            await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _finish(self, run_id: str) -> None:
-        await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
+        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
 
     async def _publish_failure(self, order: EpisodeOrder, failure: Failure) -> None:
+        """Where the store refuses even a bare failure its group can never be complete: then the run fails."""
         rollout = compose(order, Findings(), failure, node="")
-        await self._until_stored(lambda: self._store.publish(rollout))
-        self.tell([EpisodeEnded("", report(rollout, order, published=True))])
+        try:
+            await self._until_stored(lambda: self._store.publish(rollout))
+        except (UnknownRun, RunEnded):
+            self.cancel(order.run_id)
+        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner
+            _log.exception("the store refuses %s: its run has failed", rollout.rollout_id)
+            await self._fail(order.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
+        else:
+            self.tell([EpisodeEnded("", report(rollout, order, published=True))])
+
+    async def _fail(self, run_id: str, reason: str) -> None:
+        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
+        self.cancel(run_id)
 
     async def _until_stored(self, write: Callable[[], Awaitable[object]]) -> None:
         wait_s = 0.1
@@ -159,9 +219,6 @@ class SchedulerShell:
                 return
             except StoreUnavailable as error:
                 _log.warning("%s; trying again in %.1f s", error, wait_s)
-            except StoreError as error:
-                _log.error("the store refuses: %s", error)
-                return
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 5.0)
 
@@ -192,6 +249,7 @@ class SchedulerShell:
                 waiting=run.total - len(run.accepted) - len(run.running),
                 retries=run.retries,
                 why_waiting=self._scheduler.why_waiting(run_id, now),
+                outage=self._scheduler.outage(run_id),
             )
             for run_id, run in self._scheduler.runs.items()
         )
@@ -212,11 +270,24 @@ class SchedulerShell:
         )
 
     async def metrics(self) -> bytes:
-        queue: Counter[str] = Counter()
+        queue: Mapping[str, float] = {}
         try:
-            for record in await self._store.list_runs():
-                queue.update(record.counts)
+            queue = await self._queue()
         except StoreUnavailable as error:
             _log.warning("metrics without the queue's: %s", error)
         self._metrics.snapshot = Snapshot(self.status(), queue)
         return self._metrics.expose()
+
+    async def _queue(self) -> Mapping[str, float]:
+        """The counters of all runs since we came up: those that are drained were added up when they were."""
+        async with self._counting:
+            live = set(await self._store.live_runs())
+            counted = set(await self._store.run_ids()) if self._counted is None else self._counted
+            counts = await self._store.counts(counted | live)
+            for run_id in counted - live:
+                self._past.update(counts[run_id])
+            self._counted = live
+            queue = self._past.copy()
+            for run_id in live:
+                queue.update(counts[run_id])
+            return queue

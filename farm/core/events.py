@@ -46,6 +46,7 @@ class NodeBeat:
 
     ``incarnation`` names one life of its agent; when it changes, whatever the earlier life ran is dead. ``running``:
     rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as last time.
+    ``outages``: run id → why an episode of it waits for its policy's endpoint, of those where one does.
     Beats and reports of one node must arrive in the order in which they were sent.
     """
 
@@ -58,11 +59,19 @@ class NodeBeat:
     running: Mapping[str, int]
     images: frozenset[str] | None = None
     draining: bool = False
+    outages: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
     """Somebody knows that the node is dead, before its missing beats say so."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """The node has said good-bye: what it still ran was stopped on purpose, which is nobody's failure."""
 
     node_id: str
 
@@ -80,7 +89,7 @@ class Tick:
     """Time has passed."""
 
 
-Event = RunSubmitted | RunPaused | RunResumed | RunCancelled | NodeBeat | NodeLost | EpisodeEnded | Tick
+Event = RunSubmitted | RunPaused | RunResumed | RunCancelled | NodeBeat | NodeLost | NodeLeft | EpisodeEnded | Tick
 
 
 @dataclass(frozen=True, slots=True)

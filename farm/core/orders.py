@@ -53,7 +53,8 @@ class RunSpec:
     """A request for groups over a task set with one policy.
 
     ``groups`` groups are dispatched, going round ``tasks`` in order; ``concurrency`` caps the run's episodes in
-    flight (None: what the nodes hold). ``max_attempts`` counts the first try.
+    flight (None: what the nodes hold). ``max_attempts`` counts tries that failed, the first included; one that was
+    stopped on purpose did not fail.
     """
 
     run_id: str
@@ -91,7 +92,8 @@ class EpisodeOrder:
 class EpisodeReport:
     """What a node agent tells the scheduler when an episode has ended.
 
-    ``published`` is False only for a retryable failure of an order that was not ``final``.
+    ``published`` is False for a retryable failure of an order that was not ``final``; for an episode that its node
+    stopped, where ``failure`` is None; and for a failure that the store refuses, which is not retryable.
     """
 
     rollout_id: str

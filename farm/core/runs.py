@@ -40,6 +40,7 @@ class Run:
         self.waiting: OrderedDict[int, Waiting] = OrderedDict()
         self.delayed: dict[int, Waiting] = {}
         self.attempts: dict[int, int] = {}
+        self.failed: dict[int, set[int]] = {}
         self.retries = 0
         self._cursor = 0
         for group, indices in accepted.items():
@@ -99,9 +100,15 @@ class Run:
         return self.attempts[place]
 
     def adopt(self, place: int, episode: Episode) -> None:
-        """An attempt that already runs, found on a node after a restart or a broken connection."""
+        """An attempt that already runs, found on a node after a restart or a broken connection.
+
+        Given up for lost it was counted as failed, and is no more; earlier ones that nobody here has heard of count.
+        """
         self.waiting.pop(place, None)
         self.delayed.pop(place, None)
+        failed = self.failed.setdefault(place, set())
+        failed.discard(episode.attempt)
+        failed.update(range(self.attempts.get(place, 0) + 1, episode.attempt))
         self.attempts[place] = max(episode.attempt, self.attempts.get(place, 0))
         self.running[place] = episode
 
@@ -114,10 +121,17 @@ class Run:
             return False
         self.accepted.add(place)
         self.attempts.pop(place, None)
+        self.failed.pop(place, None)
         self.waiting.pop(place, None)
         self.delayed.pop(place, None)
         self.publishing.discard(place)
         return True
+
+    def fail(self, place: int, attempt: int) -> int:
+        """An attempt has failed; so many of the place have by now."""
+        failed = self.failed.setdefault(place, set())
+        failed.add(attempt)
+        return len(failed)
 
     def order(self, place: int, attempt: int) -> EpisodeOrder:
         spec = self.spec
@@ -126,7 +140,7 @@ class Run:
         return EpisodeOrder(
             rollout_id=rollout_id(group, index),
             attempt=attempt,
-            final=attempt >= spec.max_attempts,
+            final=len(self.failed.get(place, set()) | {attempt}) >= spec.max_attempts,
             run_id=spec.run_id,
             group_id=group,
             group_index=index,
@@ -153,6 +167,8 @@ class Run:
         assert all(0 <= place < self.total for state in states for place in state)
         begun = sum(1 for place in set().union(*states) if place < self._cursor)
         assert begun == self._cursor, f"{self.spec.run_id}: {self._cursor - begun} places were forgotten"
+        for place, failed in self.failed.items():
+            assert all(0 < attempt <= self.attempts[place] for attempt in failed), f"{failed} of {self.attempts}"
         for place, episode in self.running.items():
             assert episode.place == place, f"{episode} runs at the place {place}"
             assert episode.attempt == self.attempts[place], f"{episode} is not the attempt {self.attempts[place]}"

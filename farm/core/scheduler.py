@@ -8,6 +8,7 @@ from farm.core.events import (
     EpisodeEnded,
     Event,
     NodeBeat,
+    NodeLeft,
     NodeLost,
     PublishFailure,
     RunCancelled,
@@ -72,6 +73,8 @@ class Scheduler:
                 commands += self._beat(event, now)
             case NodeLost(node_id):
                 commands += self._lose(node_id, now)
+            case NodeLeft(node_id):
+                commands += self._lose(node_id, now, planned=True)
             case EpisodeEnded(node_id, report):
                 commands += self._ended(node_id, report, now)
             case Tick():
@@ -147,18 +150,18 @@ class Scheduler:
         else:
             yield self._stop(episode)
 
-    def _lose(self, node_id: str, now: float) -> Iterable[Command]:
+    def _lose(self, node_id: str, now: float, *, planned: bool = False) -> Iterable[Command]:
         if node_id in self.fleet:
             for episode in self.fleet.remove(node_id):
-                yield from self._lost(episode, now)
+                yield from self._lost(episode, now, planned=planned)
 
-    def _lost(self, episode: Episode, now: float) -> Iterable[Command]:
-        """An attempt is gone without a word."""
+    def _lost(self, episode: Episode, now: float, *, planned: bool = False) -> Iterable[Command]:
+        """An attempt is gone without a word of its own."""
         run = self._runs.get(episode.run_id)
         if run is None or episode.place is None:
             return
         message = f"the node {episode.node_id} was lost while it ran the episode"
-        failure = Failure(Origin.INFRA, "NodeLost", message, retryable=True)
+        failure = None if planned else Failure(Origin.INFRA, "NodeLost", message, retryable=True)
         yield from self._retry(run, episode, failure, now, delay_s=0.0)
 
     # Episodes
@@ -175,7 +178,7 @@ class Scheduler:
         if report.published:
             yield from self._accept(run, place, (node_id, report.attempt))
         elif current and (current.node_id, current.attempt) == (node_id, report.attempt):
-            delay_s = self.settings.retry_delay_s * 2 ** (report.attempt - 1) if report.failure else 0.0
+            delay_s = self.settings.retry_delay_s if report.failure else 0.0
             yield from self._retry(run, current, report.failure, now, delay_s=delay_s)
 
     def _accept(self, run: Run, place: int, ended: tuple[str, int]) -> Iterable[Command]:
@@ -194,14 +197,16 @@ class Scheduler:
     def _retry(
         self, run: Run, episode: Episode, failure: Failure | None, now: float, *, delay_s: float
     ) -> Iterable[Command]:
+        """Once more after ``delay_s``, doubled by each earlier failure; ``failure`` None: it was stopped on purpose."""
         place = episode.place
         assert place is not None
         del run.running[place]
-        if episode.attempt >= run.spec.max_attempts:
+        failures = run.fail(place, episode.attempt) if failure else 0
+        if failure and (failures >= run.spec.max_attempts or not failure.retryable):
             run.publishing.add(place)
-            spent = failure or Failure(Origin.INFRA, "Stopped", "the node stopped the episode", retryable=True)
-            yield PublishFailure(run.order(place, episode.attempt), spent)
+            yield PublishFailure(run.order(place, episode.attempt), failure)
         else:
+            delay_s *= 2 ** max(0, failures - 1)
             run.retries += 1
             patient_until = now + delay_s + self.settings.retry_patience_s
             run.delayed[place] = Waiting(episode.node_id, now + delay_s, patient_until)
@@ -297,6 +302,10 @@ class Scheduler:
         if waiting.avoid and now < waiting.patient_until:
             return f"a retry waits for a node other than {waiting.avoid}"
         return "it is about to start"
+
+    def outage(self, run_id: str) -> str:
+        """Why episodes of a run wait for their policy's endpoint, as some node tells it; empty where none does."""
+        return next((node.outages[run_id] for node in self.fleet if run_id in node.outages), "")
 
     def validate(self, now: float) -> None:
         """Raise AssertionError where an invariant is broken. Reads everything: for tests."""

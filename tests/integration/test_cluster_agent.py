@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,24 +13,60 @@ from farm.cluster.shelf import ImageShelf
 from farm.cluster.shell import NodeCommand, SchedulerShell
 from farm.core.events import Event
 from farm.core.fleet import SchedulerSettings
-from farm.core.rollout import Status
-from farm.store import EmbeddedRedis, RunState, Store
+from farm.core.rollout import Rollout, Status
+from farm.store import EmbeddedRedis, RunState, Store, StreamState
 from farm.tasks import TaskBundle
 from farm.wire.record import RolloutHead
 from sandboxes import BootError, FakeRuntime, ImageError, SandboxError
 from tests.integration.cluster_fakes import Gate, pretended_runtime, submit
-from tests.redis_server import running_store
+from tests.redis_server import running_redis
+from tests.rollouts import make_rollout
 
 pytestmark = pytest.mark.redis
+Found = TypeVar("Found")
 
 QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
-PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0)
+PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, cpu_limit=1e9)
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with running_store(tmp_path / "redis") as store:
-        yield store
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
+    async with running_redis(tmp_path / "redis") as server:
+        yield server
+
+
+class Interrupted(Store):
+    """Between what it has read and its answer the world goes on."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def live_runs(self) -> dict[str, RunState]:
+        return await self._late(await super().live_runs())
+
+    async def accepted(self, run_id: str) -> dict[str, set[int]]:
+        return await self._late(await super().accepted(run_id))
+
+    async def _late(self, found: Found) -> Found:
+        if meanwhile := self.meanwhile:
+            self.meanwhile = None
+            await meanwhile()
+        return found
+
+
+class Broken(Store):
+    """It meets a defect with every rollout that was judged."""
+
+    async def publish(self, rollout: Rollout) -> bool:
+        if rollout.reward is not None:
+            raise RuntimeError("a defect")
+        return await super().publish(rollout)
+
+
+@pytest.fixture
+async def store(server: EmbeddedRedis) -> AsyncIterator[Interrupted]:
+    store = Interrupted(server.url)
+    yield store
+    await store.close()
 
 
 class Cluster:
@@ -47,9 +84,9 @@ class Cluster:
     async def open(self) -> None:
         await self.shell.open()
 
-    async def restart(self) -> None:
+    async def restart(self, *, retention_s: float = 0.0) -> None:
         await self.shell.close()
-        self.shell = SchedulerShell(self.store, self._send, settings=PATIENT)
+        self.shell = SchedulerShell(self.store, self._send, settings=PATIENT, retention_s=retention_s)
         await self.shell.open()
 
     async def node(
@@ -59,11 +96,12 @@ class Cluster:
         slots: int = 4,
         boot_errors: Iterable[SandboxError | None] = (),
         ensure: Callable[[TaskBundle], Awaitable[object]] | None = None,
+        store: Store | None = None,
     ) -> NodeAgent:
         runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
         agent = NodeAgent(
             name,
-            store=self.store,
+            store=store or self.store,
             runtime=runtime,
             shelf=ImageShelf(ensure or nothing_to_do),
             slots=slots,
@@ -75,16 +113,17 @@ class Cluster:
         return await self._stack.enter_async_context(agent)
 
     async def run(self, run_id: str = "r", **shape: int | str) -> None:
-        await self.shell.submit(await submit(self.store, run_id, **shape))  # type: ignore[arg-type]
+        spec = await submit(self.store, run_id, **shape)  # type: ignore[arg-type]
+        await self.shell.submit(spec.run_id)
 
-    async def ended(self, run_id: str = "r") -> list[RolloutHead]:
-        """The rollouts of a run, once it has finished."""
+    async def ended(self, run_id: str = "r", state: RunState = RunState.FINISHED) -> list[RolloutHead]:
+        """The rollouts of a run, once it has come to this end."""
 
-        async def finished() -> bool:
+        async def over() -> bool:
             record = await self.store.get_run(run_id)
-            return record is not None and record.state is RunState.FINISHED
+            return record is not None and record.state is state
 
-        await until(finished)
+        await until(over)
         return list((await self.store.list_rollouts(run_id, limit=1000)).rollouts)
 
     async def _tell(self, events: Sequence[Event]) -> None:
@@ -165,6 +204,38 @@ async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again
     assert heads[0].error.origin == "task"
 
 
+async def test_a_rollout_that_cannot_be_stored_is_a_failure_that_a_learner_sees(
+    cluster: Cluster, server: EmbeddedRedis
+) -> None:
+    store = Broken(server.url)
+    await cluster.node("a", store=store)
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.status, head.reward, head.attempt) == (Status.FAILED, None, 1)
+    assert head.error is not None
+    assert (head.error.type, head.error.message) == ("RuntimeError", "a defect")
+    assert b'farm_episodes_total{status="failed",stop_reason="error"} 1.0' in await metrics(cluster)
+    await store.close()
+
+
+async def test_a_group_that_can_never_be_complete_fails_its_run_and_says_why(cluster: Cluster) -> None:
+    """Its size in the store is another, so that not even a bare failure can be stored."""
+    spec = await submit(cluster.store, "r", groups=2, group_size=2)
+    await cluster.store.publish(make_rollout("r", 1, 2, size=3))
+    node = await cluster.node("a", slots=2)
+    await cluster.shell.submit(spec.run_id)
+    await cluster.ended(state=RunState.FAILED)
+    record = await cluster.store.get_run("r")
+    assert record is not None
+    assert "r-g000001-00" in record.reason
+    assert "size" in record.reason
+    assert cluster.shell.status().runs == ()
+    await node.drain()
+    lease = await cluster.store.lease("c", "r", lease_s=60)
+    assert [group.group_id for group in lease.groups] == ["r-g000000"]
+    assert await cluster.store.ack(lease.lease_id) is StreamState.FAILED
+
+
 async def test_a_failed_boot_is_tried_again(cluster: Cluster) -> None:
     await cluster.node("a", boot_errors=[BootError("it did not answer")])
     await cluster.run()
@@ -242,6 +313,18 @@ async def test_what_a_closing_node_ran_is_run_elsewhere(cluster: Cluster) -> Non
     assert {(head.node, head.attempt) for head in heads} == {("b", 2)}
 
 
+async def test_what_a_closing_node_stopped_has_used_up_no_attempt(cluster: Cluster) -> None:
+    closing = await cluster.node("a")
+    cluster.gate.shut()
+    await cluster.run(group_size=2, max_attempts=1)
+    await sandboxes(cluster, 2)
+    await closing.__aexit__(None, None, None)
+    cluster.gate.open()
+    await cluster.node("b")
+    heads = await cluster.ended()
+    assert [(head.node, head.reward) for head in heads] == [("b", 1.0)] * 2
+
+
 async def test_a_restarted_scheduler_goes_on_and_runs_nothing_twice(cluster: Cluster) -> None:
     await cluster.node("a", slots=2)
     cluster.gate.shut()
@@ -267,6 +350,61 @@ async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster
     assert [run.run_id for run in cluster.shell.status().runs] == []
 
 
+async def test_what_happens_while_it_catches_up_is_not_undone(cluster: Cluster, store: Interrupted) -> None:
+    await cluster.run("r")
+
+    async def pause() -> None:
+        await store.set_run_state("r", RunState.PAUSED)
+        cluster.shell.pause("r")
+        await cluster.run("young")
+
+    store.meanwhile = pause
+    await cluster.shell.catch_up()
+    told = {run.run_id: run.why_waiting for run in cluster.shell.status().runs}
+    assert told == {"r": "the run is paused", "young": "no node has joined"}
+
+
+async def test_a_run_that_is_paused_while_it_is_taken_up_is_paused(cluster: Cluster, store: Interrupted) -> None:
+    async def pause() -> None:
+        await store.set_run_state("r", RunState.PAUSED)
+        cluster.shell.pause("r")
+
+    store.meanwhile = pause
+    await cluster.run("r")
+    assert cluster.shell.status().runs[0].why_waiting == "the run is paused"
+
+
+async def test_metrics_count_runs_that_ended_and_forget_none_that_has_drained(cluster: Cluster) -> None:
+    await cluster.node("a")
+    for run_id in ("r", "s"):
+        await cluster.run(run_id)
+        await cluster.ended(run_id)
+    assert {'farm_queue_groups{state="ready"} 2.0', "farm_groups_complete_total 2.0"} <= await lines(cluster)
+    lease = await cluster.store.lease("c", "r", lease_s=60)
+    assert {'farm_queue_groups{state="ready"} 1.0', 'farm_queue_groups{state="unacked"} 1.0'} <= await lines(cluster)
+    await cluster.store.ack(lease.lease_id)
+    await cluster.store.expire(0.0)
+    assert await cluster.store.live_runs() == {"s": RunState.FINISHED}
+    for _ in range(2):
+        drained = {'farm_queue_groups{state="unacked"} 0.0', "farm_groups_acked_total 1.0"}
+        assert {*drained, 'farm_queue_groups{state="ready"} 1.0'} <= await lines(cluster)
+    await cluster.restart()
+    assert {"farm_groups_complete_total 2.0", "farm_groups_acked_total 1.0"} <= await lines(cluster)
+
+
+async def test_the_scheduler_forgets_what_was_delivered_long_ago(cluster: Cluster) -> None:
+    await cluster.node("a")
+    await cluster.run("r")
+    await cluster.ended("r")
+    await cluster.store.ack((await cluster.store.lease("c", "r", lease_s=60)).lease_id)
+
+    async def forgotten() -> bool:
+        await cluster.restart(retention_s=0.001)
+        return await cluster.store.get_run("r") is None
+
+    await until(forgotten)
+
+
 async def test_status_and_metrics_say_what_happens(cluster: Cluster) -> None:
     await cluster.run(groups=2, group_size=2)
     assert cluster.shell.status().runs[0].why_waiting == "no node has joined"
@@ -278,13 +416,17 @@ async def test_status_and_metrics_say_what_happens(cluster: Cluster) -> None:
     assert (status.runs[0].running, status.runs[0].waiting) == (3, 1)
     cluster.gate.open()
     await cluster.ended()
-    lines = (await metrics(cluster)).decode().splitlines()
-    assert 'farm_episodes_total{status="completed",stop_reason="agent_done"} 4.0' in lines
-    assert "farm_reward_count 4.0" in lines
-    assert 'farm_queue_groups{state="ready"} 2.0' in lines
-    assert 'farm_node_slots{node="a"} 3.0' in lines
-    assert "farm_dispatch_seconds_count 4.0" in lines
+    told = await lines(cluster)
+    assert 'farm_episodes_total{status="completed",stop_reason="agent_done"} 4.0' in told
+    assert "farm_reward_count 4.0" in told
+    assert 'farm_queue_groups{state="ready"} 2.0' in told
+    assert 'farm_node_slots{node="a"} 3.0' in told
+    assert "farm_dispatch_seconds_count 4.0" in told
 
 
 async def metrics(cluster: Cluster) -> bytes:
     return await cluster.shell.metrics()
+
+
+async def lines(cluster: Cluster) -> set[str]:
+    return set((await metrics(cluster)).decode().splitlines())

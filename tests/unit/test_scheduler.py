@@ -8,6 +8,7 @@ from farm.core.events import (
     Command,
     Event,
     Load,
+    NodeLeft,
     NodeLost,
     PublishFailure,
     RunCancelled,
@@ -20,6 +21,7 @@ from farm.core.events import (
     Tick,
 )
 from farm.core.orders import parse_rollout_id
+from farm.core.rollout import Failure, Origin
 from farm.core.scheduler import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
 
@@ -137,6 +139,49 @@ def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() ->
     assert command.order == start.order
     assert "node a was lost" in command.failure.message
     assert driver.tell(failed("", command.order, command.failure)) == [RunFinished("r")]
+
+
+def test_what_a_leaving_node_stopped_has_not_failed() -> None:
+    driver = Driver()
+    driver.tell(beat("a", slots=9))
+    begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2, max_attempts=1))))
+    for number in (2, 3):
+        driver.tell(stopped("a", begun[0].order))
+        driver.tell(NodeLeft("a"))
+        begun = starts(driver.tell(beat("a", slots=9, incarnation=str(number))))
+        assert len(begun) == 2
+        assert all(start.order.final for start in begun)
+    [published] = driver.tell(NodeLost("a"))[:1]
+    assert isinstance(published, PublishFailure), "to be lost is a failure"
+
+
+def test_an_attempt_that_was_lost_and_comes_back_has_not_failed() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=2))))
+    driver.tell(NodeLost("a"))
+    driver.tell(beat("a", running={start.order.rollout_id: 1}))
+    driver.tell(failed("a", start.order))
+    [second] = starts(driver.tell(Tick(), after_s=2.0))
+    assert second.order.attempt == 2
+
+
+def test_the_earlier_attempts_of_one_that_was_taken_over_count_as_failed() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec(max_attempts=2)))
+    driver.tell(beat("a", running={"r-g000000-000": 2}))
+    [command] = driver.tell(NodeLost("a"))
+    assert isinstance(command, PublishFailure)
+
+
+def test_what_no_attempt_can_mend_is_published_at_once() -> None:
+    driver = Driver()
+    driver.tell(beat("a"))
+    [start] = starts(driver.tell(RunSubmitted(run_spec())))
+    refused = Failure(Origin.INFRA, "GroupMismatch", "the store refuses it", retryable=False)
+    [command] = driver.tell(failed("a", start.order, refused))
+    assert isinstance(command, PublishFailure)
+    assert command.failure == refused
 
 
 def test_a_stragglers_failure_is_ignored_and_its_success_ends_the_newer_attempt() -> None:

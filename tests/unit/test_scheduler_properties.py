@@ -11,6 +11,7 @@ from farm.core.events import (
     Command,
     EpisodeEnded,
     Event,
+    NodeLeft,
     NodeLost,
     PublishFailure,
     RunCancelled,
@@ -22,6 +23,7 @@ from farm.core.events import (
     StopEpisode,
     Tick,
 )
+from farm.core.fleet import Episode
 from farm.core.orders import EpisodeOrder, RunSpec
 from farm.core.scheduler import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
@@ -60,6 +62,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.finished: set[str] = set()
         self.store: dict[str, set[str]] = {}
         self.failures: list[PublishFailure] = []
+        self.spared: set[tuple[str, int]] = set()
 
     def tell(self, event: Event) -> list[Command]:
         room = self._room()
@@ -97,8 +100,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert run_id not in self.cancelled | self.finished | self.paused
         assert order.rollout_id not in self.store[run_id], "an accepted place was ordered"
         spec = self.specs[run_id]
-        assert order.attempt <= spec.max_attempts
-        assert order.final == (order.attempt == spec.max_attempts)
+        spared = sum(1 for rollout, attempt in self.spared if rollout == order.rollout_id and attempt < order.attempt)
+        assert order.final == (order.attempt - spared >= spec.max_attempts), "each attempt has failed or was spared"
+
+    def _running(self) -> list[Episode]:
+        """What the scheduler believes to run."""
+        return [episode for run in self.scheduler.runs.values() for episode in run.running.values()]
 
     # What people do
 
@@ -168,6 +175,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             order = node.running.get(stop.rollout_id)
             if order and order.attempt == stop.attempt:
                 del node.running[stop.rollout_id]
+                self.spared |= {
+                    e.key for e in self._running() if (e.node_id, *e.key) == (name, stop.rollout_id, stop.attempt)
+                }
                 self.tell(stopped(name, order))
 
     @rule(data=st.data(), name=st.sampled_from(NODES), how=st.sampled_from(["solved", "failed", "solved twice"]))
@@ -199,6 +209,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.tell(NodeLost(name))
 
     @rule(name=st.sampled_from(NODES))
+    def leave(self, name: str) -> None:
+        """The node stops what it runs and says good-bye."""
+        node = self.nodes[name]
+        self.spared |= {episode.key for episode in self._running() if episode.node_id == name}
+        for order in node.running.values():
+            self.tell(stopped(name, order))
+        self.spared |= {episode.key for episode in self._running() if episode.node_id == name}
+        self.tell(NodeLeft(name))
+        self.die(name)
+
+    @rule(name=st.sampled_from(NODES))
     def drain(self, name: str) -> None:
         self.nodes[name].draining = not self.nodes[name].draining
 
@@ -221,6 +242,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """The scheduler's process dies and is built again from what the store holds."""
         self.scheduler = Scheduler(hold_until=self.now + 3.0)
         self.failures.clear()
+        self.spared.clear()
         for run_id, spec in self.specs.items():
             if run_id in self.finished | self.cancelled:
                 continue
