@@ -9,6 +9,8 @@ from typing import Protocol
 from sandboxes.spec import SandboxSpec
 
 MIB = 1024 * 1024
+WALK_DIRECTORIES_MAX = 65_536
+"""Directories cost a walk the most, and are no part of what it finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ class Sandbox(Protocol):
     async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
         """Everything below ``root`` but directories, sorted by path, no symlink followed.
 
-        A directory whose base name is in ``prune`` is not entered.
+        A directory whose base name is in ``prune`` is not entered. Refused with E2BIG where more than
+        ``WALK_DIRECTORIES_MAX`` would have to be.
         """
         ...
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandboxes.errors import PathError
-from sandboxes.sandbox import FileEntry, FileKind
+from sandboxes.sandbox import WALK_DIRECTORIES_MAX, FileEntry, FileKind
 
 MOST_LINKS = 40
 
@@ -125,11 +125,17 @@ class FakeFiles:
         where = self.resolve(root)
         if self.node(root).kind is not FileKind.DIRECTORY:
             raise refuse(errno.ENOTDIR, root)
+        directories = 0
         for path, node in sorted(self._nodes.items()):
             inner = posixpath.relpath(path, where)
-            if inner.startswith("..") or node.kind is FileKind.DIRECTORY:
+            if inner in ("..", ".") or inner.startswith("../"):
                 continue
-            if not set(prune) & set(inner.split("/")[:-1]):
+            *parents, name = inner.split("/")
+            if node.kind is FileKind.DIRECTORY:
+                directories += not set(prune) & {*parents, name}
+                if directories > WALK_DIRECTORIES_MAX:
+                    raise refuse(errno.E2BIG, root)
+            elif not set(prune) & set(parents):
                 yield _entry(inner, node)
 
     def _need_directory(self, where: str, path: str) -> None:

@@ -22,7 +22,10 @@
 
    RESULT: u32 exit code, u8 flags (1 timed out, 2 shell lost), u64 microseconds, string spill path,
            then for stdout and stderr: blob head, blob tail, u64 elided
-   STAT:   u8 kind, u32 mode, u64 size, u64 mtime ns */
+   STAT:   u8 kind, u32 mode, u64 size, u64 mtime ns
+
+   A walk of more than 65,536 directories, or whose answer grows past 64 MiB, is refused with E2BIG; one of more than
+   200 levels with ENAMETOOLONG. */
 #ifndef REQUEST_H
 #define REQUEST_H
 

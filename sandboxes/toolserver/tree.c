@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define WALK_DEPTH_MAX 200
+#define WALK_DIRECTORIES_MAX 65536
 #define WALK_BYTES_MAX (64u << 20)
 
 struct level {
@@ -170,7 +171,7 @@ int file_walk(const char *root, const char *const *prune, struct buffer *out)
 {
     DIR *stack[WALK_DEPTH_MAX];
     size_t lengths[WALK_DEPTH_MAX];
-    size_t depth = 0;
+    size_t depth = 0, directories = 0;
     struct buffer path = {0};
     int error = 0;
     int deeper = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -201,6 +202,11 @@ int file_walk(const char *root, const char *const *prune, struct buffer *out)
         error = walk_entry(dirfd(stack[depth - 1]), entry->d_name, &path, prune, &deeper, out);
         if (error)
             break;
+        if (deeper >= 0 && ++directories > WALK_DIRECTORIES_MAX) {
+            close(deeper);
+            error = E2BIG;
+            break;
+        }
         if (deeper >= 0) {
             put_bytes(&path, entry->d_name, strlen(entry->d_name));
             put_u8(&path, '/');

@@ -1,13 +1,15 @@
 """What the fake can do beyond the contract: fail on demand, and refuse what it does not know."""
 
 import asyncio
+import errno
 
 import pytest
 
 from sandboxes import BootError, FakeRuntime, GoneBy, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.runtimes.fake import FakeSandbox
 from sandboxes.runtimes.fake_programs import FakeProcess
-from tests.sandboxes.conformance import WAIT_S, living, text
+from sandboxes.sandbox import WALK_DIRECTORIES_MAX
+from tests.sandboxes.conformance import WAIT_S, living, refusal, text
 
 SPEC = SandboxSpec("made-up:1")
 
@@ -39,6 +41,17 @@ async def test_boots_fail_in_the_order_given() -> None:
 async def test_sandboxes_die_after_as_many_calls_as_given() -> None:
     runtime = fake(lifetimes=[2, None, 0])
     assert [await calls_until_gone(await runtime.create(SPEC)) for _ in range(4)] == [2, 10, 0, 10]
+
+
+async def test_a_walk_of_too_many_directories_is_refused_as_by_the_tool_server() -> None:
+    sandbox = await fake().create(SPEC)
+    assert isinstance(sandbox, FakeSandbox)
+    for number in range(WALK_DIRECTORIES_MAX):
+        sandbox.files.make_directory(f"/w/{number}")
+    assert await sandbox.walk("/w") == []
+    sandbox.files.make_directory("/w/0/one more")
+    assert await refusal(sandbox.walk("/w")) == errno.E2BIG
+    assert await sandbox.walk("/w", prune=["one more"]) == []
 
 
 @pytest.mark.parametrize("by", GoneBy)
