@@ -5,6 +5,7 @@ async with runtime.scope(SandboxSpec("debian:12")) as sandbox:
     print((await sandbox.shell("uname -a", timeout_s=10)).stdout.head)
 """
 
+import logging
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from sandboxes.errors import (
 )
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 
@@ -35,9 +37,11 @@ __all__ = [
     "GoneBy",
     "ImageError",
     "Limits",
+    "OciRuntime",
     "PathError",
     "ProtocolError",
     "Runtime",
+    "RuntimeKind",
     "RuntimeUnavailable",
     "Sandbox",
     "SandboxError",
@@ -47,9 +51,18 @@ __all__ = [
     "open_runtime",
 ]
 
+RuntimeKind = Literal["auto", "oci", "docker"]
 
-async def open_runtime(
-    kind: Literal["auto", "docker"] = "auto", *, state_dir: Path, docker_host: str | None = None
-) -> Runtime:
-    """The best way to run sandboxes on this machine, or the one asked for. Raises RuntimeUnavailable."""
+log = logging.getLogger(__name__)
+
+
+async def open_runtime(kind: RuntimeKind = "auto", *, state_dir: Path, docker_host: str | None = None) -> Runtime:
+    """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable."""
+    if kind != "docker":
+        try:
+            return await OciRuntime.open(state_dir=state_dir, docker_host=docker_host)
+        except RuntimeUnavailable as error:
+            if kind == "oci":
+                raise
+            log.warning("sandboxes are Docker containers, which start slower: %s", error)
     return await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host)

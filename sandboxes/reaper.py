@@ -1,10 +1,12 @@
 """The second end of life: whatever carries our label and belongs to an owner that is dead goes.
 
 It cannot take what is being made just now: containers are listed first and their owners judged afterwards, and an owner
-is alive before it makes its first container. An owner is judged by its lock in the state directory that its
-containers name, so that farms with different state directories leave each other's alone.
+is alive before it makes its first container. An owner is judged by its lock in the state directory that its containers
+name, so that farms with different state directories leave each other's alone. Sandboxes that are no containers are
+found by their owner's control group.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from sandboxes.errors import SandboxError
 from sandboxes.owner import estate, owner_names
 from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
 from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +36,20 @@ async def reap(engine: Engine, state_dir: Path) -> int:
     return sum([await _bury(engine, home, name, containers) for (home, name), containers in left.items()])
 
 
+async def _bury_groups(home: Path, name: str) -> int:
+    cgroups = Cgroups(find_hierarchies(), group_of(home, name))
+    names = cgroups.names()
+    await asyncio.gather(*map(cgroups.remove, names))
+    cgroups.remove_group()
+    return len(names)
+
+
 async def _bury(engine: Engine, home: Path, name: str, containers: Sequence[str]) -> int:
     try:
         with estate(home, name) as dead:
             if not dead:
                 return 0
-            return await engine.remove_all(containers)
+            return await engine.remove_all(containers) + await _bury_groups(home, name)
     except (SandboxError, OSError) as error:
         log.warning("what owner %s left in %s stays for now: %s", name, home, error)
         return 0

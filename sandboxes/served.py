@@ -1,16 +1,24 @@
-"""A sandbox whose calls a tool server answers: what every runtime's sandboxes have in common."""
+"""Sandboxes whose calls a tool server answers, and what the runtimes that make them have in common."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from sandboxes.errors import GoneBy, ProtocolError, SandboxGone
-from sandboxes.sandbox import MIB, ExecResult, FileEntry
+from sandboxes.errors import BootError, GoneBy, ProtocolError, SandboxError, SandboxGone
+from sandboxes.runtimes.engine import EngineError
+from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
-from sandboxes.spec import SandboxSpec
+from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.uninterrupted import uninterrupted
+
+BOOTS_PER_CORE = 2
+"""More at once makes each slower and none sooner."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -24,21 +32,69 @@ class Ending:
     by: GoneBy
 
 
-class Keeper(Protocol):
-    """Whoever made a sandbox."""
+class ServingRuntime(ABC):
+    """Boots some sandboxes at a time, and leaves nothing of one that does not come up."""
 
-    async def ending_of(self, sandbox_id: str) -> Ending:
-        """Never raises."""
-        ...
+    def __init__(self) -> None:
+        self._held: set[str] = set()
+        self._boots = asyncio.Semaphore(BOOTS_PER_CORE * (os.cpu_count() or 1))
 
+    @abstractmethod
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> "ServedSandbox":
+        """A sandbox that has answered once, within what time the caller leaves."""
+
+    @abstractmethod
     async def discard(self, sandbox_id: str) -> None:
         """Nothing of it is left afterwards, or the reaper will see to it."""
-        ...
+
+    @abstractmethod
+    async def ending_of(self, sandbox_id: str) -> Ending:
+        """Never raises."""
+
+    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        """The time-out begins with this sandbox's turn: some ``BOOTS_PER_CORE`` boot at the same time."""
+        check_spec(spec)
+        async with self._boots:
+            sandbox_id = secrets.token_hex(6)
+            self._held.add(sandbox_id)
+            try:
+                async with asyncio.timeout(boot_timeout_s):
+                    return await self._boot(sandbox_id, spec)
+            except BaseException as error:
+                await uninterrupted(self._discard_quietly(sandbox_id))
+                match error:
+                    case TimeoutError():
+                        raise BootError(f"a sandbox of {spec.image} did not answer in {boot_timeout_s:g} s") from None
+                    case EngineError():
+                        raise BootError(f"a sandbox of {spec.image} did not start: {error.message}") from None
+                raise
+
+    @contextlib.asynccontextmanager
+    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.remove()
+
+    async def _discard_quietly(self, sandbox_id: str) -> None:
+        """For a boot that has failed already: that is the error to tell."""
+        try:
+            await self.discard(sandbox_id)
+        except (SandboxError, OSError) as error:
+            log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
 
 
 class ServedSandbox:
     def __init__(
-        self, sandbox_id: str, spec: SandboxSpec, *, image_digest: str, workdir: str, server: ToolServer, keeper: Keeper
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        *,
+        image_digest: str,
+        workdir: str,
+        server: ToolServer,
+        keeper: ServingRuntime,
     ) -> None:
         self._id = sandbox_id
         self._spec = spec

@@ -13,7 +13,7 @@ from farm.cluster.shelf import ImageShelf
 from farm.config import read_build_settings
 from farm.core.fleet import SchedulerSettings
 from farm.tasks import TASK_PREFIX, ensure_image
-from sandboxes import Runtime, open_runtime
+from sandboxes import Runtime, RuntimeKind, open_runtime
 from sandboxes.images import ImageStore
 
 
@@ -38,6 +38,7 @@ class AgentPlan:
     redis_url: str
     state_dir: Path
     slots: int
+    runtime: RuntimeKind = "auto"
     docker_host: str | None = None
     policy_key: str | None = None
     equip: str = "farm.cluster.equipment:docker"
@@ -63,7 +64,7 @@ def load_equip(name: str) -> Equip:
 async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """Docker's sandboxes and images. Raises RuntimeUnavailable."""
     async with AsyncExitStack() as stack:
-        runtime = await open_runtime("auto", state_dir=plan.state_dir, docker_host=plan.docker_host)
+        runtime = await open_runtime(plan.runtime, state_dir=plan.state_dir, docker_host=plan.docker_host)
         stack.push_async_callback(runtime.close)
         images = ImageStore(plan.docker_host, await asyncio.to_thread(read_build_settings))
         stack.push_async_callback(images.close)

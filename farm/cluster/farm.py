@@ -147,6 +147,7 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
         redis_url=redis_url,
         state_dir=config.state_dir,
         slots=config.slots or default_slots(),
+        runtime=config.runtime,
         docker_host=config.docker_host,
         policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
         equip=equip,

@@ -10,13 +10,10 @@ the time to start; so the names of loopback are given as a file.
 """
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sandboxes.errors import SpecError
 from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
 from sandboxes.spec import Limits, SandboxSpec
@@ -48,9 +45,6 @@ MASKED = (
 )
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SECCOMP = json.dumps(profile())
-
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,254}")
-_ENV_NAME = re.compile(r"[^=\0]+")
 
 
 def container_config(
@@ -87,34 +81,6 @@ def container_config(
     if spec.workdir is not None:
         config["WorkingDir"] = spec.workdir
     return config
-
-
-def check_spec(spec: SandboxSpec) -> None:
-    """Raises SpecError for what no sandbox can be."""
-    if not _IMAGE.fullmatch(spec.image) or ".." in spec.image:
-        raise SpecError(f"image {spec.image!r} is not the name of an image")
-    if spec.workdir is not None and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
-        raise SpecError(f"workdir {spec.workdir!r}: give an absolute path")
-    for key, value in spec.env.items():
-        if not _ENV_NAME.fullmatch(key) or "\0" in value:
-            raise SpecError(f"env {key!r}: a name has no '=' and neither it nor its value a zero byte")
-    for key in spec.labels:
-        if key.startswith("farm."):
-            raise SpecError(f"label {key!r}: keys that begin with 'farm.' belong to the runtime")
-    _check_limits(spec.limits)
-
-
-def _check_limits(limits: Limits) -> None:
-    for name, value, least, most in (
-        ("memory_mib", limits.memory_mib, 16, 2**24),
-        ("cpus", limits.cpus, 0.01, 4096),
-        ("pids", limits.pids, 8, 2**22),
-        ("open_files", limits.open_files, 32, 2**20),
-        ("file_size_mib", limits.file_size_mib, 1, 2**24),
-        ("disk_mib", limits.disk_mib, 1, 2**24),
-    ):
-        if not math.isfinite(value) or not least <= value <= most:
-            raise SpecError(f"{name} is {value}; give a number from {least} to {most}")
 
 
 def _resources(limits: Limits) -> dict[str, Any]:

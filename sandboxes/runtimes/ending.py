@@ -14,11 +14,12 @@ alone: every other death is a crash or an exit of its own.
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sandboxes.errors import GoneBy, RuntimeUnavailable
 from sandboxes.runtimes.engine import ContainerState, Engine, EngineError
+from sandboxes.served import Ending
 
 STOPPING_S = 3.0
 """How long the daemon may need to notice that a first process has ended."""
@@ -36,12 +37,6 @@ MISSED = 255
 
 _EXITING = 0x4
 """PF_EXITING among a process's flags, proc_pid_stat(5)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    reason: str
-    by: GoneBy
 
 
 async def ending(engine: Engine, container: str) -> Ending:

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ class Engine:
         except httpx.TransportError as error:
             raise self._silent(error) from None
 
-    async def pull(self, repository: str, tag: str, login: str | None) -> AsyncIterator[Mapping[str, Any]]:
+    async def pull(self, repository: str, tag: str, login: str | None) -> AsyncGenerator[Mapping[str, Any], None]:
         """What the daemon reports while it pulls, line by line; whoever stops reading stops the pull.
 
         ``tag`` may be a digest. ``login`` is the header of that name, as the daemon's interface has it.

@@ -14,12 +14,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import Any, TypeVar
 
 from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone
-from sandboxes.runtimes.container import check_spec
 from sandboxes.runtimes.fake_files import FakeFiles, Node
 from sandboxes.runtimes.fake_programs import Program, Streams
 from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
-from sandboxes.spec import SandboxSpec
+from sandboxes.spec import SandboxSpec, check_spec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

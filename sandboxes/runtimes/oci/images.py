@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,6 +60,13 @@ class MountedImages:
         image.users -= 1
         image.idle_since = time.monotonic()
 
+    @contextlib.asynccontextmanager
+    async def trial(self, directory: Path) -> AsyncIterator[MountedImage]:
+        """``directory`` as if it were an image."""
+        lower = await self._lower([directory])
+        yield MountedImage("", "/", {}, User(), lower, "")
+        self._starter.drop_layers(lower)
+
     async def sweep(self, idle_s: float = IDLE_S) -> None:
         """Let go of what has not been used for so long."""
         for image in list(self._mounted.values()):
@@ -88,13 +95,15 @@ class MountedImages:
             if len(layers) > LAYERS_MAX:
                 raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
-            clones = await asyncio.to_thread(clone_all, layers, self._user_namespace)
-            try:
-                lower = await self._starter.take_layers(clones)
-            finally:
-                for fd in clones:
-                    os.close(fd)
-            return MountedImage(image.id, image.workdir, image.env, user, tuple(lower), pin)
+            return MountedImage(image.id, image.workdir, image.env, user, await self._lower(layers), pin)
+
+    async def _lower(self, layers: Sequence[Path]) -> tuple[str, ...]:
+        clones = await asyncio.to_thread(clone_all, layers, self._user_namespace)
+        try:
+            return await self._starter.take_layers(clones)
+        finally:
+            for fd in clones:
+                os.close(fd)
 
     @contextlib.asynccontextmanager
     async def _pinned(self, image: Image) -> AsyncIterator[str]:

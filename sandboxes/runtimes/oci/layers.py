@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from sandboxes.errors import ImageError, RuntimeUnavailable
@@ -77,7 +78,7 @@ def open_user_namespace(starter: Path) -> int:
             process.stdin.close()
 
 
-def clone_all(layers: list[Path], user_namespace: int | None) -> list[int]:
+def clone_all(layers: Sequence[Path], user_namespace: int | None) -> list[int]:
     """Detached mounts of ``layers``, read-only, owners mapped. Raises RuntimeUnavailable."""
     clones: list[int] = []
     try:

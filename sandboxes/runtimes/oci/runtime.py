@@ -5,15 +5,15 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError
 from sandboxes.owner import Owner
 from sandboxes.reaper import reap
-from sandboxes.runtimes.container import HOSTNAME, HOSTS, check_spec
+from sandboxes.runtimes.container import HOSTNAME, HOSTS
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.oci import mounts, starter
 from sandboxes.runtimes.oci.bundle import config
@@ -24,10 +24,9 @@ from sandboxes.runtimes.oci.layers import FIRST_ID, open_user_namespace
 from sandboxes.runtimes.oci.process import FirstProcess
 from sandboxes.runtimes.oci.programs import Program, find_programs
 from sandboxes.runtimes.oci.starter import Starter
-from sandboxes.sandbox import Sandbox
-from sandboxes.served import Ending, ServedSandbox
+from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
-from sandboxes.spec import SandboxSpec
+from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
 
@@ -35,45 +34,57 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SOCKET, PID_FILE, COMPLAINTS = "sock", "pid", "err"
 UPPER, WORK = "upper", "work"
 COMPLAINT_BYTES = 2000
+TRIAL, TRIAL_S = "trial", 10.0
 STOPPING_S = 3.0
-STARTS_PER_CORE = 2
-"""More at once makes each slower and none sooner."""
 FOREVER_S = 86_400.0
 KILLED = 128 + 9
 
 log = logging.getLogger(__name__)
 
 
-class OciRuntime:
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a runtime stands on; ``undo`` takes it all away. ``lacks``: what the machine cannot, a line each."""
+
+    engine: Engine
+    owner: Owner
+    disk: Disk
+    cgroups: Cgroups
+    children: Starter
+    undo: contextlib.AsyncExitStack
+    lacks: tuple[str, ...]
+
+
+class OciRuntime(ServingRuntime):
     """Makes sandboxes for one owner. Open it with ``open``; needs root."""
 
     name = "oci"
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        owner: Owner,
-        disk: Disk,
-        cgroups: Cgroups,
-        children: Starter,
-        program: Program,
-        user_namespace: int | None,
-    ) -> None:
-        self._engine = engine
-        self._owner = owner
-        self._disk = disk
-        self._cgroups = cgroups
-        self._starter = children
+    def __init__(self, ground: _Ground, program: Program, user_namespace: int | None, lacks: Sequence[str]) -> None:
+        super().__init__()
+        self._ground = ground
+        self._owner = ground.owner
+        self._disk = ground.disk
+        self._cgroups = ground.cgroups
+        self._starter = ground.children
         self._program = program
         self._mapped = user_namespace is not None
         self._images = MountedImages(
-            engine, children, state_dir=owner.state_dir, owner=owner.name, user_namespace=user_namespace
+            ground.engine,
+            ground.children,
+            state_dir=self._owner.state_dir,
+            owner=self._owner.name,
+            user_namespace=user_namespace,
         )
-        self._held: set[str] = set()
         self._taken: dict[str, str] = {}
         self._first: dict[str, FirstProcess] = {}
-        self._starts = asyncio.Semaphore(STARTS_PER_CORE * (os.cpu_count() or 1))
+        self.lacks = (*ground.lacks, *lacks)
+        """What sandboxes here go without, a line each: for whoever set the machine up."""
+
+    @property
+    def describes(self) -> str:
+        """What it starts sandboxes with."""
+        return f"{self._program.path.name}, {'with' if self._mapped else 'without'} user namespaces"
 
     @classmethod
     async def open(
@@ -84,13 +95,11 @@ class OciRuntime:
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
     ) -> "OciRuntime":
-        """Become ``owner`` and find out what this machine can. Raises RuntimeUnavailable with the remedy."""
+        """Become ``owner``, and start a sandbox of nothing to see what works. Raises RuntimeUnavailable."""
         if os.geteuid() != 0:
             raise RuntimeUnavailable("the oci runtime needs root")
-        hierarchies = find_hierarchies()
-        if not hierarchies.places:
-            raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
-        async with contextlib.AsyncExitStack() as undo:
+        undo = contextlib.AsyncExitStack()
+        try:
             engine = Engine(docker_host)
             undo.push_async_callback(engine.close)
             await engine.connect()
@@ -98,51 +107,49 @@ class OciRuntime:
             undo.callback(claim.release)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
-            home = claim.sandbox_dir(".")
-            disk, unlimited = await asyncio.to_thread(open_disk, home)
-            undo.callback(disk.close)
-            if unlimited:
-                log.warning("%s", unlimited)
-            user_namespace = await asyncio.to_thread(open_user_namespace, toolbox.starter)
-            undo.callback(os.close, user_namespace)
-            children = await _launch(toolbox, home, disk, hierarchies.hidden)
-            undo.push_async_callback(children.close)
-            program = next(find_programs(), None)
-            if program is None:
-                raise RuntimeUnavailable("the oci runtime needs crun or runc; as root: apt-get install crun")
-            undo.pop_all()
-        return cls(
-            engine=engine,
-            owner=claim,
-            disk=disk,
-            cgroups=Cgroups(hierarchies, group_of(claim.state_dir, claim.name)),
-            children=children,
-            program=program,
-            user_namespace=user_namespace,
+            ground = await _prepare(undo, engine, claim, toolbox)
+            return await cls._first_that_works(ground, toolbox)
+        except BaseException:
+            await undo.aclose()
+            raise
+
+    @classmethod
+    async def _first_that_works(cls, ground: _Ground, toolbox: Toolbox) -> "OciRuntime":
+        lacks: list[str] = []
+        namespace: int | None = None
+        try:
+            namespace = await asyncio.to_thread(open_user_namespace, toolbox.starter)
+            ground.undo.callback(os.close, namespace)
+        except RuntimeUnavailable as error:
+            lacks.append(str(error))
+        for user_namespace in dict.fromkeys((namespace, None)):
+            for program in find_programs():
+                runtime = cls(ground, program, user_namespace, lacks)
+                try:
+                    await runtime._try()
+                    return runtime
+                except SandboxError as error:
+                    lacks.append(f"{runtime.describes}: {error}")
+        raise RuntimeUnavailable(
+            "; ".join(lacks) or "the oci runtime needs crun or runc; as root: apt-get install crun"
         )
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        """The time-out begins with this sandbox's turn: some ``STARTS_PER_CORE`` start at the same time."""
-        check_spec(spec)
-        async with self._starts:
-            sandbox_id = secrets.token_hex(6)
-            self._held.add(sandbox_id)
-            try:
-                async with asyncio.timeout(boot_timeout_s):
-                    return await self._boot(sandbox_id, spec)
-            except BaseException as error:
-                await uninterrupted(self._discard_quietly(sandbox_id))
-                if isinstance(error, TimeoutError):
-                    raise BootError(f"a sandbox of {spec.image} did not answer in {boot_timeout_s:g} s") from None
-                raise
-
-    @contextlib.asynccontextmanager
-    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+    async def _try(self) -> None:
+        """A sandbox that holds nothing must come up, and see no network. Raises SandboxError."""
+        empty = self._owner.sandbox_dir("nothing")
+        empty.mkdir(exist_ok=True)
+        spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64))
+        self._held.add(TRIAL)
         try:
-            yield sandbox
+            async with asyncio.timeout(TRIAL_S), self._images.trial(empty) as image:
+                box = await self._start(TRIAL, spec, image)
+                routes = await box.read_file("/proc/net/route")
+                if len(routes.splitlines()) > 1:
+                    raise BootError("a sandbox of it has a network")
+        except TimeoutError:
+            raise BootError(f"a sandbox of it did not answer in {TRIAL_S:g} s") from None
         finally:
-            await sandbox.remove()
+            await uninterrupted(self.discard(TRIAL))
 
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in self._cgroups.names():
@@ -154,7 +161,7 @@ class OciRuntime:
         strays = self._cgroups.names() - self._held
         for sandbox_id in strays:
             await self.discard(sandbox_id)
-        return len(strays) + await reap(self._engine, self._owner.state_dir)
+        return len(strays) + await reap(self._ground.engine, self._owner.state_dir)
 
     async def close(self) -> None:
         await uninterrupted(self._close())
@@ -163,16 +170,15 @@ class OciRuntime:
         try:
             await asyncio.gather(*map(self.discard, self._held | self._cgroups.names()))
             await self._images.close()
-            await self._starter.close()
-            self._disk.close()
-            self._cgroups.remove_group()
-            await asyncio.to_thread(self._owner.release)
         finally:
-            await self._engine.close()
+            await self._ground.undo.aclose()
 
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> Sandbox:
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> ServedSandbox:
         image = await self._images.take(spec.image)
         self._taken[sandbox_id] = image.id
+        return await self._start(sandbox_id, spec, image)
+
+    async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> ServedSandbox:
         workdir = spec.workdir or image.workdir
         self._lay_out(sandbox_id, spec, image, workdir)
         bundle = starter.DISK / sandbox_id
@@ -241,13 +247,6 @@ class OciRuntime:
             self._images.give_back(image_id)
         self._held.discard(sandbox_id)
 
-    async def _discard_quietly(self, sandbox_id: str) -> None:
-        """For a boot that has failed already: that is the error to tell."""
-        try:
-            await self.discard(sandbox_id)
-        except (SandboxError, OSError) as error:
-            log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
-
     async def ending_of(self, sandbox_id: str) -> Ending:
         first = self._first.get(sandbox_id)
         if first is None:
@@ -262,20 +261,30 @@ class OciRuntime:
         return Ending(f"its first process ended with status {first.status}", by)
 
 
-async def _launch(toolbox: Toolbox, home: Path, disk: Disk, hidden: tuple[Path, ...]) -> Starter:
-    hosts = home / "hosts"
+async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox) -> _Ground:
+    """Raises RuntimeUnavailable."""
+    hierarchies = find_hierarchies()
+    if not hierarchies.places:
+        raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
+    cgroups = Cgroups(hierarchies, group_of(owner.state_dir, owner.name))
+    undo.callback(cgroups.remove_group)
+    hosts = owner.sandbox_dir("hosts")
     hosts.write_text(HOSTS)
+    disk, unlimited = await asyncio.to_thread(open_disk, hosts.parent)
+    undo.callback(disk.close)
     try:
         with (
             mounts.closing(disk.tree()) as disk_tree,
             mounts.closing(mounts.clone(toolbox.path, read_only=True)) as toolbox_tree,
             mounts.closing(mounts.clone(hosts, read_only=True)) as hosts_tree,
         ):
-            return await Starter.launch(
-                toolbox.starter, disk=disk_tree, toolbox=toolbox_tree, hosts=hosts_tree, hidden=hidden
+            children = await Starter.launch(
+                toolbox.starter, disk=disk_tree, toolbox=toolbox_tree, hosts=hosts_tree, hidden=hierarchies.hidden
             )
     except OSError as error:
-        raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.19") from None
+        raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None
+    undo.push_async_callback(children.close)
+    return _Ground(engine, owner, disk, cgroups, children, undo, (unlimited,) if unlimited else ())
 
 
 def _listen(path: Path) -> socket.socket:

@@ -64,12 +64,12 @@ class Starter:
         _, said = await process.communicate()
         raise RuntimeUnavailable(f"the starter did not start: {said.decode(errors='replace').strip()}")
 
-    async def take_layers(self, layers: Sequence[int]) -> list[str]:
+    async def take_layers(self, layers: Sequence[int]) -> tuple[str, ...]:
         """Hand over detached mounts; their paths as the starter's mounts may name them."""
         async with self._one_at_a_time:
             self._layers = self._loop.create_future()
             self._send([b"L"], layers)
-            return [f"/proc/self/fd/{number}" for number in await self._layers]
+            return tuple(f"/proc/self/fd/{number}" for number in await self._layers)
 
     def drop_layers(self, paths: Sequence[str]) -> None:
         with contextlib.suppress(RuntimeUnavailable):
