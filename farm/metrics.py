@@ -51,6 +51,12 @@ class FarmMetrics:
             ("origin", "type", "retried"),
             registry=self.registry,
         )
+        self._untrainable = Counter(
+            "farm_untrainable_episodes",
+            "Published episodes whose tokens the endpoint gave and contradicted; nothing is learned from them",
+            ("reason",),
+            registry=self.registry,
+        )
         self._reward = Histogram("farm_reward", "Rewards given", buckets=REWARDS, registry=self.registry)
         self._phase = Histogram(
             "farm_phase_seconds",
@@ -106,6 +112,8 @@ class FarmMetrics:
         if report.reward is not None:
             self._reward.observe(report.reward)
         figures = report.metrics
+        if figures.get("untrainable_inconsistent_tokens"):
+            self._untrainable.labels("inconsistent_tokens").inc()
         for name, value in figures.items():
             if name.endswith("_s") and name not in NOT_PHASES:
                 self._phase.labels(name.removesuffix("_s")).observe(value)

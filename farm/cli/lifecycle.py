@@ -121,7 +121,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         counts = run.summary
         reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
         done = f"{counts.accepted}/{counts.expected}"
-        note = run.reason or run.why_waiting
+        note = run.reason or run.outage or run.why_waiting
         table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
     table_console.print(table)
     return 0

@@ -116,9 +116,14 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     try:
         with Progress(*columns, console=progress_console) as progress:
             bar = progress.add_task(begun.run_id, total=begun.summary.expected, note="")
+            told = ""
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
-                note = f"{seen.running} running, {seen.summary.solved} solved"
-                progress.update(bar, completed=seen.summary.accepted, note=seen.why_waiting or note)
+                counts = f"{seen.running} running, {seen.summary.solved} solved"
+                note = seen.outage or seen.why_waiting or counts
+                progress.update(bar, completed=seen.summary.accepted, note=note.replace("[", r"\["))
+                if seen.outage and seen.outage != told and not progress_console.is_terminal:
+                    progress_console.print(f"waiting: {seen.outage}", markup=False)  # no bar is seen there
+                told = seen.outage
     except KeyboardInterrupt:
         client.cancel(begun.run_id)
         raise Interrupted(f"interrupted; {begun.run_id} is cancelled") from None
@@ -140,12 +145,14 @@ class TaskTotals:
     episodes: int = 0
     judged: int = 0
     solved: int = 0
+    trainable: int = 0
     reward: float = 0.0
     seconds: float = 0.0
 
     def add(self, head: "RolloutHead") -> None:
         self.episodes += 1
         self.seconds += head.finished_at - head.created_at
+        self.trainable += head.trainable
         if head.reward is not None:
             self.judged += 1
             self.reward += head.reward
@@ -161,7 +168,7 @@ def totals_by_task(heads: "Iterable[RolloutHead]") -> dict[str, TaskTotals]:
 
 def summary_table(heads: "Iterable[RolloutHead]") -> Table:
     table = Table("task", box=None, pad_edge=False)
-    for name in ("episodes", "solved", "reward", "not judged", "seconds each"):
+    for name in ("episodes", "solved", "reward", "not judged", "trainable", "seconds each"):
         table.add_column(name, justify="right")
     for task_id, totals in totals_by_task(heads).items():
         mean = f"{totals.reward / totals.judged:.2f}" if totals.judged else "-"
@@ -172,6 +179,7 @@ def summary_table(heads: "Iterable[RolloutHead]") -> Table:
             str(totals.solved),
             mean,
             f"[red]{unjudged}[/]" if unjudged else "0",
+            f"{totals.trainable}/{totals.episodes}",
             f"{totals.seconds / totals.episodes:.1f}",
         )
     return table
@@ -179,9 +187,10 @@ def summary_table(heads: "Iterable[RolloutHead]") -> Table:
 
 def document(ended: "RunAnswer", heads: "list[RolloutHead]") -> dict[str, Any]:
     """What ``--json`` prints: ``{"run_id", "summary", "rollouts"}``."""
-    failures = [head for head in heads if head.status is Status.FAILED]
+    failed = sum(head.status is Status.FAILED for head in heads)
+    trainable = sum(head.trainable for head in heads)
     return {
         "run_id": ended.run_id,
-        "summary": {**ended.summary.model_dump(), "state": ended.state, "failed": len(failures)},
+        "summary": {**ended.summary.model_dump(), "state": ended.state, "failed": failed, "trainable": trainable},
         "rollouts": [head.model_dump(mode="json") for head in heads],
     }

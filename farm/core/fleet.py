@@ -1,7 +1,7 @@
 """The nodes as the scheduler sees them, and which of them takes an episode."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from farm.core.events import Load, NodeBeat
@@ -69,6 +69,7 @@ class Node:
     available_mib: int = 0
     load: Load = field(default_factory=Load)
     draining: bool = False
+    outages: Mapping[str, str] = field(default_factory=dict)
     images: set[str] = field(default_factory=set)
     parked: set[str] = field(default_factory=set)
     held: dict[tuple[str, int], Episode] = field(default_factory=dict)
@@ -143,7 +144,7 @@ class Fleet:
         self._nodes.move_to_end(node.id)
         node.beat_at = now
         node.slots, node.cpus, node.draining = beat.slots, beat.cpus, beat.draining
-        node.available_mib, node.load = beat.memory_available_mib, beat.load
+        node.available_mib, node.load, node.outages = beat.memory_available_mib, beat.load, beat.outages
         if beat.images is not None:
             self._set_images(node, beat.images)
         return node

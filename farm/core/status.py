@@ -23,13 +23,15 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """``why_waiting`` is empty where nothing of the run waits."""
+    """``why_waiting``: why nothing more starts, empty where nothing of the run waits. ``outage``: why an episode that
+    runs waits for its policy's endpoint, empty where none does."""
 
     run_id: str
     running: int
     waiting: int
     retries: int
     why_waiting: str
+    outage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

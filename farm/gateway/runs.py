@@ -171,6 +171,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         summary=_summary(run),
         running=live.running,
         why_waiting=live.why_waiting,
+        outage=live.outage,
     )
 
 

@@ -45,7 +45,10 @@ class RunSummary(AnswerBody):
 
 
 class RunAnswer(AnswerBody):
-    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits."""
+    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits.
+
+    ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
+    """
 
     run_id: str
     state: Literal["running", "paused", "finished", "cancelled", "failed"]
@@ -61,6 +64,7 @@ class RunAnswer(AnswerBody):
     summary: RunSummary
     running: int = 0
     why_waiting: str = ""
+    outage: str = ""
 
 
 class RunsAnswer(AnswerBody):

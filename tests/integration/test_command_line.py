@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import psutil
 import pytest
@@ -159,6 +159,55 @@ def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[s
     assert rollout["reward"] is None
     assert rollout["error"]["origin"] == "model"
     assert "\n" not in rollout["error"]["message"]
+
+
+class Out(BaseHTTPRequestHandler):
+    """An endpoint that is out until ``back`` is set, and then says that it is done."""
+
+    back: Event
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        up = self.back.is_set()
+        reply = {"choices": [{"message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}]}
+        answer = json.dumps(reply).encode() if up else b""
+        self.send_response(200 if up else 503)
+        self.send_header("Retry-After", "1")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Silent."""
+
+
+def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
+    up: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The endpoint comes back only after the run has named it."""
+    back = Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Endpoint", (Out,), {"back": back}))
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--policy", url, "--model", "m", "--group-size", "1", "--state-dir", up["state_dir"]]
+    command = [sys.executable, "-m", "farm.cli.main", "run", str(SQLPARSE), *options]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr
+        for line in running.stderr:
+            if line.startswith("waiting: "):
+                break
+        assert line == f"waiting: {url} answers 503 (Retry-After: 1)\n"
+        back.set()
+        table, _ = running.communicate()
+    finally:
+        running.kill()
+        server.shutdown()
+        server.server_close()
+    assert running.returncode == 0
+    header, row = (line.split() for line in table.splitlines())
+    assert header[-3] == "trainable"
+    assert row[-2] == "0/1"
 
 
 def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:

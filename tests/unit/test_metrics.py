@@ -1,0 +1,36 @@
+"""What a report becomes in the scheduler's series."""
+
+from dataclasses import replace
+
+from farm.core.orders import EpisodeReport
+from farm.core.rollout import Status, StopReason
+from farm.metrics import FarmMetrics
+
+REPORT = EpisodeReport(
+    rollout_id="run-a-g000000-000",
+    attempt=1,
+    run_id="run-a",
+    group_id="run-a-g000000",
+    task_id="t",
+    status=Status.COMPLETED,
+    stop_reason=StopReason.AGENT_DONE,
+    reward=1.0,
+    failure=None,
+    published=True,
+    metrics={"turns": 2.0, "untrainable_inconsistent_tokens": 0.0},
+)
+
+
+def value(metrics: FarmMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_an_episode_whose_tokens_contradict_themselves_is_counted_once_however_many_replies_do() -> None:
+    metrics = FarmMetrics()
+    metrics.observe(REPORT, None)
+    distrusted = replace(REPORT, metrics={"untrainable_inconsistent_tokens": 3.0})
+    metrics.observe(distrusted, None)
+    metrics.observe(replace(distrusted, published=False), None)
+    assert value(metrics, "farm_untrainable_episodes_total", reason="inconsistent_tokens") == 1.0
+    assert value(metrics, "farm_episodes_total", status="completed", stop_reason="agent_done") == 2.0
+    assert b"farm_untrainable_episodes_total" in metrics.expose()

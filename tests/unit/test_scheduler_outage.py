@@ -1,0 +1,23 @@
+"""Why a run stands still although its episodes run: their policy's endpoint, as the nodes tell it."""
+
+from dataclasses import replace
+
+from farm.core.events import NodeLost, RunSubmitted
+from farm.core.scheduler import Scheduler
+from tests.unit.scheduling import beat, run_spec
+
+
+def test_an_outage_is_known_as_long_as_a_node_tells_it() -> None:
+    scheduler = Scheduler()
+    scheduler.handle(RunSubmitted(run_spec("r")), 0.0)
+    scheduler.handle(beat("quiet"), 0.0)
+    assert scheduler.outage("r") == ""
+    out = replace(beat("n"), outages={"r": "http://h answers 503"})
+    scheduler.handle(out, 1.0)
+    assert scheduler.outage("r") == "http://h answers 503"
+    assert scheduler.outage("other") == ""
+    scheduler.handle(beat("n"), 2.0)
+    assert scheduler.outage("r") == ""
+    scheduler.handle(out, 3.0)
+    scheduler.handle(NodeLost("n"), 4.0)
+    assert scheduler.outage("r") == ""
