@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 if TYPE_CHECKING:
-    from sandboxes import RuntimeKind
-from sandboxes.builds import BuildSettings
+    from sandboxes.builds import BuildSettings
 
 ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -54,7 +53,7 @@ class Config(BaseModel):
     redis_url: SecretStr | None = None
     ray_port: int = Field(default=0, ge=0, le=65535)
     node_ip: str = "127.0.0.1"
-    runtime: RuntimeKind = "auto"
+    runtime: Literal["auto", "oci", "docker"] = "auto"
     docker_host: str | None = None
     slots: int | None = Field(default=None, ge=1, le=10_000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
@@ -188,8 +187,7 @@ def read_build_settings(environ: Mapping[str, str] | None = None) -> "BuildSetti
 
     Asks pip and apt, which takes about half a second.
     """
-    from sandboxes import RuntimeKind
-from sandboxes.builds import BuildSettings
+    from sandboxes.builds import BuildSettings
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
