@@ -1,6 +1,7 @@
 """One image build: BuildKit through the Docker command line, with what the machine lends it for the build only."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sandboxes.dockerfile import grant
-from sandboxes.errors import ImageError
+from sandboxes.errors import DiskFull, ImageError
 
 OnLine = Callable[[str], None]
 
@@ -106,7 +107,7 @@ async def build(
 ) -> None:
     """Build ``context`` and tag it ``name``. The client is killed at the time-out and under cancellation.
 
-    Raises ImageError, one line that holds the builder's own last error.
+    Raises ImageError, one line that holds the builder's own last error, and DiskFull.
     """
     dockerfile = context / "Dockerfile"
     if not dockerfile.is_file():
@@ -206,8 +207,15 @@ async def _run(
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
+    if code and is_disk_full("\n".join(last)):
+        raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
     if code:
         raise ImageError(f"{name} does not build: {_reason(list(last))}")
+
+
+def is_disk_full(said: str) -> bool:
+    """Whether that is what a program says, in the kernel's words or the C library's."""
+    return os.strerror(errno.ENOSPC).lower() in said.lower()
 
 
 async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line: OnLine | None) -> None:

@@ -3,6 +3,7 @@
 SandboxError
 ├── SpecError               the caller asked for something impossible
 ├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message says the remedy
+│   └── DiskFull            no room for an image on Docker's disk
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
 ├── SandboxGone             the tool server no longer answers, or answers nonsense; it says by whose doing
@@ -22,6 +23,10 @@ class SpecError(SandboxError):
 
 
 class RuntimeUnavailable(SandboxError):
+    pass
+
+
+class DiskFull(RuntimeUnavailable):
     pass
 
 

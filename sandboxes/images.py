@@ -1,12 +1,16 @@
 """Images on this machine: looked at, built, pulled, imported, removed."""
 
 import asyncio
+import contextlib
+import logging
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import docker
 from docker.errors import APIError, DockerException, ImageNotFound
@@ -14,19 +18,27 @@ from docker.models.images import Image
 
 from sandboxes.builds import BuildSettings, OnLine, build, write_context
 from sandboxes.errors import ImageError, RuntimeUnavailable
+from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
+from sandboxes.runtimes.engine import Engine
+from sandboxes.uses import ImageUses
 
-__all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine"]
+__all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine", "OnProgress", "PullProgress"]
 
 _SOCKET = "unix:///var/run/docker.sock"
 _API_TIMEOUT_S = 300
 _IN_USE = 409
+_TELL_EVERY_S = 10.0
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """``digest`` is the image's id on this machine, ``sha256:`` and 64 hex digits."""
+    """``digest`` is the image's id on this machine, ``sha256:`` and 64 hex digits; ``layers`` begin with the lowest.
+
+    ``tagged_at``: when it got its name here, in Unix seconds; 0 for one that was pulled under it.
+    """
 
     name: str
     digest: str
@@ -34,21 +46,32 @@ class ImageInfo:
     workdir: str
     size_bytes: int
     labels: Mapping[str, str]
+    layers: tuple[str, ...] = ()
+    tagged_at: float = 0.0
 
 
 class ImageStore:
     """The images of one Docker daemon. Any call may raise RuntimeUnavailable, and ImageError about what it was asked.
 
-    At most ``builds`` builds run at once; a second build of a name waits for the first.
+    At most ``builds`` builds and ``pulls`` pulls run at once; a second build of a name waits for the first. What is
+    pulled is noted in ``uses``, where that is given.
     """
 
     def __init__(
-        self, docker_host: str | None = None, settings: BuildSettings | None = None, *, builds: int = 2
+        self,
+        docker_host: str | None = None,
+        settings: BuildSettings | None = None,
+        *,
+        uses: ImageUses | None = None,
+        builds: int = 2,
+        pulls: int = 2,
     ) -> None:
         self._docker_host = docker_host
         self._settings = settings or BuildSettings()
+        self._uses = uses
         self._client: docker.DockerClient | None = None
-        self._slots = asyncio.Semaphore(builds)
+        self._builds = asyncio.Semaphore(builds)
+        self._pulls = asyncio.Semaphore(pulls)
         self._names: dict[str, asyncio.Lock] = {}
 
     async def inspect(self, name: str) -> ImageInfo | None:
@@ -59,9 +82,35 @@ class ImageStore:
             return None
 
     async def list(self, prefix: str = "") -> tuple[ImageInfo, ...]:
-        """Images whose name begins with ``prefix``, sorted by name."""
-        found = await self._call(lambda client: client.images.list())
-        return tuple(sorted(_named(found, prefix), key=lambda info: info.name))
+        """Images whose name begins with ``prefix``, sorted by name; one without a name goes by its digest at its
+        registry."""
+
+        def look(client: docker.DockerClient) -> list[ImageInfo]:
+            found: list[ImageInfo] = []
+            for row in client.api.images():
+                names = [name for name in _names(row) if name.startswith(prefix)]
+                with contextlib.suppress(ImageNotFound):  # it was removed just now
+                    image = client.images.get(row["Id"]) if names else None
+                    found += [_info(name, image) for name in names if image is not None]
+            return found
+
+        return tuple(sorted(await self._call(look), key=lambda info: info.name))
+
+    async def occupied(self) -> frozenset[str]:
+        """Digests of the images that containers, running or not, were made of."""
+        rows = await self._call(lambda client: client.api.containers(all=True))
+        return frozenset(str(row["ImageID"]) for row in rows)
+
+    async def root(self) -> Path | None:
+        """Where the daemon keeps its images; None where that is not to be seen from here."""
+        told = await self._call(lambda client: client.info())
+        root = Path(told["DockerRootDir"])
+        return root if await asyncio.to_thread(root.is_dir) else None
+
+    async def prune_cache(self) -> int:
+        """Drop what builds have left that no image shares; bytes freed."""
+        pruned = await self._call(lambda client: client.api.prune_builds())
+        return int(pruned.get("SpaceReclaimed") or 0)
 
     async def remove(self, name: str) -> bool:
         """False where it was not here, or a container still uses it."""
@@ -75,19 +124,23 @@ class ImageStore:
             raise ImageError(f"{name} cannot be removed: {error.explanation}") from None
         return True
 
-    async def pull(self, name: str) -> ImageInfo:
-        repository, tag = _split(name)
-        try:
-            await self._call(lambda client: client.images.pull(repository, tag))
-        except APIError as error:
-            raise ImageError(
-                f"{name} cannot be pulled: {error.explanation}; check the name and the way to its registry"
-            ) from None
+    async def pull(self, name: str, on_progress: OnProgress | None = None) -> ImageInfo:
+        """Raises ImageError where its registry will not give it, DiskFull, and RuntimeUnavailable where it cannot."""
+        new = await self.inspect(name) is None
+        async with self._pulls:
+            engine = Engine(self._docker_host)
+            try:
+                await engine.connect()
+                await pull(engine, name, _reported(name, on_progress))
+            finally:
+                await engine.close()
+        if new and self._uses:
+            self._uses.note_pulled(name)
         return await self._existing(name)
 
     async def import_rootfs(self, path: Path, name: str) -> ImageInfo:
         """Make an image of one layer from a directory or a tar file."""
-        repository, tag = _split(name)
+        repository, tag = split_name(name)
         with tempfile.TemporaryDirectory(prefix="farm-import-") as scratch:
             source = await asyncio.to_thread(_as_archive, path, Path(scratch))
             try:
@@ -110,7 +163,7 @@ class ImageStore:
 
         ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed.
         """
-        async with self._names.setdefault(name, asyncio.Lock()), self._slots:
+        async with self._names.setdefault(name, asyncio.Lock()), self._builds:
             with tempfile.TemporaryDirectory(prefix="farm-build-") as scratch:
                 root = Path(scratch)
                 await build(
@@ -167,17 +220,42 @@ def _info(name: str, image: Image) -> ImageInfo:
         workdir=config.get("WorkingDir") or "/",
         size_bytes=int(image.attrs.get("Size") or 0),
         labels=dict(config.get("Labels") or {}),
+        layers=tuple((image.attrs.get("RootFS") or {}).get("Layers") or ()),
+        tagged_at=_tagged_at(image),
     )
 
 
-def _named(images: "list[Image]", prefix: str) -> "list[ImageInfo]":
-    return [_info(tag, image) for image in images for tag in image.tags if tag.startswith(prefix)]
+def _names(row: Mapping[str, Any]) -> "list[str]":
+    """What an image of the daemon's list can be called by."""
+    for key in ("RepoTags", "RepoDigests"):
+        if names := [name for name in row.get(key) or () if "<none>" not in name]:
+            return names
+    return []
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Repository and tag; a colon before a slash belongs to a registry's port."""
-    repository, colon, tag = name.rpartition(":")
-    return (repository, tag) if colon and "/" not in tag else (name, "latest")
+def _tagged_at(image: Image) -> float:
+    """0 for the zero of its kind, which means never."""
+    text = (image.attrs.get("Metadata") or {}).get("LastTagTime") or ""
+    try:
+        return max(datetime.fromisoformat(text).timestamp(), 0.0)
+    except ValueError:
+        return 0.0
+
+
+def _reported(name: str, on_progress: OnProgress | None) -> OnProgress:
+    """Tells the log that a pull has begun and, now and then, how far it is."""
+    log.info("pulling %s", name)
+    told_at = time.monotonic()
+
+    def report(progress: PullProgress) -> None:
+        nonlocal told_at
+        if on_progress is not None:
+            on_progress(progress)
+        if time.monotonic() - told_at > _TELL_EVERY_S:
+            told_at = time.monotonic()
+            log.info("pulling %s: %s", name, progress)
+
+    return report
 
 
 def _as_archive(path: Path, scratch: Path) -> Path:

@@ -1,50 +1,213 @@
-"""The images of a node: each made once, however many episodes ask for it at the same time."""
+"""The images of a node: each made once, however many episodes ask for it at once; room made where it is short."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from farm.tasks import TaskBundle
+from sandboxes.errors import DiskFull, ImageError, SandboxError
+from sandboxes.images import ImageInfo
+from sandboxes.retention import Remove
 
 EnsureImage = Callable[[TaskBundle], Awaitable[object]]
-"""Makes the image of a task where it is missing; raises ImageError."""
+"""Makes a task's image where it is missing. Raises ImageError, which is the task's fault, or RuntimeUnavailable."""
+
+BACKOFF_S = 1.0
+LONGEST_BACKOFF_S = 60.0
+TIDY_EVERY_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """Who makes room on the disk, as ``sandboxes.retention.Retention`` does."""
+
+    def note(self, image: str) -> None: ...
+
+    async def remove(self, image: str) -> bool: ...
+
+    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
+
+    async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
+
+
+@dataclass(slots=True)
+class _Making:
+    task: asyncio.Task[None]
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """``retry_at`` by the clock of ``time.monotonic``."""
+
+    error: SandboxError
+    times: int
+    retry_at: float
+
+    @property
+    def left_s(self) -> float:
+        return self.retry_at - time.monotonic()
 
 
 class ImageShelf:
-    def __init__(self, ensure: EnsureImage, here: Iterable[str] = ()) -> None:
+    """``keeper`` None: whatever is here stays.
+
+    After a failure an image is not tried again before some time has passed, twice as long each time. Until then the
+    fault of a task is told again at once; whoever comes after a fault of the machine waits for the next try.
+    """
+
+    def __init__(
+        self,
+        ensure: EnsureImage,
+        here: Iterable[str] = (),
+        *,
+        keeper: Keeper | None = None,
+        backoff_s: float = BACKOFF_S,
+    ) -> None:
         self._ensure = ensure
         self._here = set(here)
-        self._making: dict[str, asyncio.Task[object]] = {}
+        self._keeper = keeper
+        self._backoff_s = backoff_s
+        self._held: Counter[str] = Counter()
+        self._making: dict[str, _Making] = {}
+        self._settling: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
+        """What has to end before an image is made: its removal, or an earlier making that was given up."""
+        self._failures: dict[str, _Failure] = {}
+        self._tidying = asyncio.Lock()
+        self._tidied = 0
 
     @property
     def images(self) -> frozenset[str]:
         """What is here or on its way, so that a group's episodes come to where their image is being made."""
-        return frozenset(self._here | self._making.keys())
+        return frozenset(self._here | (self._making.keys() - self._failures.keys()))
+
+    @contextmanager
+    def hold(self, image: str) -> Iterator[None]:
+        """Nobody makes room by removing the image as long as this lasts, be it here or not."""
+        self._held[image] += 1
+        try:
+            yield
+        finally:
+            self._held[image] -= 1
+            if not self._held[image]:
+                del self._held[image]
 
     async def take(self, bundle: TaskBundle) -> None:
-        """Return when the image of the task is here. Nobody who waits can cancel the making for the others."""
+        """Return when the image of the task is here. Raises what kept it from being made.
+
+        All who wait for an image wait for the same making of it; when the last of them is cancelled, so is that.
+        """
         image = bundle.task.image
+        if self._keeper:
+            self._keeper.note(image)
         if image in self._here:
             return
         making = self._making.get(image)
         if making is None:
-            making = self._making[image] = asyncio.create_task(self._make(bundle))
-        await asyncio.shield(making)
-
-    async def _make(self, bundle: TaskBundle) -> object:
-        image = bundle.task.image
+            self._refuse_early(image)
+            making = self._making[image] = _Making(asyncio.create_task(self._make(bundle)))
+        making.waiting += 1
         try:
-            made = await self._ensure(bundle)
-            self._here.add(image)
-            return made
+            await asyncio.shield(making.task)
         finally:
-            del self._making[image]
+            making.waiting -= 1
+            if not making.waiting and not making.task.done():
+                self._give_up(image, making.task)
 
     def forget(self, image: str) -> None:
         """The image has turned out to be gone; the next episode that needs it makes it again."""
         self._here.discard(image)
 
+    async def keep_tidy(self) -> None:
+        """Make room whenever the disk is nearly full, for as long as this runs."""
+        while self._keeper:
+            try:
+                async with self._tidying:
+                    await self._keeper.tidy(self._remove, self._held.keys)
+            except Exception:  # what cannot be removed now is tried again by the next round
+                _log.warning("no room was made on Docker's disk", exc_info=True)
+            await asyncio.sleep(TIDY_EVERY_S)
+
     async def close(self) -> None:
-        making = list(self._making.values())
-        for task in making:
-            task.cancel()
-        await asyncio.gather(*making, return_exceptions=True)
+        for image, making in list(self._making.items()):
+            self._give_up(image, making.task)
+        await asyncio.gather(*(task for tasks in self._settling.values() for task in tasks), return_exceptions=True)
+
+    async def _make(self, bundle: TaskBundle) -> None:
+        image = bundle.task.image
+        try:
+            if settling := self._settling.get(image):
+                await asyncio.wait(settling)
+            if failure := self._failures.get(image):
+                await asyncio.sleep(failure.left_s)
+            await self._ensure_with_room(bundle)
+            self._here.add(image)
+            self._failures.pop(image, None)
+        except SandboxError as error:
+            self._failed(image, error)
+            raise
+        finally:
+            if image in self._making and self._making[image].task is asyncio.current_task():
+                del self._making[image]
+
+    async def _ensure_with_room(self, bundle: TaskBundle) -> None:
+        tidied = self._tidied
+        try:
+            await self._ensure(bundle)
+        except DiskFull as error:
+            if self._keeper is None:
+                raise
+            _log.warning("%s", error)
+            async with self._tidying:
+                if self._tidied == tidied:  # else another who met the full disk has made room since
+                    await self._keeper.make_room(self._remove, self._held.keys)
+                    self._tidied += 1
+            await self._ensure(bundle)
+
+    def _failed(self, image: str, error: SandboxError) -> None:
+        earlier = self._failures.get(image)
+        times = earlier.times + 1 if earlier else 1
+        wait_s = min(self._backoff_s * 2 ** (times - 1), LONGEST_BACKOFF_S)
+        self._failures[image] = _Failure(error, times, time.monotonic() + wait_s)
+        _log.warning("%s; %d in a row, the next try not before %.0f s from now", error, times, wait_s)
+
+    def _refuse_early(self, image: str) -> None:
+        failure = self._failures.get(image)
+        if failure and isinstance(failure.error, ImageError) and failure.left_s > 0:
+            raise ImageError(f"{failure.error} (not tried again for {failure.left_s:.0f} s)")
+
+    def _give_up(self, image: str, task: asyncio.Task[None]) -> None:
+        del self._making[image]
+        task.cancel()
+        self._settle(image, task)
+
+    async def _remove(self, image: str) -> bool:
+        """Unless somebody needs it. Whoever comes while it goes waits, and then makes it again."""
+        assert self._keeper is not None
+        if image in self._held or image in self._making or image in self._settling:
+            return False
+        was_here = image in self._here
+        self._here.discard(image)
+        removal = asyncio.create_task(self._keeper.remove(image))
+        self._settle(image, removal)
+        gone = await asyncio.shield(removal)
+        if was_here and not gone:
+            self._here.add(image)
+        return gone
+
+    def _settle(self, image: str, task: asyncio.Task[Any]) -> None:
+        def settled(task: asyncio.Task[Any]) -> None:
+            self._settling[image].discard(task)
+            if not self._settling[image]:
+                del self._settling[image]
+            if not task.cancelled():
+                task.exception()  # nobody waits for a making that was given up
+
+        self._settling[image].add(task)
+        task.add_done_callback(settled)

@@ -10,13 +10,16 @@ TASK_PREFIX = "farm-task-"
 
 
 async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLine | None = None) -> ImageInfo:
-    """The task's image on this machine; built or pulled only where it is missing. Raises ImageError."""
+    """The task's image on this machine; built or pulled only where it is missing.
+
+    Raises ImageError, which is the task's fault, and RuntimeUnavailable.
+    """
     task = bundle.task
     found = await images.inspect(task.image)
     if found is not None:
         return found
     if not bundle.environment:
-        return await images.pull(task.image)
+        return await images.pull(task.image, None if on_line is None else lambda progress: on_line(str(progress)))
     if _on_our_base(bundle) and await images.inspect(BASE_IMAGE) is None:
         raise ImageError(f"{task.image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
     return await images.build(

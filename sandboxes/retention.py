@@ -1,0 +1,194 @@
+"""Making room: which images go when the disk is nearly full, and taking them away.
+
+Least recently used first; never one that a container runs on, that somebody needs, or that is not the farm's. The
+farm's are those whose name begins with a prefix and those that it pulled itself. An image that others are built on
+frees nothing while they are there, so it goes after the last of them or not at all. Neither does an image of which the
+builder's cache still holds the layers, so that is pruned as well: of what no image shares, and no more.
+"""
+
+import heapq
+import logging
+import shutil
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.errors import ImageError
+from sandboxes.images import ImageInfo, ImageStore
+from sandboxes.uses import ImageUse, ImageUses
+
+Remove = Callable[[str], Awaitable[bool]]
+"""Take an image away; False where it must stay after all."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """Used fractions of the disk. Above ``high`` images go, until it is below ``low``."""
+
+    high: float = 0.85
+    low: float = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    used_bytes: int
+    free_bytes: int
+
+    @property
+    def fullness(self) -> float:
+        """What is used of what an ordinary user can use, as df(1) has it."""
+        return self.used_bytes / max(self.used_bytes + self.free_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """The images of a machine, who needs them, and when they were used last."""
+
+    images: Sequence[ImageInfo]
+    uses: Mapping[str, ImageUse]
+    occupied: Collection[str]
+    """Digests of images that containers were made of."""
+
+    def used_at(self, image: ImageInfo) -> float:
+        use = self.uses.get(image.name)
+        return max(image.tagged_at, use.at if use else 0.0)
+
+    def is_ours(self, image: ImageInfo, prefix: str) -> bool:
+        use = self.uses.get(image.name)
+        return image.name.startswith(prefix) or (use is not None and use.pulled)
+
+    def free_to_go(self, prefix: str) -> list[ImageInfo]:
+        """Ours that no container runs on, the one used last at the end."""
+        ours = (i for i in self.images if self.is_ours(i, prefix) and i.digest not in self.occupied)
+        return sorted(ours, key=lambda image: (self.used_at(image), image.name))
+
+
+def bases(images: Sequence[ImageInfo]) -> dict[str, frozenset[str]]:
+    """Name → names of the images that it is built on: those whose layers are the first of its own, and fewer."""
+    by_layers: dict[tuple[str, ...], set[str]] = {}
+    for image in images:
+        by_layers.setdefault(image.layers, set()).add(image.name)
+    return {
+        image.name: frozenset().union(
+            *(by_layers.get(image.layers[:count], ()) for count in range(1, len(image.layers)))
+        )
+        for image in images
+    }
+
+
+def departures(holdings: Holdings, candidates: Sequence[ImageInfo]) -> list[ImageInfo]:
+    """The order in which ``candidates`` go; those that something else is built on are left out."""
+    below = bases(holdings.images)
+    standing_on = Counter(base for names in below.values() for base in names)
+    by_name = {image.name: image for image in candidates}
+    ready = [(holdings.used_at(image), name) for name, image in by_name.items() if not standing_on[name]]
+    heapq.heapify(ready)
+    order: list[ImageInfo] = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        order.append(by_name[name])
+        for base in below[name]:
+            standing_on[base] -= 1
+            if base in by_name and not standing_on[base]:
+                heapq.heappush(ready, (holdings.used_at(by_name[base]), base))
+    return order
+
+
+class Retention:
+    """Makes room on one daemon's disk. ``prefix``: what the names of images begin with that the farm makes itself."""
+
+    def __init__(self, images: ImageStore, uses: ImageUses, *, prefix: str, marks: Watermarks | None = None) -> None:
+        self._images = images
+        self._uses = uses
+        self._prefix = prefix
+        self._marks = marks or Watermarks()
+
+    def note(self, image: str) -> None:
+        """The image is used."""
+        self._uses.note(image)
+
+    async def remove(self, image: str) -> bool:
+        """False where it must stay after all."""
+        try:
+            gone = await self._images.remove(image)
+        except ImageError as error:
+            log.warning("%s", error)
+            return False
+        if gone:
+            self._uses.forget(image)
+        return gone
+
+    async def holdings(self) -> Holdings:
+        images = await self._images.list()
+        self._uses.forget_all_but({image.name for image in images}, time.time())
+        return Holdings(images, self._uses.all(), await self._images.occupied())
+
+    def free_to_go(self, holdings: Holdings) -> list[ImageInfo]:
+        return holdings.free_to_go(self._prefix)
+
+    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+        """Where the disk is fuller than the high mark: what had to go until it was below the low one."""
+        root = await self._images.root()
+        if root is None or read_disk(root).fullness < self._marks.high:
+            return []
+        return await self._free(root, 1 - self._marks.low, remove, needed)
+
+    async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+        """For one who has just met a full disk, though what filled it may be gone again: until the disk is below the
+        low mark, and has twice the room that there was."""
+        root = await self._images.root()
+        if root is None:
+            return []
+        free = 1 - read_disk(root).fullness
+        return await self._free(root, max(1 - self._marks.low, min(2 * free, 1.0)), remove, needed)
+
+    async def _free(
+        self, root: Path, share: float, remove: Remove, needed: Callable[[], Collection[str]]
+    ) -> list[ImageInfo]:
+        """Until ``share`` of the disk is free, or nothing is left that may go."""
+        before = read_disk(root).fullness
+
+        async def enough() -> bool:
+            await self._images.prune_cache()
+            return 1 - read_disk(root).fullness >= share
+
+        if await enough():
+            return []
+        holdings = await self.holdings()
+        spared = needed()
+        candidates = [image for image in self.free_to_go(holdings) if image.name not in spared]
+        gone = await self.remove_all(departures(holdings, candidates), holdings, remove, enough)
+        log.info(
+            "%d images removed; Docker's disk was %.0f%% full and is %.0f%%",
+            len(gone),
+            100 * before,
+            100 * read_disk(root).fullness,
+        )
+        return gone
+
+    async def remove_all(
+        self, order: Sequence[ImageInfo], holdings: Holdings, remove: Remove, enough: Callable[[], Awaitable[bool]]
+    ) -> list[ImageInfo]:
+        """Take images away in this order until it is enough; which have gone. One that stays keeps those below it."""
+        below = bases(holdings.images)
+        kept: set[str] = set()
+        gone: list[ImageInfo] = []
+        for image in order:
+            if image.name in kept:
+                continue
+            if await remove(image.name):
+                gone.append(image)
+                if await enough():
+                    break
+            else:
+                kept |= below[image.name]
+        return gone
+
+
+def read_disk(path: Path) -> Disk:
+    usage = shutil.disk_usage(path)
+    return Disk(usage.used, usage.free)

@@ -1,0 +1,149 @@
+"""Images pulled for real, from a registry of the test's own on loopback."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import docker
+import pytest
+
+from farm.cluster.shelf import ImageShelf
+from farm.tasks import TaskBundle, ensure_image
+from sandboxes.errors import ImageError, RuntimeUnavailable
+from sandboxes.images import ImageStore, PullProgress
+from sandboxes.uses import ImageUses
+from tests.registry import Registry, running_registry
+from tests.unit.grading_fixtures import make_bundle
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def registry(docker_client: docker.DockerClient) -> Iterator[Registry]:
+    """Whatever was pulled from it is removed afterwards."""
+    with running_registry() as registry:
+        yield registry
+    for image in docker_client.images.list():
+        for name in (*image.tags, *image.attrs["RepoDigests"]):
+            if name.startswith(registry.address) and docker_client.images.list(name):
+                docker_client.images.remove(name)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[ImageStore]:
+    store = ImageStore(uses=ImageUses.of(tmp_path))
+    yield store
+    await store.close()
+
+
+def task_of(image: str) -> TaskBundle:
+    """A task whose image comes from a registry."""
+    made = make_bundle()
+    return replace(made, task=replace(made.task, image=image))
+
+
+async def until_halfway(registry: Registry) -> None:
+    assert await asyncio.to_thread(registry.halfway.wait, 30)
+
+
+async def test_a_pull_tells_how_far_it_is_and_that_the_farm_brought_the_image(
+    registry: Registry, store: ImageStore, tmp_path: Path
+) -> None:
+    registry.put("a", os.urandom(2_000_000))
+    name, told = registry.name("a"), list[PullProgress]()
+    info = await store.pull(name, told.append)
+    assert info.labels == {"image": "a"}
+    assert told[-1] == PullProgress(told[-1].total_bytes, told[-1].total_bytes, 1, 1)
+    assert told[-1].total_bytes >= 2_000_000
+    assert ImageUses.of(tmp_path).all()[name].pulled
+
+
+async def test_an_image_that_was_here_before_is_not_the_farms(
+    registry: Registry, store: ImageStore, docker_client: docker.DockerClient, tmp_path: Path
+) -> None:
+    registry.put("a")
+    docker_client.images.pull(registry.name("a").removesuffix(":1"), "1")
+    await store.pull(registry.name("a"))
+    assert ImageUses.of(tmp_path).all() == {}
+
+
+async def test_an_image_is_pulled_listed_and_removed_by_its_digest(registry: Registry, store: ImageStore) -> None:
+    pinned = registry.name("a").removesuffix(":1") + "@" + registry.put("a")
+    await store.pull(pinned)
+    assert [image.name for image in await store.list(registry.address)] == [pinned]
+    assert await store.remove(pinned)
+    assert await store.list(registry.address) == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "fault", "said"),
+    [
+        ("nowhere", ImageError, "manifest unknown; check the name"),
+        ("closed", ImageError, "denied; check the name"),
+        ("sick", RuntimeUnavailable, "503"),
+        ("busy", RuntimeUnavailable, "toomanyrequests"),
+    ],
+)
+async def test_a_registry_that_refuses_is_told_from_one_that_cannot(
+    registry: Registry, store: ImageStore, image: str, fault: type[Exception], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(fault, match=said) as caught:
+        await store.pull(registry.name(image))
+    assert "\n" not in str(caught.value)
+    assert ImageUses.of(tmp_path).all() == {}
+
+
+async def test_a_registry_that_is_not_there_is_nobodys_fault_but_the_machines(store: ImageStore) -> None:
+    with pytest.raises(RuntimeUnavailable, match=r"127\.0\.0\.1:9/x:1 cannot be pulled just now"):
+        await store.pull("127.0.0.1:9/x:1")
+
+
+async def test_so_many_are_pulled_at_once_and_no_more(registry: Registry) -> None:
+    names = [registry.name(image) for image in "abcd"]
+    for image in "abcd":
+        registry.put(image, image.encode() * 200_000)
+    store = ImageStore(pulls=2)
+    registry.go.clear()
+    pulls = [asyncio.create_task(store.pull(name)) for name in names]
+    while len(registry.downloading) < 2:  # noqa: ASYNC110 - the registry is threads
+        await asyncio.sleep(0.01)
+    for name in names * 5:  # time in which a third would begin
+        assert await store.inspect(name) is None
+    registry.go.set()
+    await asyncio.gather(*pulls)
+    await store.close()
+    assert registry.most_at_once == 2
+
+
+async def test_episodes_that_need_one_image_pull_it_once(registry: Registry, store: ImageStore) -> None:
+    registry.put("a", b"x" * 200_000)
+    task = task_of(registry.name("a"))
+    shelf = ImageShelf(partial(ensure_image, images=store))
+    registry.go.clear()
+    takers = [asyncio.create_task(shelf.take(task)) for _ in range(3)]
+    await until_halfway(registry)
+    takers[0].cancel()
+    registry.go.set()
+    await asyncio.gather(*takers[1:])
+    assert registry.pulls_begun == {"farm-test-a": 1}
+    assert await store.inspect(registry.name("a"))
+
+
+async def test_a_pull_that_nobody_waits_for_ends_and_frees_its_place(registry: Registry) -> None:
+    for image in "ab":
+        registry.put(image, os.urandom(64) * 200_000)
+    store = ImageStore(pulls=1)
+    shelf = ImageShelf(partial(ensure_image, images=store))
+    registry.go.clear()
+    taker = asyncio.create_task(shelf.take(task_of(registry.name("a"))))
+    await until_halfway(registry)
+    taker.cancel()
+    other = asyncio.create_task(shelf.take(task_of(registry.name("b"))))
+    await asyncio.wait({taker})
+    registry.go.set()
+    await other
+    assert await store.inspect(registry.name("a")) is None
+    await store.close()

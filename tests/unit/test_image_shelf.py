@@ -1,0 +1,232 @@
+"""The images of a node: made once for all who ask, not tried again at once, removed where nobody needs them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
+
+import pytest
+
+from farm.cluster.shelf import ImageShelf
+from farm.tasks import TaskBundle
+from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
+from sandboxes.images import ImageInfo
+from sandboxes.retention import Remove
+from tests.unit.grading_fixtures import make_bundle
+
+FOREVER_S = 3600.0
+AT_ONCE_S = 0.001
+
+
+def bundle(image: str = "x") -> TaskBundle:
+    made = make_bundle()
+    return replace(made, task=replace(made.task, image=image))
+
+
+class Workshop:
+    """Makes images when told to; ``failing`` are raised by the first makings, in turn."""
+
+    def __init__(self, *failing: Exception) -> None:
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self.may_end = asyncio.Event()
+        self._failing = list(failing)
+
+    async def __call__(self, bundle: TaskBundle) -> None:
+        self.begun.append(bundle.task.image)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(bundle.task.image)
+            raise
+        if self._failing:
+            raise self._failing.pop(0)
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_all_who_ask_share_one_making() -> None:
+    workshop = Workshop()
+    shelf = ImageShelf(workshop, ["y"])
+    takers = [asyncio.create_task(shelf.take(bundle())) for _ in range(5)]
+    await settled()
+    assert shelf.images == {"x", "y"}
+    workshop.may_end.set()
+    await asyncio.gather(*takers, shelf.take(bundle()), shelf.take(bundle("y")))
+    assert workshop.begun == ["x"]
+
+
+async def test_one_who_gives_up_leaves_the_making_to_the_others() -> None:
+    workshop = Workshop()
+    shelf = ImageShelf(workshop)
+    impatient, patient = (asyncio.create_task(shelf.take(bundle())) for _ in range(2))
+    await settled()
+    impatient.cancel()
+    await settled()
+    assert workshop.cancelled == []
+    workshop.may_end.set()
+    await patient
+    assert impatient.cancelled()
+    assert workshop.begun == ["x"]
+
+
+async def test_the_last_who_gives_up_ends_the_making_and_whoever_comes_then_begins_anew() -> None:
+    workshop = Workshop()
+    shelf = ImageShelf(workshop)
+    takers = [asyncio.create_task(shelf.take(bundle())) for _ in range(2)]
+    await settled()
+    for taker in takers:
+        taker.cancel()
+    late = asyncio.create_task(shelf.take(bundle()))
+    await settled()
+    assert workshop.cancelled == ["x"]
+    workshop.may_end.set()
+    await late
+    assert workshop.begun == ["x", "x"]
+
+
+async def test_a_fault_of_the_task_is_told_to_all_and_for_a_while_at_once_to_whoever_comes() -> None:
+    workshop = Workshop(ImageError("no such step"))
+    workshop.may_end.set()
+    shelf = ImageShelf(workshop, backoff_s=FOREVER_S)
+    told = await asyncio.gather(*(shelf.take(bundle()) for _ in range(3)), return_exceptions=True)
+    assert [str(error) for error in told] == ["no such step"] * 3
+    with pytest.raises(ImageError, match=r"no such step \(not tried again for"):
+        await shelf.take(bundle())
+    assert workshop.begun == ["x"]
+    assert shelf.images == frozenset()
+
+
+async def test_a_fault_of_the_machine_is_told_to_all_and_whoever_comes_waits_for_the_next_try() -> None:
+    workshop = Workshop(RuntimeUnavailable("no way there"), RuntimeUnavailable("no way there"))
+    workshop.may_end.set()
+    shelf = ImageShelf(workshop, backoff_s=AT_ONCE_S)
+    for _ in range(2):
+        with pytest.raises(RuntimeUnavailable, match="no way there"):
+            await shelf.take(bundle())
+    await shelf.take(bundle())
+    assert workshop.begun == ["x"] * 3
+    assert shelf.images == {"x"}
+
+
+async def test_a_node_that_waits_to_try_again_draws_no_episodes_for_that_image() -> None:
+    workshop = Workshop(RuntimeUnavailable("no way there"))
+    workshop.may_end.set()
+    shelf = ImageShelf(workshop, backoff_s=FOREVER_S)
+    with pytest.raises(RuntimeUnavailable):
+        await shelf.take(bundle())
+    waiting = asyncio.create_task(shelf.take(bundle()))
+    await settled()
+    assert not waiting.done()
+    assert workshop.begun == ["x"]
+    assert shelf.images == frozenset()
+    await shelf.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+class PretendedKeeper:
+    """Removes what it is told to, when it may; ``wanted`` are asked for when room is made."""
+
+    def __init__(self, *wanted: str) -> None:
+        self.may_remove = asyncio.Event()
+        self.stays: set[str] = set()
+        self.removed: list[str] = []
+        self.needed: list[set[str]] = []
+        self._wanted = wanted
+
+    def note(self, image: str) -> None:
+        """Nobody asks here."""
+
+    async def remove(self, image: str) -> bool:
+        await self.may_remove.wait()
+        if image in self.stays:
+            return False
+        self.removed.append(image)
+        return True
+
+    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+        self.needed.append(set(needed()))
+        for image in self._wanted:
+            await remove(image)
+        return []
+
+    make_room = tidy
+
+
+def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageShelf:
+    return ImageShelf(workshop, ["old", "held"], keeper=keeper, backoff_s=AT_ONCE_S)
+
+
+async def test_what_an_episode_holds_is_not_removed() -> None:
+    keeper = PretendedKeeper("old", "held", "made")
+    keeper.may_remove.set()
+    workshop = Workshop()
+    shelf = shelf_with(workshop, keeper)
+    making = asyncio.create_task(shelf.take(bundle("made")))
+    await settled()
+    with shelf.hold("held"), shelf.hold("held"):
+        tidying = asyncio.create_task(shelf.keep_tidy())
+        await settled()
+        tidying.cancel()
+        assert keeper.needed == [{"held"}]
+    assert keeper.removed == ["old"]
+    assert shelf.images == {"held", "made"}
+    workshop.may_end.set()
+    await making
+
+
+async def test_whoever_needs_what_is_just_going_gets_it_made_again() -> None:
+    keeper = PretendedKeeper("old")
+    workshop = Workshop()
+    workshop.may_end.set()
+    shelf = shelf_with(workshop, keeper)
+    tidying = asyncio.create_task(shelf.keep_tidy())
+    await settled()
+    with shelf.hold("old"):
+        taking = asyncio.create_task(shelf.take(bundle("old")))
+        await settled()
+        assert workshop.begun == []
+        keeper.may_remove.set()
+        await taking
+    tidying.cancel()
+    assert keeper.removed == ["old"]
+    assert workshop.begun == ["old"]
+
+
+async def test_what_could_not_be_removed_is_still_here() -> None:
+    keeper = PretendedKeeper("old")
+    keeper.stays = {"old"}
+    keeper.may_remove.set()
+    shelf = shelf_with(Workshop(), keeper)
+    tidying = asyncio.create_task(shelf.keep_tidy())
+    await settled()
+    tidying.cancel()
+    assert shelf.images == {"old", "held"}
+
+
+async def test_a_full_disk_makes_room_once_for_all_who_met_it_and_tries_again() -> None:
+    keeper = PretendedKeeper("old")
+    keeper.may_remove.set()
+    workshop = Workshop(DiskFull("no space"), DiskFull("no space"))
+    shelf = shelf_with(workshop, keeper)
+    takers = [asyncio.create_task(shelf.take(bundle(name))) for name in ("x", "y")]
+    await settled()
+    workshop.may_end.set()
+    await asyncio.gather(*takers)
+    assert sorted(workshop.begun) == ["x", "x", "y", "y"]
+    assert keeper.removed == ["old"]
+    assert len(keeper.needed) == 1
+
+
+async def test_a_disk_that_stays_full_is_the_machines_fault() -> None:
+    keeper = PretendedKeeper()
+    workshop = Workshop(DiskFull("no space"), DiskFull("no space"))
+    workshop.may_end.set()
+    shelf = shelf_with(workshop, keeper)
+    with pytest.raises(RuntimeUnavailable, match="no space"):
+        await shelf.take(bundle())
+    assert len(workshop.begun) == 2
