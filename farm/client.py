@@ -140,9 +140,16 @@ class FarmClient:
         The gateway may download what a task set needs; ``prepare_s`` is how long that is waited for.
         """
         body = {
-            "taskset": taskset, "policy": policy, "group_size": group_size, "groups": groups, "limits": limits,
-            "seed": seed, "concurrency": concurrency, "max_attempts": max_attempts, "split": split,
-        }  # fmt: skip
+            "taskset": taskset,
+            "policy": policy,
+            "group_size": group_size,
+            "groups": groups,
+            "limits": limits,
+            "seed": seed,
+            "concurrency": concurrency,
+            "max_attempts": max_attempts,
+            "split": split,
+        }
         given = {name: value for name, value in body.items() if value is not None}
         return self._post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)
 
@@ -194,10 +201,16 @@ class FarmClient:
     ) -> Lease | None:
         """Take complete groups; None when nothing came within ``wait_s``."""
         body = {
-            "consumer": consumer, "run_id": run_id, "max_groups": max_groups, "max_tokens": max_tokens,
-            "wait_s": wait_s, "lease_s": lease_s, "policy_version": policy_version, "max_staleness": max_staleness,
+            "consumer": consumer,
+            "run_id": run_id,
+            "max_groups": max_groups,
+            "max_tokens": max_tokens,
+            "wait_s": wait_s,
+            "lease_s": lease_s,
+            "policy_version": policy_version,
+            "max_staleness": max_staleness,
             "zero_variance": zero_variance,
-        }  # fmt: skip
+        }
         given = {name: value for name, value in body.items() if value is not None}
         response = self._send(
             "POST", "/v1/lease", json=given, headers={"Accept": FRAMED_TYPE}, answer_s=wait_s + _ANSWER_S
@@ -207,11 +220,15 @@ class FarmClient:
         answer = _packed(LeaseAnswer, response)
         groups = tuple(
             Group(
-                group.group_id, group.deliveries, group.tokens, group.zero_variance, group.policy_version,
+                group.group_id,
+                group.deliveries,
+                group.tokens,
+                group.zero_variance,
+                group.policy_version,
                 tuple(record.to_core() for record in group.rollouts),
             )
             for group in answer.groups
-        )  # fmt: skip
+        )
         return Lease(answer.lease_id or "", answer.expires_at or 0.0, answer.stream, groups)
 
     def ack(self, lease_id: str) -> SettledAnswer:

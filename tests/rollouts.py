@@ -80,12 +80,23 @@ def make_rollout(
         created_at=1.5,
         finished_at=2.5,
         turns=(
-            Turn(0, "let me look", None, (ToolUse("c1", "bash", "{}", "ok\n", False, None, 0, False, False, 0.1),),
-                 "tool_calls", "req", 10, 5, 1.6, 0.2, 0.1),
+            Turn(
+                0,
+                "let me look",
+                None,
+                (ToolUse("c1", "bash", "{}", "ok\n", False, None, 0, False, False, 0.1),),
+                "tool_calls",
+                "req",
+                10,
+                5,
+                1.6,
+                0.2,
+                0.1,
+            ),
         ),
         messages_head=({"role": "user", "content": "do it"},),
         patch="diff --git a/x b/x\n",
-    )  # fmt: skip
+    )
     if reward is None:
         failure = Failure(Origin.INFRA, "SandboxGone", "the tool server no longer answers", True)
         return replace(rollout, status=Status.FAILED, stop_reason=StopReason.ERROR, error=failure, reward_components={})

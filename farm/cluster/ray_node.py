@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import psutil
 
 from farm.cluster.errors import FarmError
 from farm.cluster.runfile import note_scratch, sweep_scratch
+from farm.cluster.watch import end_processes, how_ended
 
 LONGEST_DIRECTORY = 36
 """Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
@@ -27,6 +29,7 @@ OBJECT_STORE_BYTES = 96 * 1024 * 1024
 _START_S = 60.0
 _ANSWER_S = 5.0
 _STOP_S = 15.0
+_LATE_S = 3.0
 _POLL_S = 0.05
 
 _QUIET = {
@@ -36,6 +39,18 @@ _QUIET = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+
+_DIED = re.compile(r"-- (\w+) \[exit code=(-?\d+)\]")
+
+
+def what_died(log: Path, since: float = 0.0) -> str:
+    """Which of Ray's processes ended unexpectedly, and how; empty where the log tells of none, or is of before."""
+    with contextlib.suppress(OSError):
+        found = _DIED.search(log.read_text(errors="replace"))
+        if found and log.stat().st_mtime >= since:
+            return f"Ray's {found[1]} {how_ended(int(found[2]))}"
+    return ""
 
 
 def authenticated(token_file: Path) -> dict[str, str]:
@@ -71,10 +86,11 @@ class RayNode:
         assert self._process is not None
         return self._process.pid
 
-    async def wait(self) -> int:
-        """Until the node has ended; its exit code."""
+    async def death(self) -> str:
+        """Wait until the node has ended; what of it ended, and how."""
         assert self._process is not None
-        return await self._process.wait()
+        code = await self._process.wait()
+        return what_died(self.log) or f"Ray {how_ended(code)}"
 
     async def __aenter__(self) -> Self:
         await self._look_first()
@@ -145,10 +161,19 @@ class RayNode:
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             return await asyncio.create_subprocess_exec(
-                setpriv, "--pdeathsig", "TERM", str(program), "start", "--block", *self._arguments(),
+                setpriv,
+                "--pdeathsig",
+                "TERM",
+                str(program),
+                "start",
+                "--block",
+                *self._arguments(),
                 env={**os.environ, **_QUIET, **self._environment},
-                stdin=DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         finally:
             os.close(log)
 
@@ -174,17 +199,20 @@ class RayNode:
         """The address of the cluster, which Ray writes down once the node is up."""
         assert self._process is not None
         written = self.directory / "ray_current_cluster"
-        while self._process.returncode is None:
+        while self._process.returncode is None and not self._refused():
             with contextlib.suppress(FileNotFoundError):
                 if address := written.read_text().strip():
                     return address
             await asyncio.sleep(_POLL_S)
         raise FarmError(self._why_not())
 
+    def _refused(self) -> bool:
+        """The head has refused our token; Ray asks it twenty times more before it says so."""
+        return self._join is not None and "Unauthenticated" in self.log.read_text(errors="replace")
+
     def _why_not(self) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        text = "\n".join(lines)
-        if self._join is not None and "uthenticat" in text:
+        if self._refused():
             return f"the farm at {self._join} refuses our join token; set FARM_JOIN_TOKEN to its own"
         if self._join is not None:
             return self._nobody_there()
@@ -200,7 +228,7 @@ class RayNode:
                     process.send_signal(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(process.wait(), _STOP_S)
-            await _gone([*members, *_session(process.pid)])
+            await asyncio.to_thread(end_processes, [*members, *_session(process.pid)], _LATE_S)
             await process.wait()
         await asyncio.to_thread(sweep_scratch, self._run_dir)
 
@@ -213,12 +241,3 @@ def _session(session_id: int) -> list[psutil.Process]:
             if os.getsid(process.pid) == session_id:
                 members.append(process)
     return members
-
-
-async def _gone(processes: list[psutil.Process]) -> None:
-    """Return when all have ended; kill those that do not within a few seconds."""
-    _, alive = await asyncio.to_thread(psutil.wait_procs, processes, timeout=3)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    await asyncio.to_thread(psutil.wait_procs, alive, timeout=_STOP_S)

@@ -115,7 +115,16 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     for kind in (
-        Refused, RequestValidationError, HTTPException, UnknownRun, UnknownLease, LeaseLost, RunExists, BadCursor,
-        StoreUnavailable, SchedulerUnavailable, Exception,
-    ):  # fmt: skip
+        Refused,
+        RequestValidationError,
+        HTTPException,
+        UnknownRun,
+        UnknownLease,
+        LeaseLost,
+        RunExists,
+        BadCursor,
+        StoreUnavailable,
+        SchedulerUnavailable,
+        Exception,
+    ):
         app.add_exception_handler(kind, _answer)

@@ -75,10 +75,11 @@ class EmbeddedRedis:
         assert self._process is not None
         return self._process.pid
 
-    async def wait(self) -> int:
-        """Until the server has ended for good, because it died again and again; its exit code."""
+    async def death(self) -> str:
+        """Wait until the server has ended for good, because it died again and again; a line that says so."""
         assert self._keeper is not None
-        return await asyncio.shield(self._keeper)
+        await asyncio.shield(self._keeper)
+        return f"redis-server died {_MOST_DEATHS} times in a minute; its log is {self._directory}/redis.log"
 
     async def __aenter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,11 +133,18 @@ class EmbeddedRedis:
         config = self._directory / "redis.conf"
         text = _CONFIG.format(bind=self._bind, port=self._port, password=self._password)
         _write_private(config, text)
-        (self._directory / "redis.log").unlink(missing_ok=True)
-        return await asyncio.create_subprocess_exec(
-            setpriv, "--pdeathsig", "TERM", server, config.name,
-            cwd=self._directory, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
-        )  # fmt: skip
+        log = os.open(self._directory / "redis.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(setpriv, "--pdeathsig", "TERM", server, config.name),
+                cwd=self._directory,
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
 
     async def _ready(self, process: Process) -> bool:
         """True once the server answers, its log replayed; False when it ended instead."""
@@ -184,8 +192,9 @@ class EmbeddedRedis:
     def _why_not(self) -> str:
         if self._port_was_taken():
             return f"port {self._port} on {self._bind} is taken; free it or choose another for redis-server"
-        complaints = [line for line in self._log() if "# " in line and "WARNING" not in line]
-        last = complaints[-1].partition("# ")[2] if complaints else "it said nothing"
+        said = [line.strip() for line in self._log() if line.strip() and "WARNING" not in line]
+        complaints = [line.partition("# ")[2] for line in said if "# " in line] or said
+        last = complaints[-1] if complaints else "it said nothing"
         return f"redis-server did not start: {last}; see {self._directory}/redis.log"
 
 

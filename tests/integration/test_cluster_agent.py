@@ -95,7 +95,7 @@ class Cluster:
         *,
         slots: int = 4,
         boot_errors: Iterable[SandboxError | None] = (),
-        ensure: Callable[[TaskBundle], Awaitable[object]] | None = None,
+        shelf: ImageShelf | None = None,
         store: Store | None = None,
     ) -> NodeAgent:
         runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
@@ -103,7 +103,7 @@ class Cluster:
             name,
             store=store or self.store,
             runtime=runtime,
-            shelf=ImageShelf(ensure or nothing_to_do),
+            shelf=shelf or ImageShelf(nothing_to_do),
             slots=slots,
             tell=self._tell,
             state_dir=self._directory / name,
@@ -112,8 +112,8 @@ class Cluster:
         self.agents[name] = agent
         return await self._stack.enter_async_context(agent)
 
-    async def run(self, run_id: str = "r", **shape: int | str) -> None:
-        spec = await submit(self.store, run_id, **shape)  # type: ignore[arg-type]
+    async def run(self, run_id: str = "r", *, groups: int = 1, group_size: int = 1, max_attempts: int = 3) -> None:
+        spec = await submit(self.store, run_id, groups=groups, group_size=group_size, max_attempts=max_attempts)
         await self.shell.submit(spec.run_id)
 
     async def ended(self, run_id: str = "r", state: RunState = RunState.FINISHED) -> list[RolloutHead]:
@@ -178,12 +178,19 @@ async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
 
 async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
     made: list[str] = []
+    asked = asyncio.Semaphore(0)
+
+    class Watched(ImageShelf):
+        async def take(self, bundle: TaskBundle) -> None:
+            asked.release()
+            await super().take(bundle)
 
     async def make(bundle: TaskBundle) -> None:
         made.append(bundle.task.image)
-        await asyncio.sleep(0.05)
+        for _ in range(4):
+            await asked.acquire()
 
-    await cluster.node("a", ensure=make)
+    await cluster.node("a", slots=4, shelf=Watched(make))
     await cluster.run(groups=2, group_size=4)
     assert len(await cluster.ended()) == 8
     assert len(made) == 1
@@ -196,7 +203,7 @@ async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again
         if error := next(outcomes):
             raise error
 
-    await cluster.node("a", slots=1, ensure=make)
+    await cluster.node("a", slots=1, shelf=ImageShelf(make))
     await cluster.run(groups=2)
     heads = sorted(await cluster.ended(), key=lambda head: head.rollout_id)
     assert [(head.status, head.reward) for head in heads] == [(Status.FAILED, None), (Status.COMPLETED, 1.0)]

@@ -138,9 +138,9 @@ class Garbage(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"<html>no model here</html>")
 
-    do_GET = do_POST  # noqa: N815
+    do_GET = do_POST  # noqa: N815 - the name is the base class's
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Silent."""
 
 

@@ -208,8 +208,9 @@ async def test_a_lease_is_acked_extended_and_lost_over_http(place: Place) -> Non
     assert problem(await place.post(f"/v1/leases/{first['lease_id']}/nack")) == (409, "lease-lost")
     end = await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "wait_s": PATIENCE_S})
     assert (end.status_code, end.json()) == (
-        200, {"lease_id": None, "expires_at": None, "stream": "drained", "groups": []},
-    )  # fmt: skip
+        200,
+        {"lease_id": None, "expires_at": None, "stream": "drained", "groups": []},
+    )
 
 
 async def test_an_expired_lease_comes_back_to_a_waiting_learner_and_its_ack_is_409(place: Place) -> None:

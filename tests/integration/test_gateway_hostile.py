@@ -10,7 +10,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from farm.gateway import AddressTaken, serving
+from farm.gateway import AddressTaken, listen, serving
 from farm.store import EmbeddedRedis, Store
 from farm.wire.problem import PREFIX
 from tests.gateway_server import RecordingScheduler, running_gateway
@@ -39,7 +39,7 @@ BAD_RUNS: list[Any] = [
     *(RUN | {"seed": seed} for seed in (-1, HUGE, 0.5)),
     *(RUN | {"taskset": taskset} for taskset in ("", 5, None, ["demo"], "x" * 2000)),
     RUN | {"split": "test"}, RUN | {"surprise": 1}, RUN | {"run_id": "mine"},
-]  # fmt: skip
+]  # a table, read across  # fmt: skip
 
 BAD_LEASES: list[Any] = [
     {}, [], {"consumer": ""}, {"consumer": "a b"}, {"consumer": "x" * 200}, {"consumer": "a\n"}, {"consumer": 5},
@@ -50,7 +50,7 @@ BAD_LEASES: list[Any] = [
     *(LEASE | {"max_tokens": most} for most in (0, -1, HUGE)),
     LEASE | {"max_staleness": 1}, LEASE | {"policy_version": -1}, LEASE | {"zero_variance": "maybe"},
     LEASE | {"incomplete": "drop"}, LEASE | {"surprise": 1},
-]  # fmt: skip
+]  # a table, read across  # fmt: skip
 
 RAW_BODIES: list[tuple[bytes, int]] = [
     (b"{", 400),
@@ -77,7 +77,7 @@ PATHS = [
     "/v1/rollouts?run_id=a:b", "/v1/rollouts?status=done", "/v1/rollouts?cursor=x", "/v1/rollouts?cursor=",
     "/v1/rollouts?cursor=run-a:99999999999999999999", "/v1/nothing", "/", "/v1", "/docs", "/redoc", "//", "/v1/lease",
     "/v1/runs/run-zzz", "/openapi.json/x",
-]  # fmt: skip
+]  # a table, read across  # fmt: skip
 
 STARTS = [
     b"",
@@ -254,7 +254,7 @@ CALLS: list[tuple[str, str, Role]] = [
 STRANGERS = [
     None, "", "Bearer", "Bearer x", "Basic o-token", "o-token", "Bearer o-token x", "Bearer o-toke", "Bearer O-TOKEN",
     "Bearer " + "x" * 5000,
-]  # fmt: skip
+]  # a table, read across  # fmt: skip
 
 
 async def test_each_role_may_do_what_it_may(store: Store, tmp_path: Path) -> None:
@@ -339,5 +339,5 @@ async def test_an_address_in_use_is_one_line(http: httpx.AsyncClient) -> None:
         raise AssertionError("nobody calls")
 
     with pytest.raises(AddressTaken, match=f"127.0.0.1:{port}: .*--port"):
-        async with serving(app, "127.0.0.1", port):
+        async with serving(app, listen("127.0.0.1", port)):
             pass

@@ -55,11 +55,21 @@ async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url
     await fill(store, groups=12)
     learners = [
         await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "farm.examples.sample_learner", "--url", url, "--run", "run-a", "--token", "o",
-            "--consumer", f"c{number}", stdout=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-m",
+            "farm.examples.sample_learner",
+            "--url",
+            url,
+            "--run",
+            "run-a",
+            "--token",
+            "o",
+            "--consumer",
+            f"c{number}",
+            stdout=asyncio.subprocess.PIPE,
         )
         for number in range(2)
-    ]  # fmt: skip
+    ]
     outputs = [(await learner.communicate())[0].decode().splitlines() for learner in learners]
     assert [learner.returncode for learner in learners] == [0, 0]
     totals = [json.loads(lines[-1]) for lines in outputs]
@@ -78,9 +88,16 @@ async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     learner = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "farm.examples.sample_learner", "--url", f"http://127.0.0.1:{port}", "--run", "run-a",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "farm.examples.sample_learner",
+        "--url",
+        f"http://127.0.0.1:{port}",
+        "--run",
+        "run-a",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     assert learner.stdout
     assert learner.stderr
     said = (await learner.stderr.readline()).decode()

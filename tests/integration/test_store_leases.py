@@ -25,9 +25,17 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def fill(store: Store, run_id: str = "run-a", groups: int = 1, *, ended: bool = False, created_at: float = 1.0,
-               rewards: tuple[float | None, float | None] = (0.0, 1.0), tokens: int = 0, version: int | None = None
-               ) -> None:  # fmt: skip
+async def fill(
+    store: Store,
+    run_id: str = "run-a",
+    groups: int = 1,
+    *,
+    ended: bool = False,
+    created_at: float = 1.0,
+    rewards: tuple[float | None, float | None] = (0.0, 1.0),
+    tokens: int = 0,
+    version: int | None = None,
+) -> None:
     await store.put_run(run_spec(run_id, groups=groups, created_at=created_at))
     for group in range(groups):
         for index, reward in enumerate(rewards):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.core.rollout import InvalidRollout, Status
+from farm.core.rollout import InvalidRollout, Rollout, Status
 from farm.store import (
     BadCursor,
     GroupMismatch,
@@ -40,9 +40,11 @@ async def test_a_published_rollout_reads_back_whole(store: Store) -> None:
     assert record is not None
     assert sidecar is not None
     assert (
-        replace(record, turns=rollout.turns, messages_head=rollout.messages_head, patch=rollout.patch,
-                reason=rollout.reason) == rollout
-    )  # fmt: skip
+        replace(
+            record, turns=rollout.turns, messages_head=rollout.messages_head, patch=rollout.patch, reason=rollout.reason
+        )
+        == rollout
+    )
     assert (sidecar.patch, sidecar.reason) == (rollout.patch, rollout.reason)
     assert sidecar.turns[0].to_core() == rollout.turns[0]
 
@@ -97,7 +99,7 @@ async def test_a_group_is_not_there_before_its_last_member(store: Store) -> None
 async def test_what_breaks_an_invariant_is_not_stored(store: Store) -> None:
     await store.put_run(run_spec())
     await store.publish(make_rollout())
-    refused: list[tuple[type[Exception], object]] = [
+    refused: list[tuple[type[Exception], Rollout]] = [
         (UnknownRun, make_rollout("run-b")),
         (GroupMismatch, make_rollout(index=1, size=3)),
         (GroupMismatch, replace(make_rollout(index=1), rollout_id="run-a-g000009-001")),
@@ -105,7 +107,7 @@ async def test_what_breaks_an_invariant_is_not_stored(store: Store) -> None:
     ]
     for error, rollout in refused:
         with pytest.raises(error):
-            await store.publish(rollout)  # type: ignore[arg-type]
+            await store.publish(rollout)
     assert await store.accepted("run-a") == {"run-a-g000000": {0}}
 
 
@@ -133,8 +135,12 @@ async def test_counts_say_what_a_run_has(store: Store) -> None:
     run = await store.get_run("run-a")
     assert run is not None
     assert {name: run.counts.get(name) for name in ("accepted", "solved", "unjudged", "reward_sum", "tokens")} == {
-        "accepted": 3, "solved": 1, "unjudged": 1, "reward_sum": 1.5, "tokens": 200,
-    }  # fmt: skip
+        "accepted": 3,
+        "solved": 1,
+        "unjudged": 1,
+        "reward_sum": 1.5,
+        "tokens": 200,
+    }
     assert (run.counts["status:completed"], run.counts["status:failed"]) == (2, 1)
 
 
@@ -179,13 +185,11 @@ async def test_lists_filter(store: Store) -> None:
         await store.publish(make_rollout(index=index, reward=reward))
     await store.publish(make_rollout(group=1))
 
-    async def ids(**query: object) -> list[str]:
-        page = await store.list_rollouts("run-a", **query)  # type: ignore[arg-type]
-        return [head.rollout_id for head in page.rollouts]
-
-    assert await ids(status=Status.FAILED) == ["run-a-g000000-001"]
-    assert await ids(group_id="run-a-g000001") == ["run-a-g000001-000"]
-    assert await ids(task_id="nothing") == []
+    failed = await store.list_rollouts("run-a", status=Status.FAILED)
+    assert [head.rollout_id for head in failed.rollouts] == ["run-a-g000000-001"]
+    grouped = await store.list_rollouts("run-a", group_id="run-a-g000001")
+    assert [head.rollout_id for head in grouped.rollouts] == ["run-a-g000001-000"]
+    assert (await store.list_rollouts("run-a", task_id="nothing")).rollouts == ()
     assert await store.list_rollouts("run-z") == await store.list_rollouts("run-a", task_id="nothing")
 
 

@@ -6,7 +6,7 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
@@ -37,10 +37,10 @@ async def living(runtime: Runtime) -> set[str]:
     return {sandbox_id async for sandbox_id in runtime.living()}
 
 
-async def refusal(call: object) -> int:
+async def refusal(call: Awaitable[object]) -> int:
     """The errno with which a file call was refused."""
     with pytest.raises(PathError) as refused:
-        await call  # type: ignore[misc]
+        await call
     return refused.value.errno
 
 
@@ -176,6 +176,14 @@ class RuntimeContract:
             assert text(await sandbox.exec(command, timeout_s=WAIT_S)) == "/srv/here\ngreen round\n"
             changed = await sandbox.exec(command, cwd="/tmp", env={"SHAPE": "it's square"}, timeout_s=WAIT_S)
             assert text(changed) == "/tmp\ngreen it's square\n"
+
+    @pytest.mark.parametrize("workdir", ["/no/such", "/etc/motd", "/etc/motd/.."])
+    async def test_a_directory_to_work_in_that_the_image_lacks_is_refused(
+        self, runtime: Runtime, image: str, workdir: str
+    ) -> None:
+        with pytest.raises(SpecError, match=f"has no directory {workdir} "):
+            await runtime.create(SandboxSpec(image, workdir=workdir))
+        assert await living(runtime) == set()
 
     async def test_exec_of_what_is_not_there(self, sandbox: Sandbox) -> None:
         missing = await sandbox.exec(["no-such-program"], timeout_s=WAIT_S)

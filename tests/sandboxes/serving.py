@@ -112,7 +112,7 @@ def take_spill(result: ExecResult) -> bytes:
 async def eventually(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
     """Waits for what another process brings about and nobody announces."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
     return True
 

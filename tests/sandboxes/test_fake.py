@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from tests.sandboxes.conformance import WAIT_S, living, refusal, text
 SPEC = SandboxSpec("made-up:1")
 
 
-def fake(**failures: object) -> FakeRuntime:
-    return FakeRuntime({"made-up:1": {"/etc/motd": b"hello\n"}}, **failures)  # type: ignore[arg-type]
+def fake(**failures: Any) -> FakeRuntime:
+    return FakeRuntime({"made-up:1": {"/etc/motd": b"hello\n"}}, **failures)
 
 
 async def calls_until_gone(sandbox: Sandbox) -> int:

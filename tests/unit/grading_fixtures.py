@@ -1,6 +1,8 @@
 """Tasks and pretended verifiers that the grading tests share; a fake sandbox stands in for the real one."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from farm.core.change import Change, ChangeKind, FileChange
@@ -12,17 +14,18 @@ IMAGE = "task:1"
 WORKSPACE = "/srv/repo"
 
 
-def make_verifier(**changes: object) -> Verifier:
-    fields: dict[str, object] = {
-        "mode": GradingMode.PATCH,
-        "command": "pretend {report} {files}",
-        "report": ReportFormat.PYTEST,
-        "fail_to_pass": ("tests/test_a.py::test_new",),
-        "pass_to_pass": ("tests/test_a.py::test_old",),
-        "protected": (),
-        "timeout_s": 5.0,
-    }
-    return Verifier(**(fields | changes))  # type: ignore[arg-type]
+def make_verifier(**changes: Any) -> Verifier:
+    """``changes`` are fields of the Verifier."""
+    plain = Verifier(
+        mode=GradingMode.PATCH,
+        command="pretend {report} {files}",
+        report=ReportFormat.PYTEST,
+        fail_to_pass=("tests/test_a.py::test_new",),
+        pass_to_pass=("tests/test_a.py::test_old",),
+        protected=(),
+        timeout_s=5.0,
+    )
+    return replace(plain, **changes)
 
 
 def make_bundle(verifier: Verifier | None = None, tests: Mapping[str, bytes] | None = None) -> TaskBundle:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -24,8 +25,8 @@ def never(store: Store, scheduler: RayScheduler) -> AbstractAsyncContextManager[
     pytest.fail("the gateway must not be reached")
 
 
-def up(**settings: object) -> Callable[[Path], AbstractAsyncContextManager[RunningFarm]]:
-    return lambda state_dir: start_farm(Config(state_dir=state_dir, **settings), serve=never)  # type: ignore[arg-type]
+def up(**settings: Any) -> Callable[[Path], AbstractAsyncContextManager[RunningFarm]]:
+    return lambda state_dir: start_farm(Config(state_dir=state_dir, **settings), serve=never)
 
 
 def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], AbstractAsyncContextManager[RunningFarm]]:

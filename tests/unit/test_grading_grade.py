@@ -6,7 +6,7 @@ import random
 import pytest
 
 from farm.core.change import Change
-from farm.core.task import GradingMode, ReportFormat
+from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading import VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
@@ -173,10 +173,10 @@ async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
         (make_verifier(report=ReportFormat.REWARD_FILE), "tests/test.sh"),
     ],
 )
-async def test_an_unfit_verifier_is_refused_before_anything_boots(verifier: object, remedy: str) -> None:
+async def test_an_unfit_verifier_is_refused_before_anything_boots(verifier: Verifier, remedy: str) -> None:
     farm = FakeRuntime({})
     with pytest.raises(VerifierError, match=remedy):
-        await grade(make_bundle(verifier), change(FIX), farm, verify_s=None, rng=random.Random(1))  # type: ignore[arg-type]
+        await grade(make_bundle(verifier), change(FIX), farm, verify_s=None, rng=random.Random(1))
 
 
 async def test_the_report_and_the_canary_are_at_another_place_each_time() -> None:

@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgpack
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,17 +190,15 @@ def test_a_damaged_bundle_is_refused_or_the_same(tmp_path_factory: pytest.TempPa
     try:
         found = unpack(bytes(data))
     except BadBundle as error:
-        assert "\n" not in str(error)  # noqa: PT017  # one of two right outcomes
+        assert "\n" not in str(error)  # noqa: PT017 - one of two right outcomes
     else:
         assert pack(found)
 
 
 def test_a_bundle_with_something_more_is_refused(tmp_path: Path) -> None:
-    import msgpack
-    import zstandard
-
-    document = msgpack.unpackb(zstandard.decompress(pack(load(write_task(tmp_path)))))  # type: ignore
+    packing: Any = msgpack  # it has no types
+    document = packing.unpackb(zstandard.decompress(pack(load(write_task(tmp_path)))))
     document["bundle"]["task"]["surprise"] = json.dumps({})
-    data = zstandard.compress(msgpack.packb(document))  # type: ignore
+    data = zstandard.compress(packing.packb(document))
     with pytest.raises(BadBundle, match="not a task bundle"):
         unpack(data)

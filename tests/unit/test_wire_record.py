@@ -51,13 +51,32 @@ def segments(draw: st.DrawFn) -> core.Segment:
 
 
 TOOL_USES = st.builds(
-    core.ToolUse, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.none() | TEXT, st.none() | INT64, st.booleans(),
-    st.booleans(), REAL,
-)  # fmt: skip
+    core.ToolUse,
+    TEXT,
+    TEXT,
+    TEXT,
+    TEXT,
+    st.booleans(),
+    st.none() | TEXT,
+    st.none() | INT64,
+    st.booleans(),
+    st.booleans(),
+    REAL,
+)
 TURNS = st.builds(
-    core.Turn, COUNT, TEXT, st.none() | TEXT, st.lists(TOOL_USES, max_size=2).map(tuple), TEXT, TEXT, COUNT, COUNT,
-    REAL, REAL, REAL,
-)  # fmt: skip
+    core.Turn,
+    COUNT,
+    TEXT,
+    st.none() | TEXT,
+    st.lists(TOOL_USES, max_size=2).map(tuple),
+    TEXT,
+    TEXT,
+    COUNT,
+    COUNT,
+    REAL,
+    REAL,
+    REAL,
+)
 ROLLOUTS = st.builds(
     core.Rollout,
     rollout_id=TEXT,
