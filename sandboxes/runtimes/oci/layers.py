@@ -41,9 +41,17 @@ async def _unpack(engine: Engine, container: str, place: Path) -> None:
     building.mkdir(mode=0o755, parents=True)
     try:
         tar = await asyncio.create_subprocess_exec(
-            "tar", "-x", "-p", "--numeric-owner", "--xattrs", "--xattrs-include=*", "-C", building,
-            stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+            "tar",
+            "-x",
+            "-p",
+            "--numeric-owner",
+            "--xattrs",
+            "--xattrs-include=*",
+            "-C",
+            building,
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         assert tar.stdin is not None
         async for chunk in engine.export(container):
             tar.stdin.write(chunk)
@@ -60,8 +68,9 @@ async def _unpack(engine: Engine, container: str, place: Path) -> None:
 
 def open_user_namespace(starter: Path) -> int:
     """A user namespace in which ``IDS`` ids from 0 are those from ``FIRST_ID`` outside. Raises RuntimeUnavailable."""
-    with subprocess.Popen([starter, "--user-namespace"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as process:  # fmt: skip
+    with subprocess.Popen(
+        [starter, "--user-namespace"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

@@ -22,8 +22,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Attributes(ctypes.Structure):
-    _fields_ = (("set", ctypes.c_uint64), ("clear", ctypes.c_uint64), ("propagation", ctypes.c_uint64),
-                ("user_namespace", ctypes.c_uint64))  # fmt: skip
+    _fields_ = (
+        ("set", ctypes.c_uint64),
+        ("clear", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("user_namespace", ctypes.c_uint64),
+    )
 
 
 def clone(path: Path, *, read_only: bool = False, user_namespace: int | None = None) -> int:

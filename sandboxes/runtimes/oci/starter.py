@@ -46,9 +46,14 @@ class Starter:
         given = (theirs.fileno(), disk, toolbox, hosts)
         try:
             process = await asyncio.create_subprocess_exec(
-                program, *map(str, given), *hidden, pass_fds=given,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-            )  # fmt: skip
+                program,
+                *map(str, given),
+                *hidden,
+                pass_fds=given,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+            )
         except OSError as error:
             ours.close()
             raise RuntimeUnavailable(f"{program} cannot be run: {error.strerror}") from None
