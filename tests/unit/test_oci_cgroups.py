@@ -1,0 +1,42 @@
+"""Which control groups a machine has, as its mounts tell."""
+
+from pathlib import Path
+
+import pytest
+
+from sandboxes.runtimes.oci.cgroups import WANTED, find_hierarchies, group_of
+
+ROOT = Path("/sys/fs/cgroup")
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "".join(
+    f"{number} 29 0:{number} / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"
+    for number, name in enumerate(("cpu,cpuacct", "cpuset", "memory", "devices", "freezer", "pids", "blkio"), 31)
+)
+NAMED = "40 29 0:40 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+HYBRID = "41 29 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+OTHER = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+
+
+def test_version_2_has_one_hierarchy() -> None:
+    found = find_hierarchies(OTHER + V2)
+    assert found.unified
+    assert found.places == {"": ROOT}
+    assert found.hidden == ()
+
+
+@pytest.mark.parametrize("unified", [False, True], ids=["legacy", "hybrid"])
+def test_version_1_has_one_a_controller(unified: bool) -> None:
+    found = find_hierarchies(OTHER + V1 + NAMED + (HYBRID if unified else ""))
+    assert not found.unified
+    assert set(found.places) == set(WANTED)
+    assert found.places["cpu"] == ROOT / "cpu,cpuacct"
+    assert set(found.hidden) == {ROOT / "blkio", ROOT / "systemd", *([ROOT / "unified"] if unified else [])}
+
+
+def test_a_machine_without_any_has_none() -> None:
+    assert find_hierarchies(OTHER).places == {}
+
+
+def test_groups_of_different_state_directories_differ() -> None:
+    assert group_of(Path("/a"), "one") != group_of(Path("/b"), "one")
+    assert group_of(Path("/a"), "one").startswith("farm-one-")
