@@ -43,6 +43,8 @@ class Config(BaseModel):
     ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
     ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
     The sub-folders of ``tasksets`` are task sets that go by their names.
+    Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
+    first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +66,9 @@ class Config(BaseModel):
     join_token: SecretStr | None = Field(default=None, min_length=16)
     policy_key: SecretStr | None = None
     tasksets: Path | None = None
+    image_disk_high: float = Field(default=0.85, gt=0, le=1)
+    image_disk_low: float = Field(default=0.75, gt=0, le=1)
+    image_pulls: int = Field(default=2, ge=1, le=64)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("state_dir")
@@ -85,6 +90,14 @@ class Config(BaseModel):
         if self.host not in LOOPBACK and not self.tokens:
             raise ValueError(
                 f"host: {self.host} is not loopback and no token is set; set FARM_TOKENS=operator=…,learner=… first"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _low_below_high(self) -> "Config":
+        if self.image_disk_low > self.image_disk_high:
+            raise ValueError(
+                f"image_disk_low: {self.image_disk_low:g} is above image_disk_high, {self.image_disk_high:g}; lower it"
             )
         return self
 

@@ -135,14 +135,16 @@ class Retention:
         root = await self._images.root()
         if root is None or read_disk(root).fullness < self._marks.high:
             return []
+        await self._images.prune_cache()
         return await self._free(root, 1 - self._marks.low, remove, needed)
 
     async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
-        """For one who has just met a full disk, though what filled it may be gone again: until the disk is below the
-        low mark, and has twice the room that there was."""
+        """For one who has just met the end of the disk: until it is below the low mark, and twice as much is free as
+        there was once what had come of that was dropped."""
         root = await self._images.root()
         if root is None:
             return []
+        await self._images.prune_cache()
         free = 1 - read_disk(root).fullness
         return await self._free(root, max(1 - self._marks.low, min(2 * free, 1.0)), remove, needed)
 
@@ -150,24 +152,20 @@ class Retention:
         self, root: Path, share: float, remove: Remove, needed: Callable[[], Collection[str]]
     ) -> list[ImageInfo]:
         """Until ``share`` of the disk is free, or nothing is left that may go."""
-        before = read_disk(root).fullness
 
         async def enough() -> bool:
             await self._images.prune_cache()
             return 1 - read_disk(root).fullness >= share
 
-        if await enough():
+        before = read_disk(root).fullness
+        if 1 - before >= share:
             return []
         holdings = await self.holdings()
         spared = needed()
         candidates = [image for image in self.free_to_go(holdings) if image.name not in spared]
         gone = await self.remove_all(departures(holdings, candidates), holdings, remove, enough)
-        log.info(
-            "%d images removed; Docker's disk was %.0f%% full and is %.0f%%",
-            len(gone),
-            100 * before,
-            100 * read_disk(root).fullness,
-        )
+        left = read_disk(root).fullness
+        log.info("Docker's disk was %.0f%% full; %d images went, and it is %.0f%%", 100 * before, len(gone), 100 * left)
         return gone
 
     async def remove_all(

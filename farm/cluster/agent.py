@@ -117,7 +117,8 @@ class NodeAgent:
     async def __aenter__(self) -> Self:
         self._state_dir.mkdir(parents=True, exist_ok=True)
         await self._reap()
-        self._loops = [asyncio.create_task(self._talk()), asyncio.create_task(self._reap_on())]
+        loops = (self._talk(), self._reap_on(), self._shelf.keep_tidy())
+        self._loops = [asyncio.create_task(loop) for loop in loops]
         return self
 
     async def __aexit__(
@@ -163,13 +164,14 @@ class NodeAgent:
         order, spent = work.order, _Spent()
         rollout, published = aborted(order, node=self.node_id), False
         try:
-            if older:
-                await asyncio.wait({older})
-            async with self._free:
-                rollout = await self._episode(work, spent)
-                work.finished = True
-                rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
-                rollout, published = await self._publish(order, rollout)
+            with self._shelf.hold(order.task.image):
+                if older:
+                    await asyncio.wait({older})
+                async with self._free:
+                    rollout = await self._episode(work, spent)
+                    work.finished = True
+                    rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
+                    rollout, published = await self._publish(order, rollout)
         except asyncio.CancelledError:
             _log.info("episode %s attempt %d was stopped", order.rollout_id, order.attempt)
             if not (work.stopped or self._closing):  # reported as a stop it would be tried again for ever

@@ -4,7 +4,7 @@ import asyncio
 import importlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -15,6 +15,8 @@ from farm.core.fleet import SchedulerSettings
 from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, open_runtime
 from sandboxes.images import ImageStore
+from sandboxes.retention import Retention, Watermarks
+from sandboxes.uses import ImageUses
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class SchedulerPlan:
 class AgentPlan:
     """All that an agent needs to come up, as values that travel to its process.
 
-    ``equip`` names the function, ``module:name``, that makes its equipment.
+    ``equip`` names the function, ``module:name``, that makes its equipment. ``image_disk``: how full Docker's disk may
+    be; ``image_pulls``: so many at once.
     """
 
     node_id: str
@@ -41,6 +44,8 @@ class AgentPlan:
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
     policy_key: str | None = None
+    image_disk: Watermarks = field(default_factory=Watermarks)
+    image_pulls: int = 2
     equip: str = "farm.cluster.equipment:docker"
 
 
@@ -66,7 +71,10 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
     async with AsyncExitStack() as stack:
         runtime = await open_runtime(plan.runtime, state_dir=plan.state_dir, docker_host=plan.docker_host)
         stack.push_async_callback(runtime.close)
-        images = ImageStore(plan.docker_host, await asyncio.to_thread(read_build_settings))
+        uses = ImageUses.of(plan.state_dir)
+        settings = await asyncio.to_thread(read_build_settings)
+        images = ImageStore(plan.docker_host, settings, uses=uses, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)
+        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk)
         here = [info.name for info in await images.list(TASK_PREFIX)]
-        yield Equipment(runtime, ImageShelf(partial(ensure_image, images=images), here))
+        yield Equipment(runtime, ImageShelf(partial(ensure_image, images=images), here, keeper=retention))

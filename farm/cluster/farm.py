@@ -20,6 +20,7 @@ from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.config import Config
 from farm.core.fleet import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
+from sandboxes.retention import Watermarks
 
 if TYPE_CHECKING:
     from farm.cluster.driver import AgentHandle, Driver
@@ -150,6 +151,8 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
         runtime=config.runtime,
         docker_host=config.docker_host,
         policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
+        image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
+        image_pulls=config.image_pulls,
         equip=equip,
     )
     return await stack.enter_async_context(driver.agent(plan, config.log_level))

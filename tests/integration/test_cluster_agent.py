@@ -203,7 +203,7 @@ async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again
         if error := next(outcomes):
             raise error
 
-    await cluster.node("a", slots=1, shelf=ImageShelf(make))
+    await cluster.node("a", slots=1, shelf=ImageShelf(make, backoff_s=0))
     await cluster.run(groups=2)
     heads = sorted(await cluster.ended(), key=lambda head: head.rollout_id)
     assert [(head.status, head.reward) for head in heads] == [(Status.FAILED, None), (Status.COMPLETED, 1.0)]

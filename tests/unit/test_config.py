@@ -32,6 +32,8 @@ def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.Monk
         ({"FARM_TOKENS": "operator"}, "role=token"),
         ({"FARM_TOKENS": "king=abc"}, "tokens"),
         ({"FARM_TOKENS_FILE": "/nonexistent"}, "tokens_file /nonexistent"),
+        ({"FARM_IMAGE_DISK_HIGH": "85"}, "image_disk_high: "),
+        ({"FARM_IMAGE_DISK_LOW": "0.9"}, "image_disk_low: 0.9 is above image_disk_high, 0.85; lower it"),
     ],
 )
 def test_a_wrong_value_is_named(environ: dict[str, str], said: str, tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""Room made on a real daemon's disk, a small one: what goes, what stays, and what is full."""
+
+import io
+import os
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from farm.cluster.shelf import ImageShelf
+from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
+from farm.tasks.bundle import BundleFile
+from sandboxes.errors import DiskFull
+from sandboxes.images import ImageStore
+from sandboxes.retention import Retention, Watermarks, read_disk
+from sandboxes.uses import ImageUses
+from tests.registry import running_registry
+from tests.small_docker import SmallDocker, small_docker
+from tests.unit.grading_fixtures import make_bundle
+
+pytestmark = pytest.mark.docker
+
+MIB = 1024 * 1024
+DISK_MIB = 320
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[SmallDocker]:
+    with small_docker(DISK_MIB) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def uses(tmp_path: Path) -> ImageUses:
+    return ImageUses.of(tmp_path)
+
+
+@pytest.fixture
+async def images(daemon: SmallDocker, uses: ImageUses) -> AsyncIterator[ImageStore]:
+    """The daemon is empty again afterwards."""
+    store = ImageStore(daemon.host, uses=uses)
+    yield store
+    for container in daemon.client.containers.list(all=True):
+        container.remove(force=True)
+    while left := [image.name for image in await store.list()]:
+        for name in left:
+            await store.remove(name)
+    await store.prune_cache()
+    await store.close()
+    assert read_disk(daemon.root).used_bytes < 10 * MIB
+
+
+def task(name: str, mib: int, base: str = "scratch") -> TaskBundle:
+    """A task whose image has a layer of its own of so many MiB; what it is built from is small."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
+        entry = tarfile.TarInfo(name)
+        entry.size = mib * MIB
+        archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+    made = make_bundle()
+    context = {"Dockerfile": f"FROM {base}\nADD content.tar.gz /\n".encode(), "content.tar.gz": packed.getvalue()}
+    files = {path: BundleFile(content) for path, content in context.items()}
+    return replace(made, task=replace(made.task, image=f"{TASK_PREFIX}{name}:1"), environment=files)
+
+
+async def made(images: ImageStore, uses: ImageUses, *bundles: TaskBundle) -> None:
+    """Images, each used later than the one before it, and all used later than they were built."""
+    for second, bundle in enumerate(bundles):
+        info = await ensure_image(bundle, images)
+        uses.note(info.name, info.tagged_at + 1000 + second)
+
+
+async def names(images: ImageStore) -> list[str]:
+    return [image.name.removeprefix(TASK_PREFIX).removesuffix(":1") for image in await images.list()]
+
+
+async def test_above_the_high_mark_images_go_until_below_the_low_one(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses
+) -> None:
+    await made(images, uses, *(task(name, 40) for name in "dcba"))
+    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.5, low=0.3))
+    gone = await retention.tidy(retention.remove, set)
+    assert [image.name for image in gone] == ["farm-task-d:1", "farm-task-c:1"]
+    assert await names(images) == ["a", "b"]
+    assert read_disk(daemon.root).fullness < 0.3
+    assert uses.all().keys() == {"farm-task-a:1", "farm-task-b:1"}
+    assert await retention.tidy(retention.remove, set) == []
+
+
+async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses
+) -> None:
+    base, upper = task("base", 30), task("upper", 1, base=f"{TASK_PREFIX}base:1")
+    await made(images, uses, base, task("occupied", 30), task("needed", 30), task("idle", 30), upper)
+    daemon.client.containers.create(f"{TASK_PREFIX}occupied:1", ["/x"])
+    daemon.client.images.get(f"{TASK_PREFIX}idle:1").tag("strangers", "1")
+    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.1, low=0.0))
+    needed = {f"{TASK_PREFIX}needed:1", f"{TASK_PREFIX}upper:1"}
+    await retention.tidy(retention.remove, lambda: needed)
+    assert await names(images) == ["base", "needed", "occupied", "upper", "strangers"]
+    await retention.tidy(retention.remove, set)
+    assert await names(images) == ["occupied", "strangers"]
+
+
+async def test_what_was_pulled_goes_as_well(images: ImageStore, uses: ImageUses, daemon: SmallDocker) -> None:
+    with running_registry() as registry:
+        registry.put("a", os.urandom(30 * MIB))
+        await images.pull(registry.name("a"))
+        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.05, low=0.0))
+        assert [image.name for image in await retention.tidy(retention.remove, set)] == [registry.name("a")]
+    assert read_disk(daemon.root).used_bytes < 10 * MIB
+
+
+async def test_a_build_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses) -> None:
+    await made(images, uses, *(task(name, 60) for name in "cba"))
+    keeper = Retention(images, uses, prefix=TASK_PREFIX)
+    shelf = ImageShelf(
+        partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], keeper=keeper
+    )
+    with shelf.hold(f"{TASK_PREFIX}c:1"):
+        await shelf.take(task("new", 160))
+    assert await names(images) == ["c", "new"]
+    assert shelf.images == {f"{TASK_PREFIX}c:1", f"{TASK_PREFIX}new:1"}
+
+
+def pulled_task(name: str) -> TaskBundle:
+    bundle = make_bundle()
+    return replace(bundle, task=replace(bundle.task, image=name))
+
+
+async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses) -> None:
+    await made(images, uses, *(task(name, 60) for name in "cba"))
+    keeper = Retention(images, uses, prefix=TASK_PREFIX)
+    shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
+    with running_registry() as registry:
+        registry.put("new", bytes(100 * MIB))
+        await shelf.take(pulled_task(registry.name("new")))
+        assert await images.inspect(registry.name("new"))
+    assert "c" not in await names(images)
+
+
+async def test_a_disk_that_holds_nothing_to_remove_is_full(images: ImageStore, uses: ImageUses) -> None:
+    shelf = ImageShelf(partial(ensure_image, images=images), keeper=Retention(images, uses, prefix=TASK_PREFIX))
+    with running_registry() as registry:
+        registry.put("huge", bytes(DISK_MIB * MIB))
+        with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
+            await shelf.take(pulled_task(registry.name("huge")))
