@@ -1,7 +1,7 @@
 """The OCI runtimes that this machine has: crun, which is faster, and runc, which comes with every Docker."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.filter import compiled
 
+PROGRAMS = ("crun", "runc")
 FURTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec/docker")
 
 
@@ -28,9 +29,9 @@ class Program:
         ]  # fmt: skip
 
 
-def find_programs() -> Iterator[Program]:
-    """The best first."""
-    for name in ("crun", "runc"):
+def find_programs(names: Sequence[str]) -> Iterator[Program]:
+    """Those of ``names`` that are here."""
+    for name in names:
         found = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_PLACES))
         if found is None:
             continue

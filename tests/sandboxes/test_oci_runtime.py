@@ -1,0 +1,175 @@
+"""What is the oci runtime's own: its programs, its hold on images, its ends."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from sandboxes import BootError, GoneBy, Limits, OciRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec, open_runtime
+from sandboxes.owner import owner_names
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.oci.layers import FIRST_ID
+from sandboxes.runtimes.oci.programs import PROGRAMS
+from sandboxes.toolbox import Toolbox
+from tests.sandboxes.conformance import WAIT_S, living, text
+from tests.services import missing, require_program
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(params=PROGRAMS)
+async def runtime(
+    request: pytest.FixtureRequest, docker_client: docker.DockerClient, toolbox: Toolbox, state_dir: Path
+) -> AsyncIterator[OciRuntime]:
+    try:
+        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=[request.param])
+    except RuntimeUnavailable as error:
+        missing(request.param, str(error))
+        raise
+    yield runtime
+    await runtime.close()
+
+
+def first_process(state_dir: Path, sandbox_id: str) -> int:
+    """As this machine numbers it, by the sandbox's control group."""
+    (file,) = (
+        Path("/sys/fs/cgroup").glob(f"**/farm-*/{sandbox_id}/cgroup.procs")
+        if _unified()
+        else Path("/sys/fs/cgroup/pids").glob(f"farm-*/{sandbox_id}/cgroup.procs")
+    )
+    return int(file.read_text().split()[0])
+
+
+def _unified() -> bool:
+    return Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
+@contextlib.asynccontextmanager
+async def daemon_of_our_own(path: Path) -> AsyncIterator[str]:
+    """The machine's daemon by another name, which ends with the block."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+        sink.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        daemon_reader, daemon_writer = await asyncio.open_unix_connection("/var/run/docker.sock")
+        with contextlib.closing(daemon_writer), contextlib.closing(writer), contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(copy(reader, daemon_writer), copy(daemon_reader, writer))
+
+    server = await asyncio.start_unix_server(forward, path)
+    try:
+        yield f"unix://{path}"
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        os.unlink(path)
+
+
+async def test_each_program_runs_sandboxes_in_user_namespaces(runtime: OciRuntime, test_image: str) -> None:
+    async with runtime.scope(SandboxSpec(test_image)) as sandbox:
+        ids = text(await sandbox.exec(["cat", "/proc/self/uid_map"], timeout_s=WAIT_S)).split()
+        assert (ids[0], ids[1]) == ("0", str(FIRST_ID))
+        assert text(await sandbox.exec(["id", "-u"], timeout_s=WAIT_S)) == "0\n"
+        seen = text(await sandbox.exec(["cat", "/proc/self/status"], timeout_s=WAIT_S))
+        assert "Seccomp:\t2\n" in seen
+    assert runtime.lacks == ()
+
+
+async def test_a_disk_that_is_full_is_the_sandboxes_own_trouble(oci_runtime: OciRuntime, test_image: str) -> None:
+    spec = SandboxSpec(test_image, limits=Limits(disk_mib=32, file_size_mib=1024))
+    async with oci_runtime.scope(spec) as full, oci_runtime.scope(spec) as other:
+        written = await full.exec(["dd", "if=/dev/urandom", "of=/big", "bs=1048576", "count=200"], timeout_s=WAIT_S)
+        assert written.exit_code != 0
+        assert b"quota" in written.stderr.head.lower()
+        assert (await full.stat("/big")).size <= 32 * 2**20
+        await other.write_file("/mine", b"x" * 2**20)
+        assert text(await full.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+
+
+async def test_an_image_in_use_cannot_be_taken_away(
+    oci_runtime: OciRuntime, docker_client: docker.DockerClient, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        with pytest.raises(docker.errors.APIError, match="being used"):
+            docker_client.images.remove(sandbox.image_digest)
+        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+
+
+async def test_once_an_image_is_known_the_daemon_may_be_away(
+    docker_runtime: DockerRuntime, toolbox: Toolbox, state_dir: Path, test_image: str
+) -> None:
+    async with daemon_of_our_own(state_dir / "docker.sock") as docker_host:
+        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
+        async with runtime.scope(SandboxSpec(test_image)) as sandbox:
+            digest = sandbox.image_digest
+    async with runtime.scope(SandboxSpec(digest)) as sandbox:
+        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+    with pytest.raises(RuntimeUnavailable, match="Docker does not answer"):
+        await runtime.create(SandboxSpec(test_image))
+    await runtime.close()
+    assert await docker_runtime.reap() == 0  # the container that held the image goes, and was no sandbox
+
+
+async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
+    oci_runtime: OciRuntime, state_dir: Path, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        os.kill(first_process(state_dir, sandbox.id), signal.SIGKILL)
+        with pytest.raises(SandboxGone) as gone:
+            await sandbox.exec(["true"], timeout_s=WAIT_S)
+        assert gone.value.by is GoneBy.OUTSIDE
+    assert await living(oci_runtime) == set()
+
+
+async def test_what_does_not_start_says_why_and_leaves_nothing(oci_runtime: OciRuntime, test_image: str) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        digest = sandbox.image_digest
+    oci_runtime._starter._process.kill()
+    with pytest.raises((BootError, RuntimeUnavailable), match="starter"):
+        await oci_runtime.create(SandboxSpec(digest))
+    assert await living(oci_runtime) == set()
+
+
+async def test_sandboxes_outlive_their_starter(oci_runtime: OciRuntime, test_image: str) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        oci_runtime._starter._process.kill()
+        await oci_runtime._starter._process.wait()
+        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+    assert await living(oci_runtime) == set()
+
+
+async def test_without_a_program_it_says_what_to_install(toolbox: Toolbox, state_dir: Path) -> None:
+    with pytest.raises(RuntimeUnavailable, match="apt-get install crun"):
+        await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["no-such-program"])
+    assert owner_names(state_dir) == []
+
+
+async def test_auto_takes_it_where_it_works(state_dir: Path, docker_client: docker.DockerClient) -> None:
+    require_program("crun")
+    runtime = await open_runtime("auto", state_dir=state_dir)
+    try:
+        assert runtime.name == "oci"
+    finally:
+        await runtime.close()
+
+
+async def test_many_at_once_and_all_gone(oci_runtime: OciRuntime, test_image: str) -> None:
+    spec = SandboxSpec(test_image)
+    boxes = await asyncio.gather(*(oci_runtime.create(spec) for _ in range(40)))
+    said = await asyncio.gather(*(box.exec(["echo", box.id], timeout_s=WAIT_S) for box in boxes))
+    assert [text(result).strip() for result in said] == [box.id for box in boxes]
+    await asyncio.gather(*(box.remove() for box in boxes))
+    assert await living(oci_runtime) == set()
