@@ -87,6 +87,9 @@ class FarmMetrics:
             "farm_malformed_calls", "Tool calls that could not be run", ("kind",), registry=self.registry
         )
         self._tokens = Counter("farm_tokens", "Tokens of published episodes", ("kind",), registry=self.registry)
+        self._egress = Counter(
+            "farm_egress_requests", "What sandboxes asked of their proxies", ("verdict",), registry=self.registry
+        )
         self._decision = Histogram(
             "farm_scheduler_event_seconds",
             "Seconds the scheduler took over one event",
@@ -119,6 +122,8 @@ class FarmMetrics:
                 self._phase.labels(name.removesuffix("_s")).observe(value)
             elif name.startswith("malformed_"):
                 self._malformed.labels(name.removeprefix("malformed_")).inc(value)
+            elif name.startswith("egress_"):
+                self._egress.labels(name.removeprefix("egress_")).inc(value)
         if "total_s" in figures:
             self._episode_s.observe(figures["total_s"])
             self._overhead.observe(figures.get("overhead_s", 0.0))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from sandboxes.egress import EgressLog
 from sandboxes.spec import SandboxSpec
 
 MIB = 1024 * 1024
@@ -81,6 +82,11 @@ class Sandbox(Protocol):
     @property
     def workdir(self) -> str: ...
 
+    @property
+    def egress_log(self) -> EgressLog:
+        """What it has asked of its proxy; grows while there is one."""
+        ...
+
     async def exec(
         self,
         argv: Sequence[str],
@@ -138,6 +144,10 @@ class Sandbox(Protocol):
 
     async def kill_all(self) -> None:
         """Every process but the tool server is dead when this returns."""
+        ...
+
+    async def shut_egress(self) -> None:
+        """Nothing inside reaches any host when this returns, nor ever again. Idempotent; raises nothing."""
         ...
 
     async def remove(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, listen_inside
 from sandboxes.errors import BootError, GoneBy, ProtocolError, SandboxError, SandboxGone
 from sandboxes.runtimes.engine import EngineError
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
@@ -37,11 +38,16 @@ class ServingRuntime(ABC):
 
     def __init__(self) -> None:
         self._held: set[str] = set()
+        self._proxies: dict[str, EgressProxy] = {}
         self._boots = asyncio.Semaphore(BOOTS_PER_CORE * (os.cpu_count() or 1))
 
     @abstractmethod
     async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> "ServedSandbox":
         """A sandbox that has answered once, within what time the caller leaves."""
+
+    @abstractmethod
+    async def first_pid(self, sandbox_id: str) -> int:
+        """Its first process, as this machine numbers it."""
 
     @abstractmethod
     async def discard(self, sandbox_id: str) -> None:
@@ -59,7 +65,10 @@ class ServingRuntime(ABC):
             self._held.add(sandbox_id)
             try:
                 async with asyncio.timeout(boot_timeout_s):
-                    return await self._boot(sandbox_id, spec)
+                    sandbox = await self._boot(sandbox_id, spec)
+                    if spec.egress:
+                        await self._open_egress(sandbox)
+                    return sandbox
             except BaseException as error:
                 await uninterrupted(self._discard_quietly(sandbox_id))
                 match error:
@@ -77,9 +86,24 @@ class ServingRuntime(ABC):
         finally:
             await sandbox.remove()
 
+    async def _open_egress(self, sandbox: "ServedSandbox") -> None:
+        listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
+        allowed = AllowList.parse(sandbox.spec.egress)
+        self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log)
+
+    async def shut_egress(self, sandbox_id: str) -> None:
+        proxy = self._proxies.get(sandbox_id)
+        if proxy is not None:
+            await uninterrupted(proxy.close())
+            self._proxies.pop(sandbox_id, None)
+
+    async def shut_all_egress(self) -> None:
+        await asyncio.gather(*map(self.shut_egress, tuple(self._proxies)))
+
     async def _discard_quietly(self, sandbox_id: str) -> None:
         """For a boot that has failed already: that is the error to tell."""
         try:
+            await self.shut_egress(sandbox_id)
             await self.discard(sandbox_id)
         except (SandboxError, OSError) as error:
             log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
@@ -102,6 +126,7 @@ class ServedSandbox:
         self._workdir = workdir
         self._server = server
         self._keeper = keeper
+        self._egress_log = EgressLog()
         self._ended = False
         self._removed = False
         self._removing = asyncio.Lock()
@@ -121,6 +146,13 @@ class ServedSandbox:
     @property
     def workdir(self) -> str:
         return self._workdir
+
+    @property
+    def egress_log(self) -> EgressLog:
+        return self._egress_log
+
+    async def ping(self) -> None:
+        await self._answer(self._server.ping())
 
     async def exec(
         self,
@@ -178,6 +210,9 @@ class ServedSandbox:
     async def kill_all(self) -> None:
         await self._answer(self._server.kill_all())
 
+    async def shut_egress(self) -> None:
+        await self._keeper.shut_egress(self._id)
+
     async def remove(self) -> None:
         self._ended = True
         await uninterrupted(self._remove())
@@ -185,6 +220,7 @@ class ServedSandbox:
     async def _remove(self) -> None:
         async with self._removing:
             if not self._removed:
+                await self.shut_egress()
                 await self._server.close()
                 await self._keeper.discard(self._id)
                 self._removed = True

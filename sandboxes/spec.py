@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sandboxes.egress import AllowList, proxy_environment
 from sandboxes.errors import SpecError
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]{0,254}")
@@ -31,7 +32,8 @@ class SandboxSpec:
     """``image`` is a local name or digest. ``workdir`` None takes the image's, or ``/``.
 
     ``env`` is added to the image's own environment. ``labels`` are for people and queries; the keys that begin
-    with ``farm.`` belong to the runtime.
+    with ``farm.`` belong to the runtime. ``egress`` names the hosts that may be reached, through a proxy outside
+    (``sandboxes.egress.allowlist`` has the patterns); empty: none, and no way out at all.
     """
 
     image: str
@@ -39,6 +41,12 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     labels: Mapping[str, str] = field(default_factory=dict)
+    egress: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What is added to the image's environment: ``env``, and where the proxy is, if there is one."""
+        return {**(proxy_environment() if self.egress else {}), **self.env}
 
 
 def check_spec(spec: SandboxSpec) -> None:
@@ -53,6 +61,7 @@ def check_spec(spec: SandboxSpec) -> None:
     for key in spec.labels:
         if key.startswith("farm."):
             raise SpecError(f"label {key!r}: keys that begin with 'farm.' belong to the runtime")
+    AllowList.parse(spec.egress)
     _check_limits(spec.limits)
 
 

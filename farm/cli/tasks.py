@@ -182,6 +182,7 @@ def _summary(bundle: "TaskBundle") -> dict[str, object]:
         "agent_timeout_s": task.agent_timeout_s,
         "verify_timeout_s": verifier.timeout_s,
         "max_turns": task.max_turns,
+        "network": ", ".join(task.network) or "none",
     }
 
 

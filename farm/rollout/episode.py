@@ -19,6 +19,7 @@ from farm.rollout.policy import Policy
 from farm.rollout.record import Findings, compose, failed
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
+from sandboxes.egress import EgressLog, Verdict
 from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
@@ -73,6 +74,7 @@ class _Episode:
         self._watch = Stopwatch()
         self._found = Findings(opening=opening(bundle.task))
         self._change = Change()
+        self._egress = EgressLog()
         self._loop = TurnLoop(
             policy,
             Toolset.default(bundle.task.tools),
@@ -103,8 +105,11 @@ class _Episode:
         self._found.image_digest = sandbox.image_digest
         with self._watch.phase("baseline_s"):
             baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
+        self._egress = sandbox.egress_log
         try:
             self._found.stop = await self._loop.run(sandbox)
+            # Before its change is taken, so that what still runs in there brings nothing in while that is done.
+            await sandbox.shut_egress()
             with self._watch.phase("change_s"):
                 return await self._take(sandbox, baseline)
         except SandboxGone as error:
@@ -173,11 +178,16 @@ class _Episode:
             workdir=task.workspace,
             limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
             labels={"run": self._order.run_id, "rollout": self._order.rollout_id},
+            egress=task.network,
         )
 
     def _tell(self, kind: EventKind, turn: int, finished: Turn | None) -> None:
         if self._on_event is not None:
             self._on_event(EpisodeEvent(kind, self._order.rollout_id, self._order.attempt, time.time(), turn, finished))
+
+    def _asked_for(self) -> dict[str, float]:
+        """How often the policy's sandbox asked for a host, by what came of it."""
+        return {f"egress_{verdict}": float(self._egress.count(verdict)) for verdict in Verdict}
 
     def findings(self) -> Findings:
         """All that is known when the episode has ended, however it did."""
@@ -194,6 +204,7 @@ class _Episode:
                 "overhead_s": total_s - elsewhere_s,
                 **count(turns),
                 "untrainable_inconsistent_tokens": float(sum(bool(reply.distrust) for reply in self._loop.replies)),
+                **(self._asked_for() if self._bundle.task.network else {}),
                 "change_files": float(len(self._change.files)),
                 "change_bytes": float(self._change.size_bytes),
             },

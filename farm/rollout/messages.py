@@ -7,7 +7,7 @@ from farm.rollout.policy import Message, Reply
 from sandboxes.tools.tool import ToolResult
 
 _SYSTEM = """\
-You are a coding agent at work in a sandbox: a Linux machine of your own, without a network. The repository is at \
+You are a coding agent at work in a sandbox: a Linux machine of your own, {network}. The repository is at \
 {workspace}, and that is where your tools begin.
 
 Read what you need, change the code until the task is done, and check your work by running it. You may make several \
@@ -22,9 +22,15 @@ AFTER_SUBMIT = "Not run: the work had been submitted."
 def opening(task: Task) -> tuple[Mapping[str, str], ...]:
     """The system and the user message of an episode."""
     return (
-        {"role": "system", "content": _SYSTEM.format(workspace=task.workspace)},
+        {"role": "system", "content": _SYSTEM.format(workspace=task.workspace, network=_network(task))},
         {"role": "user", "content": task.instruction},
     )
+
+
+def _network(task: Task) -> str:
+    if not task.network:
+        return "without a network"
+    return f"whose only network is an HTTP proxy, known to programs by HTTPS_PROXY, to {', '.join(task.network)}"
 
 
 def said(reply: Reply) -> Message:

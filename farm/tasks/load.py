@@ -101,6 +101,7 @@ def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = N
         cpus=manifest.environment.cpus,
         memory_mib=manifest.environment.memory_mb,
         storage_mib=manifest.environment.storage_mb,
+        network=manifest.network,
     )
     bundle = TaskBundle(
         task=task,

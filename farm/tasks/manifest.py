@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from farm.core.task import GradingMode, ReportFormat
 from farm.tasks.errors import TaskError
+from sandboxes.egress import AllowList
+from sandboxes.errors import SpecError
 
 DAY_S = 86_400
 _SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
@@ -55,11 +57,29 @@ def _size_mib(value: Any) -> Any:
     return int(float(match[1]) * factor)
 
 
+def _none_is_no_host(value: Any) -> Any:
+    if value == "none":
+        return ()
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is neither 'none' nor a list of hosts")
+    return value
+
+
+def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        AllowList.parse(value)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
 TestId = Annotated[str, AfterValidator(_test_id)]
 Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]
+NetworkMode = Literal["public", "no-network", "allowlist"]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")]
 
 
@@ -97,7 +117,7 @@ class FarmTable(_Strict):
     report: ReportFormat | None = None
     protected: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
-    network: Literal["none"] = "none"
+    network: Annotated[Hosts, BeforeValidator(_none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
     source: Release | None = None
 
@@ -110,18 +130,25 @@ class TaskTable(_Harbor):
     name: str | None = None
 
 
-class VerifierTable(_Harbor):
+class _Networked(_Harbor):
+    """Harbor's own way to say what may be reached; of its modes only ``allowlist`` grants something here."""
+
+    network_mode: NetworkMode | None = None
+    allowed_hosts: Hosts = ()
+
+
+class VerifierTable(_Networked):
     timeout_sec: Seconds = 600.0
     env: Mapping[str, str] = {}
     user: str | int | None = None
 
 
-class AgentTable(_Harbor):
+class AgentTable(_Networked):
     timeout_sec: Seconds = 600.0
     user: str | int | None = None
 
 
-class EnvironmentTable(_Harbor):
+class EnvironmentTable(_Networked):
     build_timeout_sec: Seconds = 600.0
     docker_image: str | None = None
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
@@ -149,6 +176,14 @@ class Manifest(_Harbor):
     agent: AgentTable = AgentTable()
     environment: EnvironmentTable = EnvironmentTable()
     steps: tuple[Any, ...] = ()
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """The hosts that a policy may reach: the farm's own key, else what Harbor's tables allow the agent."""
+        if self.metadata.farm.network is not None:
+            return self.metadata.farm.network
+        table = self.agent if self.agent.network_mode is not None else self.environment
+        return table.allowed_hosts if table.network_mode == "allowlist" else ()
 
     @model_validator(mode="before")
     @classmethod
@@ -225,6 +260,12 @@ def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
             "write ENV lines into environment/Dockerfile",
         ),
         (bool(manifest.verifier.env), "verifier.env", "cannot be honoured", "export the variables in tests/test.sh"),
+        (
+            manifest.verifier.network_mode in ("public", "allowlist"),
+            "verifier.network_mode",
+            "tests never have a network",
+            "install what they need in environment/Dockerfile, and remove the key",
+        ),
         (
             manifest.agent.user not in (None, "root", 0),
             "agent.user",

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from farm.tasks.bundle import TaskBundle
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 1 << 30
 
 _pack: Any = msgpack.packb

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
@@ -94,15 +94,14 @@ async def _gold(bundle: TaskBundle, runtime: Runtime) -> Change:
     task = bundle.task
     if "solve.sh" not in bundle.solution:
         raise TaskError(task.id, "has no gold solution", "add solution/solve.sh")
-    async with runtime.scope(sandbox_spec(bundle, "solving")) as sandbox:
+    async with runtime.scope(replace(sandbox_spec(bundle, "solving"), egress=task.network)) as sandbox:
         baseline = await take_baseline(sandbox, task.workspace)
         for path, file in bundle.solution.items():
             await sandbox.write_file(f"/solution/{path}", file.content, executable=file.executable, parents=True)
         result = await sandbox.exec(("bash", "/solution/solve.sh"), timeout_s=SOLVE_TIMEOUT_S, merge_stderr=True)
         if result.exit_code != 0:
-            raise TaskError(
-                task.id, f"solution/solve.sh ended with {result.exit_code}", "make it run without a network"
-            )
+            reach = f"with no network but {', '.join(task.network)}" if task.network else "without a network"
+            raise TaskError(task.id, f"solution/solve.sh ended with {result.exit_code}", f"make it run {reach}")
         return await take_change(sandbox, task.workspace, baseline)
 
 

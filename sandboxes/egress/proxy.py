@@ -15,7 +15,7 @@ from sandboxes.egress.allowlist import Address, AllowList
 from sandboxes.egress.exchange import Bounds, Exchange
 from sandboxes.egress.record import EgressLog
 
-ACCEPT_EVERY_S = 0.01
+ACCEPT_EVERY_S = 0.02
 ACCEPT_AGAIN_S = 1.0
 """After the kernel had no descriptor or memory left to accept with."""
 RESOLVERS = 4
@@ -26,13 +26,20 @@ _logger = logging.getLogger(__name__)
 
 
 class EgressProxy:
-    """Serves from its making, in a running loop, until it is closed. ``log`` outlives it.
+    """Serves from its making, in a running loop, until it is closed.
 
     ``listener`` listens and does not block; it is the proxy's from now on.
     """
 
-    def __init__(self, sandbox_id: str, allowed: AllowList, listener: socket.socket, bounds: Bounds = _BOUNDS) -> None:
-        self.log = EgressLog()
+    def __init__(
+        self,
+        sandbox_id: str,
+        allowed: AllowList,
+        listener: socket.socket,
+        log: EgressLog,
+        bounds: Bounds = _BOUNDS,
+    ) -> None:
+        self._log = log
         self._sandbox_id = sandbox_id
         self._allowed = allowed
         self._listener = listener
@@ -58,7 +65,7 @@ class EgressProxy:
         while True:
             await free.acquire()
             client = await self._next()
-            exchange = Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self.log)
+            exchange = Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self._log)
             task = asyncio.create_task(exchange.run(client))
             self._exchanges.add(task)
             task.add_done_callback(lambda task, client=client: self._finish(task, client, free))  # type: ignore[misc]

@@ -54,7 +54,7 @@ def container_config(
     config: dict[str, Any] = {
         "Image": image_id,
         "Entrypoint": [f"{TOOLBOX_MOUNT}/bin/toolserver"],
-        "Env": [f"{key}={value}" for key, value in spec.env.items()],
+        "Env": [f"{key}={value}" for key, value in spec.environment.items()],
         "Hostname": HOSTNAME,
         "Labels": {**spec.labels, **labels},
         "NetworkDisabled": True,

@@ -87,6 +87,7 @@ class DockerRuntime(ServingRuntime):
 
     async def _close(self) -> None:
         try:
+            await self.shut_all_egress()
             await self._engine.remove_all(await self._mine())
             self._held.clear()
             self._owner.release()
@@ -150,6 +151,12 @@ class DockerRuntime(ServingRuntime):
             LABEL_SANDBOX: sandbox_id,
             LABEL_STATE_DIR: str(self._owner.state_dir),
         }
+
+    async def first_pid(self, sandbox_id: str) -> int:
+        state = await self._engine.state(container_name(sandbox_id))
+        if state is None or not state.running:
+            raise BootError(f"sandbox {sandbox_id} ended at once: {describe(state)}")
+        return state.pid
 
     async def discard(self, sandbox_id: str) -> None:
         """Container and run directory are gone afterwards, or ``reap`` will see to them."""

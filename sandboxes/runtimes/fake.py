@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from sandboxes.egress import EgressLog
 from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone
 from sandboxes.runtimes.fake_files import FakeFiles, Node
 from sandboxes.runtimes.fake_programs import Program, Streams
@@ -115,6 +116,7 @@ class FakeSandbox:
         self.spec = spec
         self.image_digest = _digest(files)
         self.workdir = spec.workdir or "/"
+        self.egress_log = EgressLog()
         self.files = FakeFiles(files)
         self.files.make_directory(self.workdir)
         self._programs = programs
@@ -219,6 +221,9 @@ class FakeSandbox:
 
         await self._call(kill())
 
+    async def shut_egress(self) -> None:
+        """Nothing here ever reaches a host."""
+
     async def remove(self) -> None:
         await self._end(SandboxGone(f"sandbox {self.id} was removed"))
         self._runtime.sandboxes.pop(self.id, None)
@@ -293,7 +298,7 @@ class FakeSandbox:
             self.files,
             self._processes,
             self._programs,
-            env={"PATH": PATH, **self.spec.env, **env},
+            env={"PATH": PATH, **self.spec.environment, **env},
             cwd=cwd,
             tree="",
         )

@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sandboxes.egress import AllowList, Bounds, EgressProxy, EgressRecord
+from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.serving import eventually
 
@@ -19,6 +19,7 @@ class Client:
 
     port: int
     proxy: EgressProxy
+    log: EgressLog
 
     async def ask(self, *parts: str | bytes) -> bytes:
         """All that comes back for bytes that are sent."""
@@ -40,8 +41,8 @@ class Client:
 
     async def records(self, count: int) -> tuple[EgressRecord, ...]:
         """A record is there when its connection has ended, some time after its last byte."""
-        await eventually(lambda: len(self.proxy.log.records) >= count)
-        return self.proxy.log.records
+        await eventually(lambda: len(self.log.records) >= count)
+        return self.log.records
 
 
 @contextlib.asynccontextmanager
@@ -49,9 +50,10 @@ async def proxying(*patterns: str, bounds: Bounds | None = None) -> AsyncIterato
     listener = socket.create_server((HOST, 0))
     listener.setblocking(False)
     port = listener.getsockname()[1]
-    proxy = EgressProxy("box", AllowList.parse(patterns), listener, bounds or Bounds())
+    log = EgressLog()
+    proxy = EgressProxy("box", AllowList.parse(patterns), listener, log, bounds or Bounds())
     try:
-        yield Client(port, proxy)
+        yield Client(port, proxy, log)
     finally:
         await proxy.close()
 

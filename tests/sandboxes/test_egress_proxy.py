@@ -40,7 +40,7 @@ async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> 
     assert (record.sandbox_id, record.host, record.port, record.verdict) == ("box", HOST, far.port, Verdict.ALLOWED)
     assert (record.reason, record.bytes_in) == ("", len(answer))
     assert record.bytes_out > len("GET /a/b?c=d HTTP/1.1")
-    assert client.proxy.log.count(Verdict.ALLOWED) == 1
+    assert client.log.count(Verdict.ALLOWED) == 1
 
 
 async def test_the_far_end_gets_the_host_of_the_target_and_nothing_meant_for_the_proxy(
@@ -262,7 +262,7 @@ async def test_shut_nothing_passes_any_more_and_nothing_is_left() -> None:
             assert await reader.read() == b""
         writer.close()
         idle[1].close()
-        assert {(record.verdict, record.reason) for record in client.proxy.log.records} >= {
+        assert {(record.verdict, record.reason) for record in client.log.records} >= {
             (Verdict.ALLOWED, "the way out was shut")
         }
         await client.proxy.close()
@@ -283,7 +283,7 @@ async def test_each_request_is_a_line_of_the_log_and_a_flood_is_only_counted(
     assert f"sandbox box to {HOST}:{far.port}: allowed, " in caplog.messages[0]
     assert "sandbox box to ?:0: refused (this is not an HTTP request" in caplog.messages[1]
     for _ in range(1100):
-        client.proxy.log.add(refused)
+        client.log.add(refused)
     assert len(caplog.messages) == 1001
-    assert len(client.proxy.log.records) == 1000
-    assert client.proxy.log.count(Verdict.REFUSED) == 1101
+    assert len(client.log.records) == 1000
+    assert client.log.count(Verdict.REFUSED) == 1101

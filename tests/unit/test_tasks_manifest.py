@@ -49,6 +49,34 @@ def test_harbor_keys_that_we_do_not_know_are_passed_over() -> None:
     assert manifest.task.name == "org/name"
 
 
+AGENT = "[agent]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']\n"
+ENVIRONMENT = "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['b.org']\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("", ()),
+        ("[metadata.farm]\nnetwork = 'none'", ()),
+        ("[metadata.farm]\nnetwork = []", ()),
+        (
+            "[metadata.farm]\nnetwork = ['pypi.org', '*.pythonhosted.org', '10.0.0.7:3141']",
+            ("pypi.org", "*.pythonhosted.org", "10.0.0.7:3141"),
+        ),
+        (AGENT, ("a.org",)),
+        (ENVIRONMENT, ("b.org",)),
+        (ENVIRONMENT + AGENT, ("a.org",)),
+        (ENVIRONMENT + "[agent]\nnetwork_mode = 'no-network'", ()),
+        (ENVIRONMENT + AGENT + "[metadata.farm]\nnetwork = ['c.org']", ("c.org",)),
+        (ENVIRONMENT + AGENT + "[metadata.farm]\nnetwork = 'none'", ()),
+        ("[environment]\nnetwork_mode = 'public'", ()),
+        ("[environment]\nallowed_hosts = ['a.org']", ()),
+    ],
+)
+def test_the_network_is_the_farms_key_or_else_harbors_list_for_the_agent(text: str, network: tuple[str, ...]) -> None:
+    assert parse(text).network == network
+
+
 @pytest.mark.parametrize(
     ("text", "mib"),
     [
@@ -78,6 +106,11 @@ def test_sizes(text: str, mib: int) -> None:
         ("[metadata.farm]\nfail_to_pass = ['tests/a.py']", "metadata.farm.fail_to_pass", "not a pytest id"),
         ("[metadata.farm]\ngrading = 'patsh'", "metadata.farm.grading", "'patch'"),
         ("[metadata.farm]\nnetwork = 'all'", "metadata.farm.network", "'none'"),
+        ("[metadata.farm]\nnetwork = ['http://pypi.org']", "metadata.farm.network", "pypi.org"),
+        ("[metadata.farm]\nnetwork = ['169.254.169.254']", "metadata.farm.network", "no address of the internet"),
+        ("[agent]\nnetwork_mode = 'alowlist'", "agent.network_mode", "'allowlist'"),
+        ("[agent]\nallowed_hosts = ['10.0.0.0/8']", "agent.allowed_hosts", "10.0.0.0/8"),
+        ("[verifier]\nnetwork_mode = 'public'", "verifier.network_mode", "never have a network"),
         ("[metadata.farm]\nmax_turns = 0", "metadata.farm.max_turns", "greater than or equal to 1"),
         ("[metadata.farm.source]\npackage = 'a b'", "metadata.farm.source", "pattern"),
         ("[metadata.farm.source]\npakage = 'a'", "metadata.farm.source.pakage", "'package'"),

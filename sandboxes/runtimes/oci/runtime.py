@@ -168,6 +168,7 @@ class OciRuntime(ServingRuntime):
 
     async def _close(self) -> None:
         try:
+            await self.shut_all_egress()
             await asyncio.gather(*map(self.discard, self._held | self._cgroups.names()))
             await self._images.close()
         finally:
@@ -207,7 +208,7 @@ class OciRuntime(ServingRuntime):
         if self._mapped:
             os.chown(place / UPPER, FIRST_ID, FIRST_ID)
         described = config(
-            env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.env},
+            env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.environment},
             user=image.user,
             workdir=workdir,
             limits=spec.limits,
@@ -231,6 +232,9 @@ class OciRuntime(ServingRuntime):
         finally:
             attempt.cancel()
             end.cancel()
+
+    async def first_pid(self, sandbox_id: str) -> int:
+        return self._first[sandbox_id].pid
 
     async def discard(self, sandbox_id: str) -> None:
         first = self._first.pop(sandbox_id, None)
