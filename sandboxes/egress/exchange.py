@@ -16,7 +16,7 @@ from sandboxes.egress.hello import Hello, HelloReader
 from sandboxes.egress.record import EgressLog, EgressRecord, Verdict
 from sandboxes.egress.request import HEAD_BYTES_MAX, Refusal, understand
 
-CHUNK = 64 * 1024
+CHUNK = 32 * 1024
 HEAD_CHUNK = 4 * 1024
 HELLO_BYTES_MAX = 64 * 1024
 LINGER_S = 2.0
@@ -33,7 +33,7 @@ class Bounds:
     for one address of a host, ``connect_s`` for finding and trying them all, ``idle_s`` how long nothing may move.
     """
 
-    connections: int = 64
+    connections: int = 32
     head_s: float = 10.0
     address_s: float = 5.0
     connect_s: float = 20.0
@@ -69,14 +69,14 @@ class Exchange:
 
     async def run(self, client: socket.socket) -> None:
         """Raises nothing but a cancellation, which cuts off both ends."""
-        started = time.monotonic()
+        at, started = time.time(), time.monotonic()
         try:
             await self._run(client)
         except asyncio.CancelledError:
             self._reason = self._reason or "the way out was shut"
             raise
         finally:
-            self._record(time.monotonic() - started)
+            self._record(at, time.monotonic() - started)
 
     async def _run(self, client: socket.socket) -> None:
         try:
@@ -90,10 +90,11 @@ class Exchange:
         except* h11.RemoteProtocolError:
             self._reason = "the body is not what it was said to be"
 
-    def _record(self, duration_s: float) -> None:
+    def _record(self, at: float, duration_s: float) -> None:
         if self._verdict is not None:
             self._log.add(
                 EgressRecord(
+                    at,
                     self._sandbox_id,
                     self._host,
                     self._port,

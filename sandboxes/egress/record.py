@@ -21,11 +21,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EgressRecord:
-    """``host`` and ``port`` as asked, empty and 0 where that could not be read. Bytes as seen from inside.
+    """``at`` is Unix time in seconds, of the connection's beginning. ``host`` and ``port`` as asked, empty and 0 where
+    that could not be read. Bytes as seen from inside.
 
     ``reason`` says why it was refused or failed, or how an allowed exchange ended otherwise than by itself.
     """
 
+    at: float
     sandbox_id: str
     host: str
     port: int

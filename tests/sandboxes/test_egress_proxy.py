@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -31,6 +32,7 @@ async def client(far: Origin) -> AsyncIterator[Client]:
 
 
 async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> None:
+    before = time.time()
     answer = await client.ask(get(f"http://{HOST}:{far.port}/a/b?c=d"))
     assert answer.endswith(b"\r\n\r\n" + BODY)
     (visit,) = far.visits
@@ -39,6 +41,7 @@ async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> 
     (record,) = await client.records(1)
     assert (record.sandbox_id, record.host, record.port, record.verdict) == ("box", HOST, far.port, Verdict.ALLOWED)
     assert (record.reason, record.bytes_in) == ("", len(answer))
+    assert before <= record.at <= record.at + record.duration_s <= time.time()
     assert record.bytes_out > len("GET /a/b?c=d HTTP/1.1")
     assert client.log.count(Verdict.ALLOWED) == 1
 

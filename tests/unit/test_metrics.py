@@ -34,3 +34,12 @@ def test_an_episode_whose_tokens_contradict_themselves_is_counted_once_however_m
     assert value(metrics, "farm_untrainable_episodes_total", reason="inconsistent_tokens") == 1.0
     assert value(metrics, "farm_episodes_total", status="completed", stop_reason="agent_done") == 2.0
     assert b"farm_untrainable_episodes_total" in metrics.expose()
+
+
+def test_what_sandboxes_asked_of_their_proxies_is_counted_by_what_came_of_it() -> None:
+    metrics = FarmMetrics()
+    asked = {"egress_allowed": 3.0, "egress_refused": 2.0, "egress_failed": 0.0}
+    for report in (REPORT, replace(REPORT, metrics=asked), replace(REPORT, metrics=asked)):
+        metrics.observe(report, None)
+    counts = [value(metrics, "farm_egress_requests_total", verdict=verdict) for verdict in ("allowed", "refused")]
+    assert counts == [6.0, 4.0]
