@@ -19,9 +19,9 @@ from farm.grading.protect import Protection, split_change
 from farm.grading.reward_file import MAX_REWARD_BYTES, parse_reward
 from farm.grading.verdict import Evidence, Verdict, decide, decide_reward_file, refusal
 from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.images import sandbox_spec
 from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import ExecResult, FileKind, Runtime, Sandbox
-from sandboxes.spec import Limits, SandboxSpec
 
 SHELL = ("/.farm/bin/bash", "-c")
 OUTPUT_BYTES = 16 * 1024
@@ -57,12 +57,7 @@ async def grade(
     task = bundle.task
     _refuse_unfit(task.verifier, bundle)
     started = time.monotonic()
-    spec = SandboxSpec(
-        image=task.image,
-        workdir=task.workspace,
-        limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
-        labels={"task": task.id, "purpose": "grading"},
-    )
+    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     is_exam = task.verifier.report is ReportFormat.PYTEST
     exam = asyncio.get_running_loop().run_in_executor(None, _set_exam, bundle, change, rng) if is_exam else None
     async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as sandbox:

@@ -19,10 +19,11 @@ from farm.rollout.policy import Policy
 from farm.rollout.record import Findings, compose, failed
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
+from farm.tasks.images import sandbox_spec
 from sandboxes.egress import EgressLog, Verdict
 from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import Runtime, Sandbox
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
 from sandboxes.uninterrupted import uninterrupted
 
@@ -173,13 +174,8 @@ class _Episode:
 
     def _spec(self) -> SandboxSpec:
         task = self._bundle.task
-        return SandboxSpec(
-            image=task.image,
-            workdir=task.workspace,
-            limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
-            labels={"run": self._order.run_id, "rollout": self._order.rollout_id},
-            egress=task.network,
-        )
+        labels = {"run": self._order.run_id, "rollout": self._order.rollout_id}
+        return sandbox_spec(task, labels=labels, egress=task.network)
 
     def _tell(self, kind: EventKind, turn: int, finished: Turn | None) -> None:
         if self._on_event is not None:

@@ -2,7 +2,7 @@
 
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.errors import TaskError
-from farm.tasks.images import BASE_IMAGE, TASK_PREFIX, ensure_image, task_ref
+from farm.tasks.images import BASE_IMAGE, TASK_PREFIX, ensure_image, sandbox_spec, task_ref
 from farm.tasks.load import load_task, load_taskset, task_directories
 from farm.tasks.naming import is_taskset_name, named_taskset
 from farm.tasks.packing import BadBundle, pack, unpack
@@ -20,6 +20,7 @@ __all__ = [
     "load_taskset",
     "named_taskset",
     "pack",
+    "sandbox_spec",
     "task_directories",
     "task_ref",
     "unpack",

@@ -1,12 +1,27 @@
 """The image of a task: there already, built from its environment, or pulled."""
 
+from collections.abc import Mapping
+
 from farm.core.orders import TaskRef
+from farm.core.task import Task
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import ImageError
 from sandboxes.images import ImageInfo, ImageStore, OnLine
+from sandboxes.spec import Limits, SandboxSpec
 
 BASE_IMAGE = "farm-base:1"
 TASK_PREFIX = "farm-task-"
+
+
+def sandbox_spec(task: Task, *, labels: Mapping[str, str], egress: tuple[str, ...] = ()) -> SandboxSpec:
+    """A sandbox of the task's image with its limits."""
+    return SandboxSpec(
+        image=task.image,
+        workdir=task.workspace,
+        limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus, disk_mib=task.storage_mib),
+        labels=labels,
+        egress=egress,
+    )
 
 
 async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLine | None = None) -> ImageInfo:

@@ -9,23 +9,13 @@ from farm.grading.junit import MAX_REPORT_BYTES, Outcome, parse_junit
 from farm.grading.verify import PYTEST_ENV, SHELL
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.errors import TaskError
+from farm.tasks.images import sandbox_spec
 from sandboxes.errors import PathError
 from sandboxes.sandbox import ExecResult, Runtime, Sandbox
-from sandboxes.spec import Limits, SandboxSpec
 
 Outcomes = Mapping[str, Outcome]
 
 _REPORT = "/tmp/farm-report/report.xml"
-
-
-def sandbox_spec(bundle: TaskBundle, purpose: str) -> SandboxSpec:
-    task = bundle.task
-    return SandboxSpec(
-        image=task.image,
-        workdir=task.workspace,
-        limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus),
-        labels={"task": task.id, "purpose": purpose},
-    )
 
 
 async def observe(bundle: TaskBundle, change: Change, files: Sequence[str], runtime: Runtime) -> Outcomes:
@@ -36,14 +26,14 @@ async def observe(bundle: TaskBundle, change: Change, files: Sequence[str], runt
     merged = {file.path: file for file in change.files}
     for path, file in bundle.tests.items():
         merged[path] = FileChange(path, ChangeKind.WRITE, file.content, file.executable)
-    async with runtime.scope(sandbox_spec(bundle, "making")) as sandbox:
+    async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "making"})) as sandbox:
         await apply_change(sandbox, bundle.task.workspace, Change(tuple(merged[path] for path in sorted(merged))))
         return await _run(sandbox, bundle, files)
 
 
 async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str, ...]:
     """Every package that the image's build installed, pinned; the repository itself is not among them."""
-    async with runtime.scope(sandbox_spec(bundle, "making")) as sandbox:
+    async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "making"})) as sandbox:
         result = await sandbox.exec(("python3", "-m", "pip", "freeze", "--exclude-editable"), timeout_s=60)
     if result.exit_code != 0:
         raise TaskError(bundle.task.id, f"pip freeze failed in its image ({_last(result)})", "look at its Dockerfile")

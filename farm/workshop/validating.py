@@ -3,14 +3,14 @@
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import GradingError, Verdict, grade, take_baseline, take_change
 from farm.grading.junit import Outcome
-from farm.tasks import TaskBundle, TaskError, ensure_image
-from farm.workshop.outcomes import observe, sandbox_spec
+from farm.tasks import TaskBundle, TaskError, ensure_image, sandbox_spec
+from farm.workshop.outcomes import observe
 from sandboxes.errors import ImageError
 from sandboxes.images import ImageStore
 from sandboxes.sandbox import Runtime
@@ -94,7 +94,7 @@ async def _gold(bundle: TaskBundle, runtime: Runtime) -> Change:
     task = bundle.task
     if "solve.sh" not in bundle.solution:
         raise TaskError(task.id, "has no gold solution", "add solution/solve.sh")
-    async with runtime.scope(replace(sandbox_spec(bundle, "solving"), egress=task.network)) as sandbox:
+    async with runtime.scope(sandbox_spec(task, labels={"purpose": "solving"}, egress=task.network)) as sandbox:
         baseline = await take_baseline(sandbox, task.workspace)
         for path, file in bundle.solution.items():
             await sandbox.write_file(f"/solution/{path}", file.content, executable=file.executable, parents=True)
@@ -107,7 +107,7 @@ async def _gold(bundle: TaskBundle, runtime: Runtime) -> Change:
 
 async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: Finding) -> None:
     """A repository that holds more than its one commit may hold the answer."""
-    async with runtime.scope(sandbox_spec(bundle, "validating")) as sandbox:
+    async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "validating"})) as sandbox:
         script = (
             "command -v git > /dev/null && [ -d .git ] || exit 0; "
             "git rev-list --all --reflog | sed 1d; git stash list; "
