@@ -22,7 +22,7 @@ from sandboxes.runtimes.oci.disk import Disk, open_disk
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
 from sandboxes.runtimes.oci.layers import FIRST_ID, open_user_namespace
 from sandboxes.runtimes.oci.process import FirstProcess
-from sandboxes.runtimes.oci.programs import Program, find_programs
+from sandboxes.runtimes.oci.programs import PROGRAMS, Program, find_programs
 from sandboxes.runtimes.oci.starter import Starter
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
@@ -94,8 +94,12 @@ class OciRuntime(ServingRuntime):
         owner: str | None = None,
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
+        programs: Sequence[str] = PROGRAMS,
     ) -> "OciRuntime":
-        """Become ``owner``, and start a sandbox of nothing to see what works. Raises RuntimeUnavailable."""
+        """Become ``owner``, and start a sandbox of nothing with one of ``programs`` after the other to see what works.
+
+        Raises RuntimeUnavailable.
+        """
         if os.geteuid() != 0:
             raise RuntimeUnavailable("the oci runtime needs root")
         undo = contextlib.AsyncExitStack()
@@ -108,13 +112,13 @@ class OciRuntime(ServingRuntime):
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             ground = await _prepare(undo, engine, claim, toolbox)
-            return await cls._first_that_works(ground, toolbox)
+            return await cls._first_that_works(ground, toolbox, list(find_programs(programs)))
         except BaseException:
             await undo.aclose()
             raise
 
     @classmethod
-    async def _first_that_works(cls, ground: _Ground, toolbox: Toolbox) -> "OciRuntime":
+    async def _first_that_works(cls, ground: _Ground, toolbox: Toolbox, programs: Sequence[Program]) -> "OciRuntime":
         lacks: list[str] = []
         namespace: int | None = None
         try:
@@ -123,7 +127,7 @@ class OciRuntime(ServingRuntime):
         except RuntimeUnavailable as error:
             lacks.append(str(error))
         for user_namespace in dict.fromkeys((namespace, None)):
-            for program in find_programs():
+            for program in programs:
                 runtime = cls(ground, program, user_namespace, lacks)
                 try:
                     await runtime._try()
