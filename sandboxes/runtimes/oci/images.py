@@ -19,6 +19,9 @@ LABEL_PIN = "farm.pin"
 IDLE_S = 600.0
 """So long an image that nobody uses stays mounted."""
 
+NAME_S = 1.0
+"""So long what a name stands for is not asked again: a burst of starts asks once."""
+
 
 @dataclass(slots=True)
 class MountedImage:
@@ -47,11 +50,16 @@ class MountedImages:
         self._owner = owner
         self._user_namespace = user_namespace
         self._mounted: dict[str, MountedImage] = {}
+        self._names: dict[str, tuple[str, float]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, name: str) -> MountedImage:
         """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError."""
-        image = self._mounted.get(name) or await self._find(name)
+        known, asked_at = self._names.get(name, (name, time.monotonic()))
+        image = self._mounted.get(known) if time.monotonic() - asked_at < NAME_S else None
+        if image is None:
+            image = await self._find(name)
+            self._names[name] = (image.id, time.monotonic())
         image.users += 1
         return image
 
@@ -72,6 +80,7 @@ class MountedImages:
         for image in list(self._mounted.values()):
             if not image.users and time.monotonic() - image.idle_since >= idle_s:
                 del self._mounted[image.id]
+                self._names = {name: known for name, known in self._names.items() if known[0] != image.id}
                 self._starter.drop_layers(image.lower)
                 await self._engine.remove(image.pin)
 
