@@ -169,7 +169,11 @@ class Retention:
         return gone
 
     async def remove_all(
-        self, order: Sequence[ImageInfo], holdings: Holdings, remove: Remove, enough: Callable[[], Awaitable[bool]]
+        self,
+        order: Sequence[ImageInfo],
+        holdings: Holdings,
+        remove: Remove,
+        enough: Callable[[], Awaitable[bool]] | None = None,
     ) -> list[ImageInfo]:
         """Take images away in this order until it is enough; which have gone. One that stays keeps those below it."""
         below = bases(holdings.images)
@@ -180,7 +184,7 @@ class Retention:
                 continue
             if await remove(image.name):
                 gone.append(image)
-                if await enough():
+                if enough is not None and await enough():
                     break
             else:
                 kept |= below[image.name]

@@ -1,24 +1,57 @@
 """``farm images``: what tasks boot from."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
+from farm.cli.errors import CliError
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.tasks import TaskSet, progress, read_taskset
 from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
-    from sandboxes.images import ImageInfo, ImageStore
+    from sandboxes.images import ImageInfo, ImageStore, OnProgress, PullProgress
+    from sandboxes.retention import Holdings, Retention
 
 app = typer.Typer(no_args_is_help=True, help="Images: what tasks boot from.")
 
 T = TypeVar("T")
 _OURS = "farm-"
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """``used_at``: Unix seconds, 0 where nobody has noted a use. ``in_use``: a sandbox was made of it."""
+
+    name: str
+    digest: str
+    size_bytes: int
+    used_at: float | None = None
+    in_use: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleared:
+    rows: list[_Row]
+    cache_bytes: int
+
+
+def _age(text: str) -> float:
+    """Seconds."""
+    match = re.fullmatch(r"(\d+)([smhd])", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no age; write 90m, 12h or 7d")
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 @app.command()
@@ -43,50 +76,118 @@ def build(
                 built.append(await ensure_image(bundle, images, on_line=say if verbose else None))
         return built
 
-    _print(_with_images(settings, work), as_json)
+    _print([_row(image) for image in _with_images(settings, work)], as_json)
 
 
 @app.command()
 def pull(
-    name: Annotated[str, typer.Argument(help="Name of an image at a registry.")],
-    config: ConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Pull an image."""
-    _print([_with_images(read_config(config), lambda images: images.pull(name))], as_json)
-
-
-@app.command("list")
-def list_images(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """The farm's images on this machine."""
-    _print(list(_with_images(read_config(config), lambda images: images.list(_OURS))), as_json)
-
-
-@app.command()
-def gc(
-    keep: Annotated[list[Path] | None, typer.Argument(metavar="[TASKSET]...", help="Task sets to keep.")] = None,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of images at their registries.")],
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove task images that none of the named task sets needs; one that a sandbox runs on stays."""
-    from farm.tasks import TASK_PREFIX
+    """Pull images, some at a time."""
+    from sandboxes import SandboxError
 
+    async def work(images: "ImageStore") -> "list[ImageInfo | SandboxError]":
+        async def one(name: str, bar: "OnProgress") -> "ImageInfo | SandboxError":
+            try:
+                return await images.pull(name, bar)
+            except SandboxError as error:  # told when the others are here
+                return error
+
+        with _bars() as bar:
+            return list(await asyncio.gather(*(one(name, bar(name)) for name in dict.fromkeys(names))))
+
+    outcomes = _with_images(read_config(config, state_dir), work)
+    failures = [str(outcome) for outcome in outcomes if isinstance(outcome, SandboxError)]
+    if as_json or len(failures) < len(outcomes):
+        _print([_row(outcome) for outcome in outcomes if not isinstance(outcome, SandboxError)], as_json)
+    if failures:
+        raise CliError("; ".join(failures))
+
+
+@app.command("list")
+def list_images(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """The farm's images on this machine: its base, those of tasks, and what it pulled."""
     settings = read_config(config, state_dir)
-    kept = {bundle.task.image for path in keep or () for bundle in read_taskset(path, settings)}
 
-    async def work(images: "ImageStore") -> "list[ImageInfo]":
-        found = await images.list(TASK_PREFIX)
-        return [image for image in found if image.name not in kept and await images.remove(image.name)]
+    async def work(images: "ImageStore") -> "Holdings":
+        return await _retention(images, settings).holdings()
 
-    _print(_with_images(settings, work), as_json)
+    holdings = _with_images(settings, work)
+    _print([_row(image, holdings) for image in holdings.images if holdings.is_ours(image, _OURS)], as_json)
+
+
+@app.command()
+def gc(
+    keep_sets: Annotated[list[Path] | None, typer.Argument(metavar="[TASKSET]...", help="Task sets to keep.")] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="Keep so many that were used last, beside those in use.")
+    ] = None,
+    older_than: Annotated[
+        float | None, typer.Option(parser=_age, metavar="AGE", help="Only what was not used for so long: 90m, 12h, 7d.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays."""
+    if keep is not None and older_than is not None:
+        raise typer.BadParameter("say how many or how old, not both", param_hint="--keep")
+    settings = read_config(config, state_dir)
+    kept = {bundle.task.image for path in keep_sets or () for bundle in read_taskset(path, settings)}
+
+    async def work(images: "ImageStore") -> _Cleared:
+        from sandboxes.retention import departures
+
+        retention = _retention(images, settings)
+        holdings = await retention.holdings()
+        candidates = [image for image in retention.free_to_go(holdings) if image.name not in kept]
+        if older_than is not None:
+            oldest = time.time() - older_than
+            candidates = [image for image in candidates if holdings.used_at(image) <= oldest]
+        order = departures(holdings, candidates[:-keep] if keep else candidates)
+        rows = {image.name: _row(image, holdings) for image in order}
+        if dry_run:
+            return _Cleared(list(rows.values()), 0)
+        gone = await retention.remove_all(order, holdings, retention.remove)
+        return _Cleared([rows[image.name] for image in gone], await images.prune_cache())
+
+    cleared = _with_images(settings, work)
+    if as_json:
+        print_json(
+            {
+                "removed": [asdict(row) for row in cleared.rows],
+                "cache_freed_bytes": cleared.cache_bytes,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    _print(cleared.rows, as_json=False)
+    count = len(cleared.rows)
+    if dry_run:
+        progress_console.print(f"{count} images would go, and what builds have left")
+    else:
+        progress_console.print(f"{count} images removed, {cleared.cache_bytes / 1e6:.0f} MB of what builds had left")
+
+
+def _retention(images: "ImageStore", config: Config) -> "Retention":
+    from farm.tasks import TASK_PREFIX
+    from sandboxes.retention import Retention
+    from sandboxes.uses import ImageUses
+
+    return Retention(images, ImageUses.of(config.state_dir), prefix=TASK_PREFIX)
 
 
 def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -> T:
     from sandboxes.images import ImageStore
+    from sandboxes.uses import ImageUses
 
     async def run() -> T:
-        images = ImageStore(config.docker_host, read_build_settings())
+        uses = ImageUses.of(config.state_dir)
+        images = ImageStore(config.docker_host, read_build_settings(), uses=uses, pulls=config.image_pulls)
         try:
             return await work(images)
         finally:
@@ -95,12 +196,46 @@ def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -
     return asyncio.run(run())
 
 
-def _print(images: "list[ImageInfo]", as_json: bool) -> None:
+@contextlib.contextmanager
+def _bars() -> "Iterator[Callable[[str], OnProgress]]":
+    """A bar for each image on standard error; nothing moves where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=progress_console, disable=not progress_console.is_terminal) as bars:
+
+        def bar(name: str) -> "OnProgress":
+            task = bars.add_task(name, total=None)
+
+            def show(told: "PullProgress") -> None:
+                bars.update(task, completed=told.done_bytes, total=told.total_bytes or None)
+
+            return show
+
+        yield bar
+
+
+def _row(image: "ImageInfo", holdings: "Holdings | None" = None) -> _Row:
+    row = _Row(image.name, image.digest, image.size_bytes)
+    if holdings is None:
+        return row
+    return replace(row, used_at=holdings.used_at(image), in_use=image.digest in holdings.occupied)
+
+
+def _print(rows: Sequence[_Row], as_json: bool) -> None:
     if as_json:
-        rows = [{"name": image.name, "digest": image.digest, "size_bytes": image.size_bytes} for image in images]
-        print_json(rows)
+        print_json([asdict(row) for row in rows])
         return
-    table = Table("image", "digest", "size", box=None, pad_edge=False)
-    for image in images:
-        table.add_row(image.name, image.digest.removeprefix("sha256:")[:12], f"{image.size_bytes / 1e6:.0f} MB")
+    table = Table("image", "digest", "size", "used", box=None, pad_edge=False)
+    for row in rows:
+        digest = row.digest.removeprefix("sha256:")[:12]
+        table.add_row(row.name, digest, f"{row.size_bytes / 1e6:.0f} MB", _when(row))
     table_console.print(table)
+
+
+def _when(row: _Row) -> str:
+    if row.in_use:
+        return "now"
+    if not row.used_at:
+        return "-"
+    ago_s = max(time.time() - row.used_at, 0.0)
+    unit, seconds = next((item for item in reversed(_UNITS_S.items()) if ago_s >= item[1]), ("s", 1))
+    return f"{ago_s / seconds:.0f} {unit} ago"

@@ -144,10 +144,13 @@ def with_sandboxes(config: Config, work: "Callable[[ImageStore, Runtime, Say], A
     """Run ``work`` with images and sandboxes, and take every sandbox away again."""
     from sandboxes import open_runtime
     from sandboxes.images import ImageStore
+    from sandboxes.uses import ImageUses
 
     async def run() -> T:
         async with AsyncExitStack() as stack:
-            images = ImageStore(config.docker_host, read_build_settings())
+            images = ImageStore(
+                config.docker_host, read_build_settings(), uses=ImageUses.of(config.state_dir), pulls=config.image_pulls
+            )
             stack.push_async_callback(images.close)
             runtime = await open_runtime("docker", state_dir=config.state_dir, docker_host=config.docker_host)
             stack.push_async_callback(runtime.close)

@@ -1,7 +1,10 @@
 """Room made on a real daemon's disk, a small one: what goes, what stays, and what is full."""
 
 import io
+import json
 import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -149,3 +152,46 @@ async def test_a_disk_that_holds_nothing_to_remove_is_full(images: ImageStore, u
         registry.put("huge", bytes(DISK_MIB * MIB))
         with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
             await shelf.take(pulled_task(registry.name("huge")))
+
+
+def farm(daemon: SmallDocker, state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    variables = {"FARM_STATE_DIR": str(state_dir), "FARM_DOCKER_HOST": daemon.host}
+    command = [str(Path(sys.executable).with_name("farm")), "images", *arguments]
+    return subprocess.run(command, env={**os.environ, **variables}, cwd=state_dir, capture_output=True, text=True)
+
+
+async def test_a_person_removes_by_number_and_by_age(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, tmp_path: Path
+) -> None:
+    await made(images, uses, *(task(name, 1) for name in "cba"))
+    with running_registry() as registry:
+        registry.put("old")
+        old = registry.name("old")
+        await images.pull(old)
+        uses.note(old, 0.0)
+
+    def told(*arguments: str) -> tuple[int, list[str]]:
+        done = farm(daemon, tmp_path, "gc", *arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        return report["cache_freed_bytes"], [row["name"].removeprefix(TASK_PREFIX) for row in report["removed"]]
+
+    assert told("--dry-run") == (0, [old, "c:1", "b:1", "a:1"])
+    assert told("--older-than", "1d")[1] == [old]
+    freed, names_gone = told("--keep", "1")
+    assert names_gone == ["c:1", "b:1"]
+    assert freed >= 2 * MIB
+    listed = json.loads(farm(daemon, tmp_path, "list", "--json").stdout)
+    assert [(row["name"], row["in_use"]) for row in listed] == [(f"{TASK_PREFIX}a:1", False)]
+
+
+async def test_a_person_pulls_several_and_learns_which_did_not_come(
+    daemon: SmallDocker, images: ImageStore, tmp_path: Path
+) -> None:
+    with running_registry() as registry:
+        registry.put("a")
+        done = farm(daemon, tmp_path, "pull", registry.name("a"), registry.name("nowhere"), "--json")
+        assert done.returncode == 1
+        assert [row["name"] for row in json.loads(done.stdout)] == [registry.name("a")]
+        assert done.stderr.count("\n") == 1
+        assert f"{registry.name('nowhere')} cannot be pulled: manifest unknown" in done.stderr
