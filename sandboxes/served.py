@@ -17,6 +17,7 @@ from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.uninterrupted import uninterrupted
+from sandboxes.uses import ImageUses
 
 BOOTS_PER_CORE = 2
 """More at once makes each slower and none sooner."""
@@ -34,9 +35,10 @@ class Ending:
 
 
 class ServingRuntime(ABC):
-    """Boots some sandboxes at a time, and leaves nothing of one that does not come up."""
+    """Boots some sandboxes at a time, and leaves nothing of one that does not come up. Uses of images are noted."""
 
-    def __init__(self) -> None:
+    def __init__(self, uses: ImageUses) -> None:
+        self._uses = uses
         self._held: set[str] = set()
         self._proxies: dict[str, EgressProxy] = {}
         self._boots = asyncio.Semaphore(BOOTS_PER_CORE * (os.cpu_count() or 1))
@@ -66,6 +68,7 @@ class ServingRuntime(ABC):
             try:
                 async with asyncio.timeout(boot_timeout_s):
                     sandbox = await self._boot(sandbox_id, spec)
+                    self._uses.note(spec.image)
                     if spec.egress:
                         await self._open_egress(sandbox)
                     return sandbox

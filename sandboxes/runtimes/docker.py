@@ -29,6 +29,7 @@ from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
+from sandboxes.uses import ImageUses
 
 HOST_ONLY_ID = 0x7FFFFFFD
 """Owner of a run directory once its sandbox has answered: a user that no process inside is or can become."""
@@ -44,7 +45,7 @@ class DockerRuntime(ServingRuntime):
     name = "docker"
 
     def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, hosts: Path) -> None:
-        super().__init__()
+        super().__init__(ImageUses.of(owner.state_dir))
         self._engine = engine
         self._owner = owner
         self._toolbox = toolbox

@@ -29,6 +29,7 @@ from sandboxes.server import ToolServer
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
+from sandboxes.uses import ImageUses
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SOCKET, PID_FILE, COMPLAINTS = "sock", "pid", "err"
@@ -61,7 +62,7 @@ class OciRuntime(ServingRuntime):
     name = "oci"
 
     def __init__(self, ground: _Ground, program: Program, user_namespace: int | None, lacks: Sequence[str]) -> None:
-        super().__init__()
+        super().__init__(ImageUses.of(ground.owner.state_dir))
         self._ground = ground
         self._owner = ground.owner
         self._disk = ground.disk
