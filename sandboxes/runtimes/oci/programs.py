@@ -24,9 +24,19 @@ class Program:
         """Start the bundle of sandbox ``name``; the first process inherits descriptor 3."""
         bundle = starter.DISK / name
         return [
-            self.path, "--root", starter.STATE, "run", "--detach", "--preserve-fds", "1",
-            "--pid-file", bundle / pid_file, "--bundle", bundle, name,
-        ]  # fmt: skip
+            self.path,
+            "--root",
+            starter.STATE,
+            "run",
+            "--detach",
+            "--preserve-fds",
+            "1",
+            "--pid-file",
+            bundle / pid_file,
+            "--bundle",
+            bundle,
+            name,
+        ]
 
 
 def find_programs(names: Sequence[str]) -> Iterator[Program]:
