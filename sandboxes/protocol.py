@@ -42,6 +42,7 @@ class Op(IntEnum):
     WALK = 10
     KILL_ALL = 11
     CANCEL = 12
+    WORK_IN = 13
 
 
 class WriteFlag(IntEnum):

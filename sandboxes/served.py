@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, listen_inside
-from sandboxes.errors import BootError, GoneBy, ProtocolError, SandboxError, SandboxGone
+from sandboxes.errors import BootError, GoneBy, PathError, ProtocolError, SandboxError, SandboxGone, SpecError
 from sandboxes.runtimes.engine import EngineError
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
@@ -69,6 +69,7 @@ class ServingRuntime(ABC):
                 async with asyncio.timeout(boot_timeout_s):
                     sandbox = await self._boot(sandbox_id, spec)
                     self._uses.note(spec.image)
+                    await sandbox.go_to_work()
                     if spec.egress:
                         await self._open_egress(sandbox)
                     return sandbox
@@ -153,6 +154,15 @@ class ServedSandbox:
     @property
     def egress_log(self) -> EgressLog:
         return self._egress_log
+
+    async def go_to_work(self) -> None:
+        """Enter the directory of its spec; a container's runtime would make one that is not there."""
+        if self._spec.workdir is None:
+            return
+        try:
+            await self._answer(self._server.work_in(self._spec.workdir))
+        except PathError as error:
+            raise SpecError(f"{self._spec.image} has no directory to work in at {error}") from None
 
     async def ping(self) -> None:
         await self._answer(self._server.ping())

@@ -198,6 +198,10 @@ class ToolServer:
         answer = await self._path_call(Op.WALK, _path(root) + protocol.texts(prune), root)
         return protocol.walk_entries(answer.body)
 
+    async def work_in(self, path: str) -> None:
+        """Relative paths, and commands, begin there from now on. Raises PathError where its user may not go there."""
+        await self._path_done(Op.WORK_IN, _path(path), path)
+
     async def kill_all(self) -> None:
         await self._done(Op.KILL_ALL, b"")
 

@@ -29,7 +29,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """``image`` is a local name or digest. ``workdir`` None takes the image's, or ``/``.
+    """``image`` is a local name or digest. ``workdir`` None takes the image's, or ``/``;
+    one that the image does not have, or does not let its user enter, is refused with SpecError when it boots.
 
     ``env`` is added to the image's own environment. ``labels`` are for people and queries; the keys that begin
     with ``farm.`` belong to the runtime. ``egress`` names the hosts that may be reached, through a proxy outside

@@ -51,7 +51,7 @@ def container_config(
     spec: SandboxSpec, *, image_id: str, labels: Mapping[str, str], toolbox: Path, run_dir: Path, hosts: Path
 ) -> dict[str, Any]:
     """The body of the daemon's create call. ``spec`` has been through ``check_spec``."""
-    config: dict[str, Any] = {
+    return {
         "Image": image_id,
         "Entrypoint": [f"{TOOLBOX_MOUNT}/bin/toolserver"],
         "Env": [f"{key}={value}" for key, value in spec.environment.items()],
@@ -78,9 +78,6 @@ def container_config(
             **_resources(spec.limits),
         },
     }
-    if spec.workdir is not None:
-        config["WorkingDir"] = spec.workdir
-    return config
 
 
 def _resources(limits: Limits) -> dict[str, Any]:

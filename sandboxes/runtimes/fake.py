@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import Any, TypeVar
 
 from sandboxes.egress import EgressLog
-from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone
+from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SpecError
 from sandboxes.runtimes.fake_files import FakeFiles, Node
 from sandboxes.runtimes.fake_programs import Program, Streams
 from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
@@ -118,7 +118,10 @@ class FakeSandbox:
         self.workdir = spec.workdir or "/"
         self.egress_log = EgressLog()
         self.files = FakeFiles(files)
-        self.files.make_directory(self.workdir)
+        try:
+            self.files.need_directory(self.workdir)
+        except PathError as error:
+            raise SpecError(f"{spec.image} has no directory to work in at {error}") from None
         self._programs = programs
         self._processes = Processes()
         self._shells: dict[str, FakeShell] = {}

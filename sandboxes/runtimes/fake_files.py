@@ -28,13 +28,16 @@ def refuse(code: int, path: str) -> PathError:
 
 
 class FakeFiles:
-    """Paths are absolute. Raises PathError as the kernel would."""
+    """Paths are absolute; a name of ``files`` that ends in / is a directory. Raises PathError as the kernel would."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._nodes: dict[str, Node] = {"/": Node(FileKind.DIRECTORY, mode=0o755)}
         self.make_directory("/tmp")
         for path, content in files.items():
-            self.write(path, content, executable=content.startswith(b"#!"), parents=True)
+            if path.endswith("/"):
+                self.make_directory(path)
+            else:
+                self.write(path, content, executable=content.startswith(b"#!"), parents=True)
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The path with every symlink followed; its last part need not exist."""
@@ -65,6 +68,10 @@ class FakeFiles:
         if found is None:
             raise refuse(errno.ENOENT, path)
         return found
+
+    def need_directory(self, path: str) -> None:
+        if self.node(path).kind is not FileKind.DIRECTORY:
+            raise refuse(errno.ENOTDIR, path)
 
     def read(self, path: str) -> bytes:
         node = self.node(path)

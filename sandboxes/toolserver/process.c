@@ -22,6 +22,18 @@ extern char **environ;
 static char *home_directory;
 static bool reset_oom_score;
 
+int process_work_in(const char *path)
+{
+    if (chdir(path))
+        return errno;
+    char *place = getcwd(NULL, 0);
+    if (!place)
+        return errno;
+    free(home_directory);
+    home_directory = place;
+    return 0;
+}
+
 /* Being the last to be killed when memory runs out needs a privilege that a container rarely grants; where its
    runtime has granted it already, children must not inherit it. */
 void process_init(void)

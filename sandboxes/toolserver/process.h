@@ -20,8 +20,10 @@ struct launch {
 };
 
 void process_init(void);
-/* Relative paths begin where the server was started, also after that directory was replaced. */
+/* Relative paths begin where the server was started, or was told to work, also after that directory was replaced. */
 void process_go_home(void);
+/* 0 or an errno: then all stays as it was. */
+int process_work_in(const char *path);
 /* The new child's pid, or a negative errno when it could not be started. */
 pid_t process_start(struct launch *launch);
 /* Kills `root`, our own unreaped child, and everything that descends from it. */

@@ -78,6 +78,13 @@ static int do_kill_all(struct reader *body, struct buffer *out)
     return reader_done(body) ? process_kill_all(reap_children) : 0;
 }
 
+static int do_work_in(struct reader *body, struct buffer *out)
+{
+    (void)out;
+    const char *path = get_string(body);
+    return reader_done(body) ? process_work_in(path) : 0;
+}
+
 static int do_cancel(struct reader *body, struct buffer *out)
 {
     (void)out;
@@ -128,7 +135,8 @@ typedef int immediate(struct reader *body, struct buffer *out);
 typedef bool starter(struct call *call, struct reader *body);
 
 static immediate *const questions[] = {[PING] = do_ping, [READ] = do_read, [STAT] = do_stat, [CANCEL] = do_cancel};
-static immediate *const changes[] = {[WRITE] = do_write, [LINK] = do_link, [KILL_ALL] = do_kill_all};
+static immediate *const changes[] = {[WRITE] = do_write, [LINK] = do_link, [KILL_ALL] = do_kill_all,
+                                    [WORK_IN] = do_work_in};
 static starter *const starters[] = {[EXEC] = execute, [SHELL] = session_run, [RESTART] = session_restart,
                                     [REMOVE] = start_remove, [WALK] = start_walk};
 

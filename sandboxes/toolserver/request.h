@@ -19,6 +19,7 @@
    WALK        string root, list prune                                       STAT, blob path; repeated
    KILL_ALL    -                                                             -
    CANCEL      u64 id                                                        -; that call ends as at its time-out
+   WORK_IN     string path                                                   -; relative paths, and commands, begin there
 
    RESULT: u32 exit code, u8 flags (1 timed out, 2 shell lost), u64 microseconds, string spill path,
            then for stdout and stderr: blob head, blob tail, u64 elided
@@ -35,7 +36,7 @@
 
 #define PROTOCOL_VERSION 1
 
-enum op { PING = 1, EXEC, SHELL, RESTART, READ, WRITE, LINK, REMOVE, STAT, WALK, KILL_ALL, CANCEL };
+enum op { PING = 1, EXEC, SHELL, RESTART, READ, WRITE, LINK, REMOVE, STAT, WALK, KILL_ALL, CANCEL, WORK_IN };
 
 struct connection;
 

@@ -177,11 +177,11 @@ class RuntimeContract:
             changed = await sandbox.exec(command, cwd="/tmp", env={"SHAPE": "it's square"}, timeout_s=WAIT_S)
             assert text(changed) == "/tmp\ngreen it's square\n"
 
-    @pytest.mark.parametrize("workdir", ["/no/such", "/etc/motd", "/etc/motd/.."])
+    @pytest.mark.parametrize("workdir", ["/no/such", "/etc/motd"])
     async def test_a_directory_to_work_in_that_the_image_lacks_is_refused(
         self, runtime: Runtime, image: str, workdir: str
     ) -> None:
-        with pytest.raises(SpecError, match=f"has no directory {workdir} "):
+        with pytest.raises(SpecError, match=f"has no directory to work in at {workdir}: "):
             await runtime.create(SandboxSpec(image, workdir=workdir))
         assert await living(runtime) == set()
 

@@ -53,9 +53,10 @@ def _rootfs(files: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         if links:
-            directory = tarfile.TarInfo("tmp")
-            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777
-            tar.addfile(directory)
+            for name, mode in (("tmp", 0o1777), ("repo", 0o755), ("srv", 0o755), ("srv/here", 0o755)):
+                directory = tarfile.TarInfo(name)
+                directory.type, directory.mode = tarfile.DIRTYPE, mode
+                tar.addfile(directory)
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), 0o755 if name.startswith("bin/") else 0o644

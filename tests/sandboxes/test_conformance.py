@@ -7,7 +7,7 @@ import pytest
 from sandboxes import FakeRuntime, Runtime
 from tests.sandboxes.conformance import RuntimeContract
 
-FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n"}
+FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
 
 
 class TestFake(RuntimeContract):

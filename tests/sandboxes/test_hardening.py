@@ -19,6 +19,7 @@ from sandboxes import (
     Sandbox,
     SandboxGone,
     SandboxSpec,
+    SpecError,
 )
 from sandboxes.runtimes.docker import DockerRuntime, container_name
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
@@ -237,7 +238,7 @@ async def test_death_of_hunger_is_told(docker_client: docker.DockerClient, sandb
 async def test_a_boot_that_fails_says_why_and_leaves_nothing(
     docker_runtime: DockerRuntime, test_image: str, state_dir: Path
 ) -> None:
-    with pytest.raises(BootError, match="motd"):
+    with pytest.raises(SpecError, match="motd"):
         await docker_runtime.create(SandboxSpec(test_image, workdir="/etc/motd"))
     with pytest.raises(BootError, match=r"did not answer in 0\.001 s"):
         await docker_runtime.create(SandboxSpec(test_image), boot_timeout_s=0.001)

@@ -43,7 +43,7 @@ async def replay(case: dict[str, Any], runtime: Runtime, image: str) -> None:
 
 @named([case for case in CORPUS if not case.get("programs")])
 async def test_in_the_fake_sandbox(case: dict[str, Any]) -> None:
-    await replay(case, FakeRuntime({"image": {}}), "image")
+    await replay(case, FakeRuntime({"image": {"/repo/": b""}}), "image")
 
 
 @pytest.mark.docker

@@ -185,8 +185,7 @@ class OciRuntime(ServingRuntime):
         return await self._start(sandbox_id, spec, image)
 
     async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> ServedSandbox:
-        workdir = spec.workdir or image.workdir
-        self._lay_out(sandbox_id, spec, image, workdir)
+        self._lay_out(sandbox_id, spec, image)
         bundle = starter.DISK / sandbox_id
         options = f"lowerdir={':'.join(image.lower)},upperdir={bundle / UPPER},workdir={bundle / WORK},volatile"
         place = self._disk.path / sandbox_id
@@ -202,9 +201,10 @@ class OciRuntime(ServingRuntime):
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._first[sandbox_id] = first
         server = await self._connect(place / SOCKET, first, spec.image)
+        workdir = spec.workdir or image.workdir
         return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
 
-    def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, workdir: str) -> None:
+    def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> None:
         """Its directory: the OCI bundle, and the layer that takes what it writes."""
         self._disk.make(sandbox_id, spec.limits.disk_mib)
         place = self._disk.path / sandbox_id
@@ -215,7 +215,7 @@ class OciRuntime(ServingRuntime):
         described = config(
             env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.environment},
             user=image.user,
-            workdir=workdir,
+            workdir=image.workdir,
             limits=spec.limits,
             cgroup=self._cgroups.path_in_config(sandbox_id),
             swap=self._cgroups.limits_swap,
