@@ -13,8 +13,8 @@ from farm.tasks.bundle import TaskBundle
 FORMAT = 2
 MAX_BYTES = 1 << 30
 
-_pack: Any = msgpack.packb
-_unpack: Any = msgpack.unpackb  # type: ignore[attr-defined]  # the package re-exports it implicitly
+_msgpack: Any = msgpack
+"""Without the types that the package lacks."""
 _BUNDLE = TypeAdapter(TaskBundle)
 
 
@@ -33,7 +33,7 @@ def unpack(data: bytes) -> TaskBundle:
         if not 0 <= size <= MAX_BYTES:
             raise BadBundle(f"a task bundle of {size} bytes is not accepted")
         raw = zstandard.ZstdDecompressor().decompress(data)
-        document = _unpack(raw, strict_map_key=True, raw=False)
+        document = _msgpack.unpackb(raw, strict_map_key=True, raw=False)
     except (zstandard.ZstdError, ValueError, msgpack.UnpackException, RecursionError) as error:
         raise BadBundle(f"not a task bundle: {error}") from None
     if not isinstance(document, dict) or document.keys() != {"format", "bundle"} or document["format"] != FORMAT:
@@ -49,7 +49,7 @@ def unpack(data: bytes) -> TaskBundle:
 
 
 def _document(bundle: TaskBundle) -> bytes:
-    packed: bytes = _pack({"format": FORMAT, "bundle": _sorted(asdict(bundle))}, use_bin_type=True)
+    packed: bytes = _msgpack.packb({"format": FORMAT, "bundle": _sorted(asdict(bundle))}, use_bin_type=True)
     return packed
 
 

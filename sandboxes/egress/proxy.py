@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 
 from sandboxes.egress.allowlist import Address, AllowList
@@ -68,7 +69,7 @@ class EgressProxy:
             exchange = Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self._log)
             task = asyncio.create_task(exchange.run(client))
             self._exchanges.add(task)
-            task.add_done_callback(lambda task, client=client: self._finish(task, client, free))  # type: ignore[misc]
+            task.add_done_callback(partial(self._finish, client=client, free=free))
             await asyncio.sleep(ACCEPT_EVERY_S)
 
     async def _next(self) -> socket.socket:
