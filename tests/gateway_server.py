@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from farm.config import Config
 from farm.core.orders import RunSpec, TaskRef
 from farm.core.status import FarmStatus, NodeStatus, RunStatus
-from farm.gateway import SchedulerUnavailable, TasksetError, make_app, serving
+from farm.gateway import SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.store import Store
 from tests.rollouts import TASK
 
@@ -75,5 +75,5 @@ async def running_gateway(
     secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
-    async with serving(app, "127.0.0.1", port, idle_s=idle_s) as url:
+    async with serving(app, listen("127.0.0.1", port), idle_s=idle_s) as url:
         yield url

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from farm.client import FarmClient
 
 
+def no_farm(config: Config) -> CliError:
+    """What to say where none runs: also what the last one died of."""
+    from farm.cluster import last_death
+
+    death = last_death(config.state_dir)
+    died = f"; the last one died: {death}" if death else ""
+    return CliError(
+        f"no farm is up with the state directory {config.state_dir}{died}; start one with `farm up --detach`"
+    )
+
+
 @contextmanager
 def connected(config: Config) -> "Iterator[FarmClient]":
     """A client of the farm that runs on this machine; its refusals become one-line errors."""
@@ -23,7 +34,7 @@ def connected(config: Config) -> "Iterator[FarmClient]":
 
     info = running_farm(config.state_dir)
     if info is None:
-        raise CliError(f"no farm is up with the state directory {config.state_dir}; start one with `farm up --detach`")
+        raise no_farm(config)
     token = config.tokens.get("operator") or config.tokens.get("learner")
     with FarmClient(info.url, token.get_secret_value() if token else None) as client:
         try:

@@ -12,25 +12,27 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.table import Table
 
-from farm.cli.connection import connected
+from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cluster import FarmInfo, running_farm, stop_farm, sweep_farm
+from farm.cluster import FarmError, FarmInfo, note_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
 
 if TYPE_CHECKING:
     from farm.cluster.farm import RunningFarm
+    from farm.cluster.watch import Ended
     from farm.gateway import SchedulerPort
     from farm.store import Store
 
 _STEP = "step: "
 _POLL_S = 0.1
+_AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
 def up(
@@ -50,10 +52,13 @@ def up(
         raise CliError(f"--head needs the address that other machines reach: set FARM_NODE_IP, not {settings.node_ip}")
     if join and not _is_address(join):
         raise typer.BadParameter(f"{join!r} is not HOST:PORT", param_hint="--join")
-    _make(settings.state_dir)
     if detach:
         _detach(settings)
         return
+    from farm.cluster.watch import stay_behind
+
+    if ended := stay_behind():  # from here on the farm is a child of this process
+        _bury(settings, ended)
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(settings, join))
 
@@ -95,9 +100,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
     if info is None:
-        raise CliError(
-            f"no farm is up with the state directory {settings.state_dir}; start one with `farm up --detach`"
-        )
+        raise no_farm(settings)
     if info.role == "node":
         _show_node(info, as_json)
         return 0
@@ -171,7 +174,24 @@ async def _serve(config: Config, join: str | None) -> None:
         await asyncio.gather(failure, waiting, return_exceptions=True)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
-        raise CliError(ended_by_itself)
+        note_death(config.state_dir, ended_by_itself)
+        await _reap(config)
+        raise CliError(f"{ended_by_itself}; {_AGAIN}")
+
+
+def _bury(config: Config, ended: "Ended") -> NoReturn:
+    """End as the farm did; where it died without a word, say of what, and remove what it left."""
+    if ended.orderly:
+        sys.exit(ended.code)
+    from farm.cluster.ray_node import what_died
+
+    own = f"its process {ended.how}"
+    cause = own if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at) or own
+    with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
+        sweep_farm(config.state_dir)
+        note_death(config.state_dir, cause)
+    asyncio.run(_reap(config))
+    raise CliError(f"the farm died: {cause}; {_AGAIN}")
 
 
 @asynccontextmanager
@@ -198,7 +218,7 @@ async def _unless(
 
 def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[RunningFarm]":
     from farm.cluster.farm import join_farm, start_farm
-    from farm.gateway import make_app, serving
+    from farm.gateway import listen, make_app, serving
 
     def on_step(step: str) -> None:
         _say(_STEP + step)
@@ -207,12 +227,23 @@ def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[Run
         return join_farm(config, join, on_step=on_step)
 
     @asynccontextmanager
-    async def serve(store: "Store", scheduler: "SchedulerPort") -> AsyncIterator[str]:
-        app = make_app(store, scheduler, config, prepare=lambda path: _prepare(path, config.state_dir))
-        async with serving(app, config.host, config.port) as url:
-            yield url
+    async def start() -> "AsyncIterator[RunningFarm]":
+        _refuse_second(config)
+        with listen(config.host, config.port) as listener:
 
-    return start_farm(config, serve=serve, on_step=on_step)
+            def serve(store: "Store", scheduler: "SchedulerPort") -> AbstractAsyncContextManager[str]:
+                app = make_app(store, scheduler, config, prepare=lambda path: _prepare(path, config.state_dir))
+                return serving(app, listener)
+
+            async with start_farm(config, serve=serve, on_step=on_step) as running:
+                yield running
+
+    return start()
+
+
+def _refuse_second(config: Config) -> None:
+    if running_farm(config.state_dir) is not None:
+        raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
 
 
 def _prepare(taskset: Path, state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
@@ -233,8 +264,8 @@ def _say(line: str) -> None:
 
 def _detach(config: Config) -> None:
     """Start the same command without --detach as a process of its own, and wait until it is up."""
-    if running_farm(config.state_dir) is not None:
-        raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
+    _refuse_second(config)
+    _make(config.state_dir)
     log = config.state_dir / "log" / "farm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
@@ -268,6 +299,14 @@ def _await_up(config: Config, child: "subprocess.Popen[bytes]", log: Path) -> Fa
                 errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
                 raise CliError(errors[-1] if errors else f"it ended at once with code {child.returncode}; see {log}")
             info = running_farm(config.state_dir)
-            if info is not None and info.pid == child.pid:
+            if info is not None and _has_child(child.pid, info.pid):
                 return info
             time.sleep(_POLL_S)
+
+
+def _has_child(parent: int, child: int) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(child).ppid() == parent
+    return False

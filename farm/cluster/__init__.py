@@ -5,11 +5,13 @@ Here stands what asks whether a farm runs, which must cost nothing; what starts 
 """
 
 from farm.cluster.errors import FarmError
-from farm.cluster.runfile import FarmInfo, running_farm, stop_farm, sweep_farm
+from farm.cluster.runfile import FarmInfo, last_death, note_death, running_farm, stop_farm, sweep_farm
 
 __all__ = [
     "FarmError",
     "FarmInfo",
+    "last_death",
+    "note_death",
     "running_farm",
     "stop_farm",
     "sweep_farm",

@@ -50,7 +50,7 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
                 ray_node_id = await uninterrupted(asyncio.to_thread(connect))
         except (RayError, ConnectionError, RuntimeError) as error:
             raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
-        yield Driver(ray_node_id)
+        yield Driver(node, ray_node_id)
     finally:
         await uninterrupted(asyncio.to_thread(ray.shutdown))
 
@@ -69,7 +69,8 @@ def _own_signals() -> Iterator[None]:
 class Driver:
     """``node_id`` names this machine in the farm."""
 
-    def __init__(self, ray_node_id: str) -> None:
+    def __init__(self, node: RayNode, ray_node_id: str) -> None:
+        self._node = node
         self._ray_node_id = ray_node_id
         self.node_id = f"node-{ray_node_id[:10]}"
 
@@ -96,7 +97,7 @@ class Driver:
     @asynccontextmanager
     async def agent(self, plan: AgentPlan, log_level: str) -> AsyncIterator["AgentHandle"]:
         """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
-        handle = AgentHandle(self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level))
+        handle = AgentHandle(self._node, self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level))
         try:
             yield handle
         finally:
@@ -123,7 +124,8 @@ class Driver:
 
 
 class AgentHandle:
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, node: RayNode, actor: Any) -> None:
+        self._node = node
         self._actor = actor
         self._guard: asyncio.Task[str] | None = None
 
@@ -156,10 +158,13 @@ class AgentHandle:
     async def close(self) -> None:
         if self._guard is not None:
             self._guard.cancel()
-        try:
-            await asyncio.wait_for(self._actor.close.remote(), _CLOSE_S)
-        except (RayError, TimeoutError) as error:
-            _log.warning("the node agent did not close: %s; the reaper will remove its sandboxes", _line(error))
+        closing = asyncio.ensure_future(self._actor.close.remote())
+        dying = asyncio.create_task(self._node.death())
+        await asyncio.wait((closing, dying), timeout=_CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
+        dying.cancel()
+        if not closing.done() or closing.exception():
+            _log.warning("the node agent did not close; the reaper will remove its sandboxes")
+        closing.cancel()
         with contextlib.suppress(RayError):
             ray.kill(self._actor)
 

@@ -6,11 +6,11 @@ import importlib.util
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
@@ -30,6 +30,8 @@ Serve = Callable[[Store, "RayScheduler"], AbstractAsyncContextManager[str]]
 """Serve the gateway for the length of the block; yields its URL."""
 
 OnStep = Callable[[str], None]
+T = TypeVar("T")
+_CAUSE_S = 1.5
 EVERY_ADDRESS = ("0.0.0.0", "::")
 DOCKER = "farm.cluster.equipment:docker"
 
@@ -42,11 +44,15 @@ class RunningFarm:
     _ends: tuple[Callable[[], Awaitable[str]], ...]
 
     async def failure(self) -> str:
-        """Wait until a part of the farm ends that nobody restarts; a line that says which."""
+        """Wait until a part of the farm ends that nobody restarts; a line that says which.
+
+        Where one end brings others with it, the earliest in ``_ends`` is told.
+        """
         waiting = [asyncio.ensure_future(end()) for end in self._ends]
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=_CAUSE_S)
+            return next(future.result() for future in waiting if future.done())
         finally:
             for future in waiting:
                 future.cancel()
@@ -73,13 +79,12 @@ async def start_farm(
         plan = SchedulerPlan(redis_url, settings or SchedulerSettings(), config.retention_s, config.log_level)
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, driver, config, redis_url, equip)
-        await driver.up(scheduler, agent)
+        await _unless_dead(node, driver.up(scheduler, agent))
         on_step("starting the gateway")
         url = await stack.enter_async_context(serve(store, scheduler))
         info = FarmInfo(config.state_dir, "head", os.getpid(), url, node.address, driver.node_id, time.time())
         announce(info)
-        ends = (_end_of("Ray", node.wait), agent.death)
-        yield RunningFarm(info, scheduler, agent, (*ends, _end_of("redis-server", redis.wait)) if redis else ends)
+        yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
 
 
 @asynccontextmanager
@@ -91,7 +96,7 @@ async def join_farm(
         stack.enter_context(claimed(config.state_dir))
         on_step(f"joining {address}")
         node, driver = await _cluster(stack, config, address)
-        scheduler, redis_url = await driver.find_scheduler(address)
+        scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))
         try:
             await _store(stack, redis_url)
         except FarmError as error:
@@ -100,10 +105,10 @@ async def join_farm(
             ) from None
         on_step("starting the node agent")
         agent = await _agent(stack, driver, config, redis_url, equip)
-        await driver.up(scheduler, agent)
+        await _unless_dead(node, driver.up(scheduler, agent))
         info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
         announce(info)
-        yield RunningFarm(info, scheduler, agent, (_end_of("Ray", node.wait), agent.death))
+        yield RunningFarm(info, scheduler, agent, (node.death, agent.death))
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
@@ -179,8 +184,15 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _end_of(name: str, wait: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[str]]:
-    async def end() -> str:
-        return f"{name} has ended with exit code {await wait()}"
-
-    return end
+async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. Without its node it would wait for ever, or Ray would end this process. Raises FarmError."""
+    working, dying = asyncio.create_task(work), asyncio.create_task(node.death())
+    try:
+        await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
+        if dying.done() and not working.done():
+            raise FarmError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
+        return await working
+    finally:
+        for task in (working, dying):
+            task.cancel()
+        await asyncio.gather(working, dying, return_exceptions=True)

@@ -53,6 +53,7 @@ def claimed(state_dir: Path) -> Iterator[None]:
             who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
             raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir") from None
         _sweep(run_dir)
+        (run_dir / "death").unlink(missing_ok=True)
         try:
             yield
         finally:
@@ -96,6 +97,21 @@ def announce(info: FarmInfo) -> None:
 def running_farm(state_dir: Path) -> FarmInfo | None:
     """The farm that runs from a state directory; None where none does, or it is not yet up."""
     return _read(state_dir) if _held(state_dir) else None
+
+
+def note_death(state_dir: Path, cause: str) -> None:
+    """Keep what a farm died of, until the next one claims the state directory."""
+    with contextlib.suppress(FileNotFoundError):  # it died before it had claimed any
+        (_run_dir(state_dir) / "death").write_text(cause + "\n")
+
+
+def last_death(state_dir: Path) -> str:
+    """What the last farm of a state directory died of; empty where it ended in order."""
+    run_dir = _run_dir(state_dir)
+    with contextlib.suppress(FileNotFoundError):
+        return (run_dir / "death").read_text().strip()
+    left = _read(state_dir)
+    return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
 
 
 def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S) -> None:

@@ -2,7 +2,16 @@
 
 from farm.gateway.app import make_app
 from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
-from farm.gateway.serving import AddressTaken, serving
+from farm.gateway.serving import AddressTaken, listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
 
-__all__ = ["AddressTaken", "Prepare", "SchedulerPort", "SchedulerUnavailable", "TasksetError", "make_app", "serving"]
+__all__ = [
+    "AddressTaken",
+    "Prepare",
+    "SchedulerPort",
+    "SchedulerUnavailable",
+    "TasksetError",
+    "listen",
+    "make_app",
+    "serving",
+]

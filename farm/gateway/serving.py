@@ -19,12 +19,12 @@ class AddressTaken(Exception):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, host: str, port: int, *, idle_s: int = _IDLE_S) -> AsyncIterator[str]:
-    """Serve for the length of the block; yields the URL. ``port`` 0 takes a free one. Raises AddressTaken.
+async def serving(app: ASGIApp, listener: socket.socket, *, idle_s: int = _IDLE_S) -> AsyncIterator[str]:
+    """Serve what comes to ``listener`` for the length of the block, and close it; yields the URL.
 
     ``idle_s``: so long a connection may be open without a request that is whole in its head.
     """
-    listener = _listen(host, port)
+    host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         app,
         http=_Timely,
@@ -42,7 +42,7 @@ async def serving(app: ASGIApp, host: str, port: int, *, idle_s: int = _IDLE_S) 
     try:
         await server.up.wait()
         shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{listener.getsockname()[1]}"
+        yield f"http://{shown}:{port}"
     finally:
         server.should_exit = True
         await asyncio.shield(asyncio.wait([task]))
@@ -97,7 +97,11 @@ class _Quiet(uvicorn.Server):
         await self._serve(sockets)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """The gateway's address taken, before anything else is started; ``port`` 0 takes a free one. Raises AddressTaken.
+
+    Whoever calls meanwhile waits until it is served.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns off the batching of small writes, 40 ms an answer, only where the protocol is named.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,0 +1,95 @@
+"""A process that outlives the farm: a Ray driver whose cluster is gone may end its process without a word.
+
+It holds no lock and no connection, and does nothing until the farm's own process has ended.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from dataclasses import dataclass
+from types import FrameType
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S = 30.0
+"""So long redis-server and Ray, which were told to end, may take before they are killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """``code`` as of ``subprocess``: negative where a signal ended it. ``orderly``: Python itself came to its end."""
+
+    code: int
+    orderly: bool
+    started_at: float
+
+    @property
+    def how(self) -> str:
+        return how_ended(self.code)
+
+
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def stay_behind() -> Ended | None:
+    """Fork. The child goes on with None; here the answer comes when the child and all that it started are gone.
+
+    SIGINT and SIGTERM are passed on to the child, which gets SIGTERM too when this process dies.
+    """
+    started_at, parent = time.time(), os.getpid()
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+        atexit.register(os.write, write_end, b".")
+        return None
+    os.close(write_end)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pass_on)
+    code = _await(child)
+    orderly = os.read(read_end, 1) == b"."
+    end_processes(psutil.Process().children(recursive=True), _PATIENCE_S)
+    return Ended(code, orderly, started_at)
+
+
+def end_processes(processes: list[psutil.Process], patience_s: float) -> None:
+    """Return when all have ended; kill those that have not in time."""
+    _, alive = psutil.wait_procs(processes, timeout=patience_s)
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_PATIENCE_S)
+
+
+def _await(child: int) -> int:
+    """Its exit code; meanwhile orphans of the farm are ours, and are buried."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
