@@ -88,14 +88,14 @@ class Cgroups:
                 found |= {entry.name for entry in os.scandir(root / self._group) if entry.is_dir()}
         return found
 
-    def killed_for_memory(self, name: str) -> int:
-        """How many processes the kernel killed there for want of memory."""
-        file = "memory.events" if self.unified else "memory.oom_control"
-        for line in self._read("memory", name, file).splitlines():
-            key, _, value = line.partition(" ")
-            if key == "oom_kill":
-                return int(value)
-        return 0
+    def ran_out_of_memory(self, name: str) -> bool:
+        """Whether the kernel killed there because the group's own limit was reached. The machine's want of memory kills
+        too, and counts as a kill, but not as a limit reached."""
+        if self.unified:
+            events = dict(line.split() for line in self._read("memory", name, "memory.events").splitlines())
+            return events.get("oom_kill", "0") != "0" and events.get("oom", "0") != "0"
+        killed = "oom_kill 0" not in self._read("memory", name, "memory.oom_control")
+        return killed and self._read("memory", name, "memory.failcnt").strip() not in ("", "0")
 
     def memory_bytes(self, name: str) -> int:
         file = "memory.current" if self.unified else "memory.usage_in_bytes"
