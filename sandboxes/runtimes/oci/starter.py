@@ -103,7 +103,7 @@ class Starter:
     async def close(self) -> None:
         """What it was starting is killed; what it has started goes on."""
         self._lose()
-        await self._process.wait()
+        await self._process.communicate()
 
     def _send(self, fields: Sequence[bytes], descriptors: Sequence[int]) -> None:
         if self._gone:
