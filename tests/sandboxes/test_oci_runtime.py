@@ -118,7 +118,7 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     async with runtime.scope(SandboxSpec(digest)) as sandbox:
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
     with pytest.raises(RuntimeUnavailable, match="Docker does not answer"):
-        await runtime.create(SandboxSpec(test_image))
+        await runtime.create(SandboxSpec("farm-test/other:1"))
     await runtime.close()
     assert await docker_runtime.reap() == 0  # the container that held the image goes, and was no sandbox
 
