@@ -135,11 +135,10 @@ def load_config(
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"{key}: {str(first['msg']).removeprefix('Value error, ')}"
-            if key
-            else str(first["msg"]).removeprefix("Value error, ")
-        ) from None
+        what = str(first["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+        if first["type"] == "path_type":
+            what = "should be a path"
+        raise ConfigError(f"{key}: {what}" if key else what) from None
 
 
 def _read_file(path: Path | None) -> dict[str, Any]:
@@ -150,8 +149,10 @@ def _read_file(path: Path | None) -> dict[str, Any]:
         found = tomllib.loads(chosen.read_text())
     except OSError as error:
         raise ConfigError(f"{chosen}: {error.strerror}; name a readable file with --config") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{chosen} is not TOML: {error}") from None
+    except ValueError as error:  # also a number of thousands of digits, which Python does not read
+        raise ConfigError(f"{chosen} is not TOML: {str(error).split(';')[0]}") from None
+    except RecursionError:
+        raise ConfigError(f"{chosen} is nested too deeply; a key here holds one value") from None
     if "tokens" in found:
         raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
     for secret in ("join_token", "policy_key"):

@@ -162,9 +162,14 @@ def _rows(path: Path) -> Iterator[Path]:
         except (ValueError, RecursionError, KeyError, TypeError):
             raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place) from None
         directory = home / str(name)
-        if not isinstance(name, str) or not directory.resolve().is_relative_to(home):
+        try:
+            inside = isinstance(name, str) and directory.resolve().is_relative_to(home)
+            there = inside and (directory / MANIFEST).is_file()
+        except (ValueError, OSError):  # a zero byte, half a surrogate pair, a name too long for a path
+            raise TaskError(path, f"{name[:100]!r} can be no path", "correct it", key=place) from None
+        if not inside:
             raise TaskError(path, f"{name!r} leaves the directory of the file", "name a path inside it", key=place)
-        if not (directory / MANIFEST).is_file():
+        if not there:
             raise TaskError(path, f"{name!r} holds no {MANIFEST}", "correct the path", key=place)
         yield directory
 

@@ -197,8 +197,10 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     """Read a ``task.toml``. Raises TaskError."""
     try:
         document = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TaskError(path, f"not TOML: {error}", "correct the syntax there") from None
+    except ValueError as error:  # also a number of thousands of digits, which Python does not read
+        raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
+    except RecursionError:
+        raise TaskError(path, "nested too deeply", "write it flatter") from None
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:

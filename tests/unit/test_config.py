@@ -22,6 +22,26 @@ def test_what_is_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port = ", "is not TOML: "),
+        ("port = " + "[" * 100_000, "is nested too deeply; "),
+        ("port = " + "9" * 5000, "is not TOML: Exceeds the limit"),
+        ("port = 99999999999999999999", "port: should be less than or equal to 65535"),
+        ("lease_s = nan", "lease_s: should be "),
+        ("tasksets = 5", "tasksets: should be a path"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, environ={})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("environ", "said"),
     [
         ({"FARM_PROT": "1"}, "FARM_PORT"),

@@ -137,6 +137,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ('{"path": "/etc"}', "leaves the directory"),
         ('{"path": 3}', "leaves the directory"),
         ('{"path": "nowhere"}', "holds no task.toml"),
+        (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' can be no path"),
+        (r'{"path": "\ud800"}', "can be no path"),
+        ('{"path": "' + "x" * 5000 + '"}', "can be no path"),
         ("", "holds no task"),
     ],
 )

@@ -25,6 +25,18 @@ def complaint(text: str) -> str:
     return message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = = b", "not TOML: "),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "9" * 5000, "not TOML: Exceeds the limit (4300 digits)"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_line(text: str, said: str) -> None:
+    assert said in complaint(text)
+
+
 def test_harbor_defaults() -> None:
     manifest = parse("")
     assert manifest.verifier.timeout_sec == 600
