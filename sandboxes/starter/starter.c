@@ -123,8 +123,9 @@ static int run(const char *id, const char *options, char **argv, int socket)
     int err = open(complaints, O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (err < 0)
         return 125;
-    dup2(err, 1);
-    dup2(err, 2);
+    /* crun gives all three to the sandbox's user: never a file of the machine, such as its /dev/null. */
+    for (int i = 0; i < 3; i++)
+        dup2(err, i);
     /* What is mounted from here on is the sandbox's alone and ends with it. */
     if (unshare(CLONE_NEWNS))
         return fail("unshare");
