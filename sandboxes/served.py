@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, listen_inside
 from sandboxes.errors import BootError, GoneBy, PathError, ProtocolError, SandboxError, SandboxGone, SpecError
+from sandboxes.gate import Gate, Pace
 from sandboxes.runtimes.engine import EngineError
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.uninterrupted import uninterrupted
 from sandboxes.uses import ImageUses
-
-BOOTS_PER_CORE = 2
-"""More at once makes each slower and none sooner."""
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -41,7 +39,7 @@ class ServingRuntime(ABC):
         self._uses = uses
         self._held: set[str] = set()
         self._proxies: dict[str, EgressProxy] = {}
-        self._boots = asyncio.Semaphore(BOOTS_PER_CORE * (os.cpu_count() or 1))
+        self._gate = Gate(Pace(len(os.sched_getaffinity(0))))
 
     @abstractmethod
     async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> "ServedSandbox":
@@ -60,9 +58,9 @@ class ServingRuntime(ABC):
         """Never raises."""
 
     async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        """The time-out begins with this sandbox's turn: some ``BOOTS_PER_CORE`` boot at the same time."""
+        """The time-out begins with this sandbox's turn; ``sandboxes.gate`` says how many boot at the same time."""
         check_spec(spec)
-        async with self._boots:
+        async with self._gate.turn():
             sandbox_id = secrets.token_hex(6)
             self._held.add(sandbox_id)
             try:

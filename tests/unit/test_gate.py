@@ -1,0 +1,194 @@
+"""How many boots are let in at once: by what they take, by want of memory, in order of arrival."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+from sandboxes.gate import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, Gate, Pace
+from sandboxes.pressure import Pressure, Stall
+
+SHORT = Pressure(memory=Stall(some=0.5), memory_left=0.1)
+CALM = Pressure()
+
+
+class Machine:
+    """Boots in ``alone_s``, ``width`` of them at once; more only wait for each other. Its backlog never ends."""
+
+    def __init__(self, pace: Pace, *, width: int, alone_s: float = 0.01) -> None:
+        self.pace = pace
+        self.width = width
+        self.alone_s = alone_s
+        self.now = 0.0
+
+    def boot(self, count: int) -> None:
+        for _ in range(count):
+            took_s = self.alone_s * max(1.0, self.pace.limit / self.width)
+            self.now += took_s / self.pace.limit
+            self.pace.booted(took_s, others_wait=True, now=self.now)
+
+    def boot_alone(self) -> None:
+        self.now += self.alone_s
+        self.pace.booted(self.alone_s, others_wait=False, now=self.now)
+
+
+@pytest.mark.parametrize(("cores", "width"), [(2, 2), (64, 6), (64, 50)])
+def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) -> None:
+    """Also where it is not the cores that are short."""
+    pace = Pace(cores)
+    machine = Machine(pace, width=width)
+    machine.boot_alone()
+    machine.boot(1000)
+    assert STRETCH[0] * width <= pace.limit <= STRETCH[1] * width + 1
+
+
+def test_a_wide_machine_takes_up_to_its_bound() -> None:
+    pace = Pace(2)
+    Machine(pace, width=100).boot(1000)
+    assert pace.limit == 2 * MOST_PER_CORE
+
+
+def test_nobody_waiting_changes_nothing() -> None:
+    pace = Pace(8)
+    before = pace.limit
+    for number in range(100):
+        pace.booted(0.01, others_wait=False, now=float(number))
+    assert pace.limit == before
+
+
+def test_one_slow_boot_is_no_sign() -> None:
+    pace = Pace(8)
+    machine = Machine(pace, width=8)
+    machine.boot_alone()
+    machine.boot(100)
+    before = pace.limit
+    pace.booted(60.0, others_wait=True, now=machine.now)
+    assert pace.limit >= before - 1
+
+
+def test_however_slow_some_go_on() -> None:
+    pace = Pace(64)
+    pace.booted(0.01, others_wait=True, now=0.0)
+    for _ in range(10_000):
+        pace.booted(5.0, others_wait=True, now=1.0)
+    assert pace.limit == LEAST
+
+
+def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
+    pace = Pace(16)
+    machine = Machine(pace, width=16)
+    machine.boot_alone()
+    machine.alone_s *= 10
+    machine.boot(2000)
+    low = pace.limit
+    machine.now += 2 * FLOOR_S
+    machine.boot_alone()
+    machine.boot(2000)
+    assert pace.limit > low
+
+
+def test_want_of_memory_halves_and_its_end_brings_back() -> None:
+    pace = Pace(8)
+    start = pace.limit
+    pace.pressed(SHORT, now=0.0)
+    assert pace.limit == start // 2
+    pace.pressed(SHORT, now=PAUSE_S / 2)
+    assert pace.limit == start // 2, "the kernel's figure follows slowly, and so do we"
+    for second in range(1, 10):
+        pace.pressed(SHORT, now=second * PAUSE_S)
+    assert pace.limit == 1
+    pace.pressed(CALM, now=100.0)
+    machine = Machine(pace, width=8)
+    machine.boot(1000)
+    assert pace.limit >= start
+
+
+def test_neither_a_busy_processor_nor_a_sandbox_at_its_own_limit_is_a_reason() -> None:
+    pace = Pace(2)
+    before = pace.limit
+    pace.pressed(Pressure(cpu=Stall(1.0), io=Stall(0.9), memory=Stall(0.9)), now=0.0)
+    assert pace.limit == before
+
+
+# The gate itself
+
+
+def gate(*, pressure: Callable[[], Pressure] = lambda: CALM) -> Gate:
+    return Gate(Pace(1), read=pressure)
+
+
+class Boots:
+    """Boots that end when told to; remembers the order in which they began."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.begun: list[int] = []
+        self.ends: dict[int, asyncio.Event] = {}
+
+    def begin(self, number: int) -> asyncio.Task[None]:
+        self.ends[number] = asyncio.Event()
+        return asyncio.create_task(self._boot(number))
+
+    async def _boot(self, number: int) -> None:
+        async with self.gate.turn():
+            self.begun.append(number)
+            await self.ends[number].wait()
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_turns_come_in_order_of_arrival() -> None:
+    boots = Boots(gate())
+    tasks = [boots.begin(number) for number in range(3 * LEAST)]
+    await settled()
+    assert boots.begun == list(range(LEAST))
+    for number in range(3 * LEAST):
+        boots.ends[number].set()
+        await settled()
+    await asyncio.gather(*tasks)
+    assert boots.begun == list(range(3 * LEAST))
+
+
+async def test_whoever_is_cancelled_takes_no_turn_and_keeps_none() -> None:
+    entrance = gate()
+    boots = Boots(entrance)
+    async with contextlib.AsyncExitStack() as others:
+        for _ in range(LEAST - 1):
+            await others.enter_async_context(entrance.turn())
+        async with entrance.turn():
+            waiting = [boots.begin(number) for number in range(3)]
+            await settled()
+            waiting[0].cancel()
+            await settled()
+        waiting[1].cancel()  # its turn has come, and it does not know yet
+        await settled()
+        assert boots.begun == [2]
+        waiting[2].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    after = [boots.begin(100 + number) for number in range(LEAST)]
+    await settled()
+    assert boots.begun[1:] == [100 + number for number in range(LEAST)], "a turn was lost"
+    for task in after:
+        task.cancel()
+
+
+async def test_a_boot_that_fails_gives_its_turn_on() -> None:
+    entrance = gate()
+    for _ in range(3 * LEAST):
+        with pytest.raises(ZeroDivisionError):
+            async with entrance.turn():
+                raise ZeroDivisionError
+
+
+async def test_want_of_memory_is_seen_at_the_next_turn() -> None:
+    boots = Boots(gate(pressure=lambda: SHORT))
+    tasks = [boots.begin(number) for number in range(LEAST)]
+    await settled()
+    assert len(boots.begun) < LEAST
+    for task in tasks:
+        task.cancel()
