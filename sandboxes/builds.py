@@ -239,7 +239,7 @@ def _reason(lines: Sequence[str]) -> str:
     failed = next((index for index, line in enumerate(lines) if _FAILED_STEP.match(line)), None)
     if failed is None:
         complaints = [line for line in lines if line.lower().startswith("error")]
-        return (complaints or [*lines, "the builder said nothing"])[-1][:_REASON_LIMIT]
+        return (complaints or lines or ["the builder said nothing"])[-1][:_REASON_LIMIT]
     step = f"#{_number(lines[failed])} "
     said = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _SAID.match(line))]
     complaints = [line for line in said if _COMPLAINT.match(line)]

@@ -11,7 +11,7 @@ from farm.grading import GradingError, Verdict, grade, take_baseline, take_chang
 from farm.grading.junit import Outcome
 from farm.tasks import TaskBundle, TaskError, ensure_image, sandbox_spec
 from farm.workshop.outcomes import observe
-from sandboxes.errors import ImageError
+from sandboxes.errors import ImageError, SpecError
 from sandboxes.images import ImageStore
 from sandboxes.sandbox import Runtime
 
@@ -58,7 +58,7 @@ async def validate(bundle: TaskBundle, *, images: ImageStore, runtime: Runtime, 
         for repetition in range(REPETITIONS):
             say(f"{bundle.task.id}: judging, {repetition + 1} of {REPETITIONS}")
             await _judge(bundle, gold, runtime, finding)
-    except (ImageError, TaskError, GradingError) as error:
+    except (ImageError, SpecError, TaskError, GradingError) as error:
         finding.problems.append(str(error))
         return finding
     if finding.problems and bundle.task.verifier.report is ReportFormat.PYTEST:

@@ -228,6 +228,22 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
     assert rollout["rollout_id"] in listed.stdout
 
 
+def test_a_task_that_is_unfit_is_named_and_the_others_are_still_looked_at(farm: Farm, tmp_path: Path) -> None:
+    for number in (1, 2):
+        task = tmp_path / f"task-{number}"
+        (task / "tests").mkdir(parents=True)
+        (task / "tests" / "test.sh").touch()
+        (task / "instruction.md").write_text("Do it.")
+        (task / "task.toml").write_text(
+            f"[environment]\ndocker_image = 'farm-base:1'\n[metadata.farm]\nworkspace = '/nope/{number}'\n"
+        )
+    done = farm("tasks", "validate", str(tmp_path), "--json")
+    assert done.returncode == 1
+    assert [task["problems"] for task in json.loads(done.stdout)["tasks"]] == [
+        [f"farm-base:1 has no directory to work in at /nope/{number}: No such file or directory"] for number in (1, 2)
+    ]
+
+
 def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("rollouts", "list", "--task", "nope", "--status", "aborted")
     assert (done.returncode, done.stdout) == (0, "")

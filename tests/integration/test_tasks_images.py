@@ -94,14 +94,18 @@ async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore)
     assert await images.inspect(name) is None
 
 
-@pytest.mark.parametrize("content", [b"FORM x", b"FROM farm-no-such-image:1\nRUN true"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"FORM x", "unknown instruction: FORM"), (b"FROM farm-no-such-image:1\nRUN true", "farm-no-such-image")],
+)
 async def test_a_dockerfile_that_makes_no_sense_is_told_in_one_line(
-    name: str, images: ImageStore, content: bytes
+    name: str, images: ImageStore, content: bytes, said: str
 ) -> None:
     with pytest.raises(ImageError) as caught:
         await images.build(name, {"Dockerfile": content}, timeout_s=60)
     assert "\n" not in str(caught.value)
-    assert "does not build" in str(caught.value)
+    assert f"{name} does not build: " in str(caught.value)
+    assert said in str(caught.value)
 
 
 async def test_a_build_without_a_dockerfile_names_the_remedy(name: str, images: ImageStore) -> None:
