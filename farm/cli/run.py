@@ -14,7 +14,7 @@ from farm.cli.connection import farm_for
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
-from farm.core.rollout import Status
+from farm.core.rollout import Origin, Status
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
@@ -67,7 +67,9 @@ def run(
     if ended.state == "failed":
         raise CliError(f"run {ended.run_id} failed: {ended.reason}")
     if all(head.reward is None for head in heads):
-        raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads)}")
+        raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads, taskset)}")
+    if any(head.error for head in heads):
+        progress_console.print(_commonest_failure(heads, taskset), markup=False)
     return 0
 
 
@@ -130,12 +132,13 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     return seen
 
 
-def _commonest_failure(heads: "Iterable[RolloutHead]") -> str:
-    told = Counter(f"{head.error.origin}: {head.error.message}" for head in heads if head.error)
+def _commonest_failure(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
+    told = Counter((head.error.origin, head.error.message) for head in heads if head.error)
     if not told:
         return "the run was stopped before one could be"
-    message, count = told.most_common(1)[0]
-    return f"{count} of {told.total()} failed with {message}"
+    (origin, message), count = told.most_common(1)[0]
+    remedy = f"; `farm tasks validate {taskset}` looks closer" if origin in (Origin.TASK, Origin.VERIFIER) else ""
+    return f"{count} of {told.total()} failed with {origin}: {message}{remedy}"
 
 
 @dataclass(slots=True)
