@@ -48,12 +48,23 @@ SECCOMP = json.dumps(profile())
 
 
 def container_config(
-    spec: SandboxSpec, *, image_id: str, labels: Mapping[str, str], toolbox: Path, run_dir: Path, hosts: Path
+    spec: SandboxSpec,
+    *,
+    image_id: str,
+    labels: Mapping[str, str],
+    toolbox: Path,
+    run_dir: Path,
+    hosts: Path,
+    oci_runtime: str | None = None,
 ) -> dict[str, Any]:
-    """The body of the daemon's create call. ``spec`` has been through ``check_spec``."""
+    """The body of the daemon's create call. ``spec`` has been through ``check_spec``.
+
+    With another OCI runtime than the daemon's own the kernel inside may not be the machine's, and then vouches for
+    nobody who connects: the closed run directory alone keeps the socket from the inside.
+    """
     return {
         "Image": image_id,
-        "Entrypoint": [f"{TOOLBOX_MOUNT}/bin/toolserver"],
+        "Entrypoint": [f"{TOOLBOX_MOUNT}/bin/toolserver", *(["--any-peer"] if oci_runtime else [])],
         "Env": [f"{key}={value}" for key, value in spec.environment.items()],
         "Hostname": HOSTNAME,
         "Labels": {**spec.labels, **labels},
@@ -66,6 +77,7 @@ def container_config(
                 _bind(hosts, "/etc/hosts", read_only=True),
             ],
             "NetworkMode": "none",
+            **({"Runtime": oci_runtime} if oci_runtime else {}),
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", f"seccomp={SECCOMP}"],
             "Privileged": False,
