@@ -113,6 +113,10 @@ class Engine:
             layers=_layers(found.get("GraphDriver") or {}),
         )
 
+    async def oci_runtimes(self) -> tuple[str, ...]:
+        """Those that the daemon was told of, sorted."""
+        return tuple(sorted((await self._request("GET", "/info")).get("Runtimes") or ()))
+
     async def create(self, name: str, config: Mapping[str, Any]) -> str:
         """The id of a new container."""
         made = await self._request("POST", "/containers/create", params={"name": name}, body=config)
