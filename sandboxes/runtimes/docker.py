@@ -42,10 +42,10 @@ FOREVER_S = 86_400.0
 class DockerRuntime(ServingRuntime):
     """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
-    name = "docker"
-
-    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, hosts: Path) -> None:
+    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, hosts: Path, oci_runtime: str | None) -> None:
         super().__init__(ImageUses.of(owner.state_dir))
+        self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
+        self._oci_runtime = oci_runtime
         self._engine = engine
         self._owner = owner
         self._toolbox = toolbox
@@ -59,12 +59,20 @@ class DockerRuntime(ServingRuntime):
         owner: str | None = None,
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
+        oci_runtime: str | None = None,
     ) -> "DockerRuntime":
-        """Find the daemon and the toolbox and become ``owner``. Raises RuntimeUnavailable with the remedy."""
+        """Find the daemon and the toolbox and become ``owner``. Raises RuntimeUnavailable with the remedy.
+
+        ``oci_runtime``: one that the daemon knows by this name; None: the daemon's own choice.
+        """
         async with contextlib.AsyncExitStack() as undo:
             engine = Engine(docker_host)
             undo.push_async_callback(engine.close)
             await engine.connect()
+            if oci_runtime and oci_runtime not in (known := await engine.oci_runtimes()):
+                raise RuntimeUnavailable(
+                    f"Docker knows no runtime {oci_runtime!r}, only {', '.join(known)}; name it in its daemon.json"
+                )
             claim = Owner.claim(state_dir, owner)
             undo.callback(claim.release)
             if toolbox is None:
@@ -72,7 +80,7 @@ class DockerRuntime(ServingRuntime):
             hosts = claim.sandbox_dir("hosts")
             hosts.write_text(HOSTS)
             undo.pop_all()
-        return cls(engine, claim, toolbox, hosts)
+        return cls(engine, claim, toolbox, hosts, oci_runtime)
 
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in (await self._mine()).values():
@@ -112,6 +120,7 @@ class DockerRuntime(ServingRuntime):
             toolbox=self._toolbox.path.absolute(),
             run_dir=run_dir,
             hosts=self._hosts,
+            oci_runtime=self._oci_runtime,
         )
         name = container_name(sandbox_id)
         await uninterrupted(self._create(name, config, image))
