@@ -144,8 +144,10 @@ class DockerRuntime(ServingRuntime):
         state = await self._engine.state(name)
         if state is None or not state.running:
             raise BootError(f"a sandbox of {spec.image} ended at once: {describe(state)}")
-        # The caller bounds the time.
-        attempt = asyncio.create_task(ToolServer.connect(socket, expected_pid=state.pid, timeout_s=FOREVER_S))
+        # The caller bounds the time. Another kernel's sockets are held by a helper of it; but nothing of the image has
+        # run yet that could listen.
+        listener = None if self._oci_runtime else state.pid
+        attempt = asyncio.create_task(ToolServer.connect(socket, expected_pid=listener, timeout_s=FOREVER_S))
         try:
             while not (await asyncio.wait({attempt}, timeout=HEALTH_CHECK_S))[0]:
                 state = await self._engine.state(name)
