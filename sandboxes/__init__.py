@@ -51,18 +51,20 @@ __all__ = [
     "open_runtime",
 ]
 
-RuntimeKind = Literal["auto", "oci", "docker"]
+RuntimeKind = str
+"""``auto``, ``oci``, ``docker``, or ``docker:NAME`` with the name of an OCI runtime that the daemon knows."""
 
 log = logging.getLogger(__name__)
 
 
 async def open_runtime(kind: RuntimeKind = "auto", *, state_dir: Path, docker_host: str | None = None) -> Runtime:
     """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable."""
-    if kind != "docker":
+    docker, _, oci_runtime = kind.partition(":")
+    if docker != "docker":
         try:
             return await OciRuntime.open(state_dir=state_dir, docker_host=docker_host)
         except RuntimeUnavailable as error:
             if kind == "oci":
                 raise
             log.warning("sandboxes are Docker containers, which start slower: %s", error)
-    return await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host)
+    return await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host, oci_runtime=oci_runtime or None)
