@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
+from sandboxes.runtimes.names import Names
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 REQUEST_TIMEOUT_S = 120.0
@@ -78,6 +79,7 @@ class Engine:
             )
         self._socket = Path(self.host.removeprefix("unix://"))
         self._prefix = ""
+        self._names = Names(self._image)
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
                 uds=str(self._socket),
@@ -97,7 +99,10 @@ class Engine:
             raise RuntimeUnavailable(f"{self.host} is not a Docker Engine ({error}); set docker_host") from None
 
     async def image(self, name: str) -> Image:
-        """Raises ImageError where there is no such image here."""
+        """What the name means now. Raises ImageError where there is no such image here."""
+        return await self._names.find(name)
+
+    async def _image(self, name: str) -> Image:
         try:
             found = await self._request("GET", f"/images/{name}/json")
         except EngineError as error:
