@@ -7,7 +7,6 @@ async with runtime.scope(SandboxSpec("debian:12")) as sandbox:
 
 import logging
 from pathlib import Path
-from typing import Literal
 
 from sandboxes.errors import (
     BootError,
