@@ -3,6 +3,7 @@
 import ast
 import difflib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
+_RUNTIME = re.compile(r"auto|oci|docker(:[A-Za-z0-9_.-]+)?")
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
@@ -55,7 +57,7 @@ class Config(BaseModel):
     redis_url: SecretStr | None = None
     ray_port: int = Field(default=0, ge=0, le=65535)
     node_ip: str = "127.0.0.1"
-    runtime: Literal["auto", "oci", "docker"] = "auto"
+    runtime: str = "auto"
     docker_host: str | None = None
     slots: int | None = Field(default=None, ge=1, le=10_000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
@@ -70,6 +72,13 @@ class Config(BaseModel):
     image_disk_low: float = Field(default=0.75, gt=0, le=1)
     image_pulls: int = Field(default=2, ge=1, le=64)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("runtime")
+    @classmethod
+    def _a_runtime(cls, name: str) -> str:
+        if not _RUNTIME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a runtime; write auto, oci, docker, or docker:NAME as Docker knows it")
+        return name
 
     @field_validator("state_dir")
     @classmethod
