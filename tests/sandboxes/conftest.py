@@ -23,6 +23,10 @@ PROBE = Path(__file__).with_name("probe.c")
 
 @pytest.fixture(scope="session")
 def test_image(docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from busybox_image(docker_client, tmp_path_factory)
+
+
+def busybox_image(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """busybox, a program that tries system calls (``/bin/probe``), and what the contract asks for."""
     probe = tmp_path_factory.mktemp("probe") / "probe"
     subprocess.run([require_program("musl-gcc"), "-static", "-O1", "-o", str(probe), str(PROBE)], check=True)
@@ -33,7 +37,7 @@ def test_image(docker_client: docker.DockerClient, tmp_path_factory: pytest.Temp
         "etc/motd": b"hello\n",
         "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nguest:x:1000:1000:guest:/home/guest:/bin/sh\n",
     }
-    yield from _imported(docker_client, _rootfs(files, {f"bin/{name}": "busybox" for name in APPLETS.split()}))
+    yield from _imported(client, _rootfs(files, {f"bin/{name}": "busybox" for name in APPLETS.split()}))
 
 
 @pytest.fixture(scope="session")
