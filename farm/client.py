@@ -9,6 +9,7 @@ FarmError
 └── LeaseLost            the lease has ended; its groups are free for others
 """
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,7 @@ _ANSWER_S = 60.0
 _CONNECT_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -154,20 +156,20 @@ class FarmClient:
         return self._post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)
 
     def run(self, run_id: str) -> RunAnswer:
-        return self._get(RunAnswer, f"/v1/runs/{run_id}")
+        return self._get(RunAnswer, f"/v1/runs/{_part(run_id)}")
 
     def runs(self) -> tuple[RunAnswer, ...]:
         """Newest first."""
         return self._get(RunsAnswer, "/v1/runs").runs
 
     def pause(self, run_id: str) -> RunAnswer:
-        return self._post(RunAnswer, f"/v1/runs/{run_id}/pause")
+        return self._post(RunAnswer, f"/v1/runs/{_part(run_id)}/pause")
 
     def resume(self, run_id: str) -> RunAnswer:
-        return self._post(RunAnswer, f"/v1/runs/{run_id}/resume")
+        return self._post(RunAnswer, f"/v1/runs/{_part(run_id)}/resume")
 
     def cancel(self, run_id: str) -> RunAnswer:
-        return self._post(RunAnswer, f"/v1/runs/{run_id}/cancel")
+        return self._post(RunAnswer, f"/v1/runs/{_part(run_id)}/cancel")
 
     def wait_run(self, run_id: str, *, poll_s: float = 0.5) -> Iterator[RunAnswer]:
         """The run as it changes; the last one yielded has ended."""
@@ -232,13 +234,15 @@ class FarmClient:
         return Lease(answer.lease_id or "", answer.expires_at or 0.0, answer.stream, groups)
 
     def ack(self, lease_id: str) -> SettledAnswer:
-        return self._post(SettledAnswer, f"/v1/leases/{lease_id}/ack")
+        return self._post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/ack")
 
     def nack(self, lease_id: str) -> SettledAnswer:
-        return self._post(SettledAnswer, f"/v1/leases/{lease_id}/nack")
+        return self._post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/nack")
 
     def extend(self, lease_id: str, lease_s: float | None = None) -> ExtendedAnswer:
-        return self._post(ExtendedAnswer, f"/v1/leases/{lease_id}/extend", {"lease_s": lease_s} if lease_s else {})
+        return self._post(
+            ExtendedAnswer, f"/v1/leases/{_part(lease_id)}/extend", {"lease_s": lease_s} if lease_s else {}
+        )
 
     # Rollouts
 
@@ -261,7 +265,7 @@ class FarmClient:
             given["cursor"] = page.cursor
 
     def rollout(self, rollout_id: str) -> Rollout:
-        response = self._send("GET", f"/v1/rollouts/{rollout_id}", headers={"Accept": MSGPACK_TYPE})
+        response = self._send("GET", f"/v1/rollouts/{_part(rollout_id)}", headers={"Accept": MSGPACK_TYPE})
         try:
             return from_msgpack(RolloutRecord, response.content).to_core()
         except MalformedRecord as error:
@@ -269,7 +273,7 @@ class FarmClient:
 
     def turns(self, rollout_id: str) -> Sidecar:
         """Turns, opening messages, patch, and the reward's reason."""
-        return self._get(Sidecar, f"/v1/rollouts/{rollout_id}/turns")
+        return self._get(Sidecar, f"/v1/rollouts/{_part(rollout_id)}/turns")
 
     # The wire
 
@@ -338,6 +342,14 @@ def _answered(response: httpx.Response) -> _Answered:
         return replace(answered, content=unpack_frames(raw))
     except MalformedFrame as error:
         raise _nonsense(answered, str(error)) from None
+
+
+def _part(name: str) -> str:
+    """An id as one part of a path. Raises FarmError for what would lead to another path."""
+    if not _ID.fullmatch(name):
+        kind, detail = PREFIX + ProblemType.NOT_FOUND, f"{name[:100]!r} is no id"
+        raise FarmError(Problem(type=kind, title="There is no such thing", status=404, detail=detail))
+    return name
 
 
 def _passing(refusal: FarmError) -> bool:

@@ -20,6 +20,7 @@ from sandboxes.builds import BuildSettings, OnLine, build, write_context
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
 from sandboxes.runtimes.engine import Engine
+from sandboxes.spec import check_image_name
 from sandboxes.uses import ImageUses
 
 __all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine", "OnProgress", "PullProgress"]
@@ -75,7 +76,8 @@ class ImageStore:
         self._names: dict[str, asyncio.Lock] = {}
 
     async def inspect(self, name: str) -> ImageInfo | None:
-        """None where no such image is here."""
+        """None where no such image is here. Raises SpecError for what can be no image's name."""
+        check_image_name(name)
         try:
             return _info(name, await self._call(lambda client: client.images.get(name)))
         except ImageNotFound:

@@ -50,10 +50,15 @@ class SandboxSpec:
         return {**(proxy_environment() if self.egress else {}), **self.env}
 
 
+def check_image_name(name: str) -> None:
+    """Raises SpecError for what would lead elsewhere at the daemon."""
+    if not _IMAGE.fullmatch(name) or ".." in name:
+        raise SpecError(f"image {name[:255]!r} is not the name of an image")
+
+
 def check_spec(spec: SandboxSpec) -> None:
     """Raises SpecError for what no sandbox can be."""
-    if not _IMAGE.fullmatch(spec.image) or ".." in spec.image:
-        raise SpecError(f"image {spec.image!r} is not the name of an image")
+    check_image_name(spec.image)
     if spec.workdir is not None and (not spec.workdir.startswith("/") or "\0" in spec.workdir):
         raise SpecError(f"workdir {spec.workdir!r}: give an absolute path")
     for key, value in spec.env.items():

@@ -87,7 +87,8 @@ def main() -> None:
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
         hint = f"; see `{context.command_path} --help`" if context else ""
-        _complain(error.format_message().rstrip(".?") + hint)
+        said = error.format_message().replace(": Value error, ", ": ").replace(": Input should", ": it should")
+        _complain(said.rstrip(".?") + hint)
         sys.exit(error.exit_code)
     except Interrupted as interrupt:
         _complain(str(interrupt))

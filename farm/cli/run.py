@@ -42,19 +42,19 @@ def run(
 ) -> int:
     """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
     settings = read_config(config, state_dir)
-    wanted = _policy(policy, model, temperature)
+    asked: dict[str, Any] = {
+        "policy": _policy(policy, model, temperature),
+        "group_size": group_size,
+        "groups": groups,
+        "concurrency": concurrency,
+        "seed": seed,
+        "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
+    }
+    _check(asked)
     meant = _meant(taskset, settings)
     with farm_for(settings, config, lasting=detach) as client:
         with progress_console.status(f"preparing {taskset}"):
-            begun = client.create_run(
-                meant,
-                wanted,
-                group_size,
-                groups=groups,
-                concurrency=concurrency,
-                seed=seed,
-                limits={key: value for key, value in (("max_turns", max_turns), ("max_tokens", max_tokens)) if value},
-            )
+            begun = client.create_run(meant, **asked)
         if detach:
             _announce(begun, as_json)
             return 0
@@ -71,6 +71,21 @@ def run(
     if any(head.error for head in heads):
         progress_console.print(_commonest_failure(heads, taskset), markup=False)
     return 0
+
+
+def _check(asked: Mapping[str, Any]) -> None:
+    """Refuse as wrong usage what the gateway would refuse, before a farm is started for it."""
+    from pydantic import ValidationError
+
+    from farm.wire.complaints import complaints
+    from farm.wire.requests import CreateRun
+
+    try:
+        CreateRun.model_validate({"taskset": "-", **asked})
+    except ValidationError as error:
+        first = complaints([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])[0]
+        option = first.field.removesuffix(".endpoint").rpartition(".")[2].replace("_", "-")
+        raise typer.BadParameter(first.message, param_hint=f"--{option}") from None
 
 
 def _meant(taskset: Path, config: Config) -> str:

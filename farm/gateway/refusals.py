@@ -94,7 +94,9 @@ def dressed(error: Exception) -> Refused:
             return _invalid(error)
         case HTTPException():
             kind = _BY_STATUS.get(error.status_code, ProblemType.INTERNAL)
-            return Refused(kind, str(error.detail), headers=error.headers)
+            unknown = error.status_code in (404, 405)
+            detail = "/openapi.json says what may be asked, and how" if unknown else str(error.detail)
+            return Refused(kind, detail, headers=error.headers)
         case _:
             return Refused(ProblemType.INTERNAL, "the gateway's log says why; the request may be repeated")
 

@@ -154,6 +154,9 @@ async def test_a_refusal_is_an_error_with_the_problems_words(url: str) -> None:
         with pytest.raises(FarmError, match="run-zzz") as caught:
             farm.run("run-zzz")
         assert (caught.value.status, caught.value.type) == (404, PREFIX + "not-found")
+        for name in ("../runs", "..", "a/b", "a?b", "", "é"):
+            with pytest.raises(FarmError, match="is no id"):
+                farm.rollout(name)
         with pytest.raises(FarmError, match="group_size"):
             farm.create_run("demo", "oracle", 0)
 
