@@ -10,6 +10,8 @@ cd "$ROOT"
 # A test reads no configuration but its own.
 for name in "${!FARM_@}"; do unset "$name"; done
 
+# gVisor's, one of the OCI runtimes that Docker may be told of.
+PROGRAMS+=(runsc:runsc)
 install_packages
 start_docker
 scratch="$(mktemp -d /tmp/farm-tests.XXXXXX)"

@@ -1,11 +1,21 @@
 """The contract, over the fake and over the real thing."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import platform
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+import docker
 import pytest
 
-from sandboxes import FakeRuntime, Runtime
-from tests.sandboxes.conformance import RuntimeContract
+from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, WarmPool, open_runtime
+from sandboxes.toolbox import Toolbox
+from tests.docker_daemon import docker_daemon
+from tests.sandboxes.conformance import WAIT_S, RuntimeContract, text
+from tests.sandboxes.conftest import busybox_image
+from tests.services import require_program
 
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
 
@@ -38,6 +48,88 @@ class TestOci(RuntimeContract):
     @pytest.fixture
     def runtime(self, oci_runtime: Runtime) -> Runtime:
         return oci_runtime
+
+    @pytest.fixture
+    def image(self, test_image: str) -> str:
+        return test_image
+
+
+@pytest.fixture(scope="module")
+def gvisor_host() -> Iterator[str]:
+    # ptrace needs nothing of the machine; the sockets are how the tool server is reached.
+    arguments = ["--platform=ptrace", "--host-uds=all", "--network=none", "--ignore-cgroups"]
+    runsc = {"path": require_program("runsc"), "runtimeArgs": arguments}
+    with docker_daemon({"runtimes": {"runsc": runsc}}) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def gvisor_image(gvisor_host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with contextlib.closing(docker.DockerClient(base_url=gvisor_host, version="auto")) as client:
+        yield from busybox_image(client, tmp_path_factory)
+
+
+@pytest.mark.docker
+@pytest.mark.xdist_group("gvisor")
+class TestGvisor(RuntimeContract):
+    """Another kernel inside: ``docker:runsc``, on a daemon that is told of it."""
+
+    @pytest.fixture
+    async def runtime(self, gvisor_host: str, toolbox: Toolbox, state_dir: Path) -> AsyncIterator[Runtime]:
+        runtime = await DockerRuntime.open(
+            state_dir=state_dir, toolbox=toolbox, docker_host=gvisor_host, oci_runtime="runsc"
+        )
+        yield runtime
+        await runtime.close()
+
+    @pytest.fixture
+    def image(self, gvisor_image: str) -> str:
+        return gvisor_image
+
+    async def test_its_kernel_is_another(self, runtime: Runtime, image: str) -> None:
+        async with runtime.scope(SandboxSpec(image)) as sandbox:
+            inside = text(await sandbox.exec(["cat", "/proc/version"], timeout_s=WAIT_S))
+        assert inside.split()[2] != platform.release()
+
+
+@pytest.mark.docker
+async def test_a_runtime_that_docker_does_not_know_is_named(
+    docker_client: docker.DockerClient, state_dir: Path
+) -> None:
+    with pytest.raises(RuntimeUnavailable, match=r"Docker knows no runtime 'no-such', only .*runc"):
+        await open_runtime("docker:no-such", state_dir=state_dir)
+
+
+@asynccontextmanager
+async def pooled(runtime: Runtime, image: str) -> AsyncIterator[WarmPool]:
+    """Two of what most of the contract asks for are always ready, or on their way."""
+    pool = WarmPool(runtime)
+    spec = SandboxSpec(image)
+    with pool.wanting(spec, 2):
+        async with asyncio.timeout(WAIT_S):
+            while pool.ready(spec) < 2:
+                await asyncio.sleep(0.005)
+        yield pool
+    await pool.close()
+
+
+class TestPooledFake(RuntimeContract):
+    @pytest.fixture
+    async def runtime(self, image: str) -> AsyncIterator[Runtime]:
+        async with pooled(FakeRuntime({image: FILES}), image) as pool:
+            yield pool
+
+    @pytest.fixture
+    def image(self) -> str:
+        return "farm-test/fake:1"
+
+
+@pytest.mark.docker
+class TestPooledOci(RuntimeContract):
+    @pytest.fixture
+    async def runtime(self, oci_runtime: Runtime, image: str) -> AsyncIterator[Runtime]:
+        async with pooled(oci_runtime, image) as pool:
+            yield pool
 
     @pytest.fixture
     def image(self, test_image: str) -> str:

@@ -1,0 +1,57 @@
+"""A Docker daemon of the tests' own, for what would change the machine's: other OCI runtimes, other storage."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import DockerException
+
+from tests.services import require_program
+
+START_S = 60.0
+
+
+@contextmanager
+def docker_daemon(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Its address. ``settings`` as daemon.json has them."""
+    program = require_program("dockerd")
+    # Below a short path: the names of its sockets hold 107 bytes.
+    place = Path(tempfile.mkdtemp(prefix="farm-dockerd-", dir="/tmp"))
+    address = f"unix://{place}/sock"
+    (place / "daemon.json").write_text(json.dumps({"bridge": "none", "iptables": False, **settings}))
+    with open(place / "log", "wb") as log:
+        process = subprocess.Popen(
+            [
+                program,
+                *("--config-file", place / "daemon.json", "--data-root", place / "data", "--exec-root", place / "run"),
+                *("--pidfile", place / "pid", "--host", address),
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _until_it_answers(address, process, place / "log")
+        yield address
+    finally:
+        process.terminate()
+        process.wait(START_S)
+        shutil.rmtree(place)
+
+
+def _until_it_answers(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            docker.DockerClient(base_url=address, version="auto").close()
+            return
+        except DockerException:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"dockerd does not start: {log.read_text()[-2000:]}") from None
+            time.sleep(0.05)
