@@ -5,16 +5,21 @@ import importlib.util
 import os
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
+import typer
 from rich.table import Table
 
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.config import LOOPBACK, Config
+
+if TYPE_CHECKING:
+    from sandboxes.host_limits import Allowance, Footprint
 
 DISK_WANTED_GIB = 10
 MEMORY_WANTED_GIB = 4
@@ -36,33 +41,66 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
-    """Say what this machine lacks to run a farm, and how to mend it. Exit code 1 where it lacks something."""
-    findings = examine(read_config(config, state_dir))
-    healthy = all(finding.mark is not Mark.LACKS for finding in findings)
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """``limits``: what those of the host allow, for so many ``sandboxes`` at once."""
+
+    findings: Sequence[Finding]
+    sandboxes: int
+    limits: Sequence["Allowance"]
+
+    @property
+    def healthy(self) -> bool:
+        return all(finding.mark is not Mark.LACKS for finding in self.findings)
+
+
+def doctor(
+    sandboxes: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="How many at once; the slots of this machine by default.")
+    ] = None,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say what this machine lacks to run a farm, and how many sandboxes its limits allow. Exit code 1 where it lacks
+    something."""
+    found = examine(read_config(config, state_dir), sandboxes)
     if as_json:
-        print_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+        limits = [{**asdict(limit), "verdict": limit.verdict} for limit in found.limits]
+        findings = [asdict(finding) for finding in found.findings]
+        print_json({"healthy": found.healthy, "findings": findings, "sandboxes": found.sandboxes, "limits": limits})
     else:
-        table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
-        colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
-        for finding in findings:
-            mark = f"[{colour[finding.mark]}]{finding.mark}[/]"
-            table.add_row(finding.name, mark, finding.found, finding.remedy)
-        table_console.print(table)
-    return 0 if healthy else 1
+        _show(found)
+    return 0 if found.healthy else 1
 
 
-def examine(config: Config) -> list[Finding]:
-    checks: tuple[Callable[[Config], Finding], ...] = (
-        _machine,
-        _state_dir,
-        _docker,
-        _toolbox,
-        _redis,
-        _ray,
-        _gateway_port,
-    )
-    return [check(config) for check in checks]
+def _show(found: Examination) -> None:
+    colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
+    table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
+    for finding in found.findings:
+        table.add_row(finding.name, f"[{colour[finding.mark]}]{finding.mark}[/]", finding.found, finding.remedy)
+    table_console.print(table)
+    table_console.print(f"\nlimits of this host, for {found.sandboxes} sandboxes at once")
+    limits = Table("limit", "", "is", "each takes", "allows", "what to do", box=None, pad_edge=False)
+    for limit in found.limits:
+        mark = "[yellow]raise[/]" if limit.remedy else "[green]ok[/]"
+        limits.add_row(limit.name, mark, str(limit.value), str(limit.each), str(limit.allows), limit.remedy)
+    table_console.print(limits)
+
+
+def examine(config: Config, sandboxes: int | None = None) -> Examination:
+    """Raises nothing: what cannot be found out is a finding."""
+    from farm.cluster.machine import default_slots
+    from sandboxes.host_limits import judge
+    from sandboxes.host_readings import read_host
+
+    before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _toolbox)
+    after = (_user_namespaces, _pressure, _redis, _ray, _gateway_port)
+    findings = [check(config) for check in before]
+    of_runtime, footprint = _runtime(config)
+    wanted = sandboxes or config.slots or default_slots()
+    limits = judge(read_host(), footprint, wanted)
+    return Examination([*findings, *of_runtime, *(check(config) for check in after)], wanted, limits)
 
 
 def _machine(config: Config) -> Finding:
@@ -114,6 +152,49 @@ def _toolbox(config: Config) -> Finding:
         return Finding("toolbox", Mark.OK, str(ensure_toolbox(config.state_dir).path))
     except (SandboxError, OSError) as error:
         return Finding("toolbox", Mark.LACKS, "cannot be built", str(error))
+
+
+def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
+    """The one that a farm would take, and what it takes of the host for a sandbox."""
+    from sandboxes.errors import SandboxError
+    from sandboxes.host_limits import DOCKER
+    from sandboxes.runtimes.oci.runtime import OciRuntime
+
+    async def try_oci() -> "tuple[list[Finding], Footprint]":
+        runtime = await OciRuntime.open(state_dir=config.state_dir, docker_host=config.docker_host)
+        try:
+            found = Finding("runtime", Mark.OK, f"oci: {runtime.describes}")
+            return [found, *(Finding("sandboxes", Mark.WARN, lack) for lack in runtime.lacks)], runtime.footprint
+        finally:
+            await runtime.close()
+
+    if config.runtime.startswith("docker"):
+        return [Finding("runtime", Mark.OK, f"{config.runtime}, as configured")], DOCKER
+    try:
+        return asyncio.run(try_oci())
+    except (SandboxError, OSError) as error:
+        mark = Mark.LACKS if config.runtime == "oci" else Mark.WARN
+        return [Finding("runtime", mark, f"docker, which starts slower; not oci: {error}")], DOCKER
+
+
+def _user_namespaces(config: Config) -> Finding:
+    """user_namespaces(7)."""
+    most = Path("/proc/sys/user/max_user_namespaces")
+    if not most.exists():
+        return Finding("user namespaces", Mark.WARN, "the kernel has none: root in a sandbox is root outside")
+    if int(most.read_text()) == 0:
+        remedy = "sysctl -w user.max_user_namespaces=65536"
+        return Finding("user namespaces", Mark.WARN, "forbidden: root in a sandbox is root outside", remedy)
+    return Finding("user namespaces", Mark.OK, f"at most {most.read_text().strip()}")
+
+
+def _pressure(config: Config) -> Finding:
+    """Documentation/accounting/psi.rst of the kernel."""
+    from farm.cluster.machine import read_pressure
+
+    if read_pressure() is None:
+        return Finding("pressure", Mark.WARN, "the kernel does not tell how hard it is pressed", "boot it with psi=1")
+    return Finding("pressure", Mark.OK, "the kernel tells it")
 
 
 def _redis(config: Config) -> Finding:

@@ -88,6 +88,7 @@ class NodeAgent:
         slots: int,
         tell: Tell,
         state_dir: Path,
+        image_disk: Path | None = None,
         endpoints: Endpoints | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
@@ -98,6 +99,7 @@ class NodeAgent:
         self._shelf = shelf
         self._tell = tell
         self._state_dir = state_dir
+        self._image_disk = image_disk
         self._settings = settings or AgentSettings()
         self._bundles = Bundles(store, state_dir / "bundles")
         self._endpoints = endpoints or Endpoints()
@@ -270,7 +272,7 @@ class NodeAgent:
         return True
 
     def _beat(self, images: frozenset[str] | None) -> NodeBeat:
-        reading = read_machine(self._state_dir)
+        reading = read_machine(self._state_dir, self._image_disk)
         return NodeBeat(
             node_id=self.node_id,
             incarnation=self._incarnation,
@@ -278,6 +280,9 @@ class NodeAgent:
             cpus=float(cores()),
             memory_available_mib=reading.memory_available_mib,
             load=reading.load,
+            pressure=reading.pressure,
+            disk_free_mib=reading.disk_free_mib,
+            image_disk_free_mib=reading.image_disk_free_mib,
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,

@@ -51,10 +51,11 @@ class AgentPlan:
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """Whoever made the runtime closes it, when the agent has ended."""
+    """Whoever made the runtime closes it, when the agent has ended. ``image_disk`` is on the disk of the images."""
 
     runtime: Runtime
     shelf: ImageShelf
+    image_disk: Path | None = None
 
 
 Equip = Callable[[AgentPlan], AbstractAsyncContextManager[Equipment]]
@@ -77,4 +78,5 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         stack.push_async_callback(images.close)
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk)
         here = [info.name for info in await images.list(TASK_PREFIX)]
-        yield Equipment(runtime, ImageShelf(partial(ensure_image, images=images), here, keeper=retention))
+        shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
+        yield Equipment(runtime, shelf, await images.root())

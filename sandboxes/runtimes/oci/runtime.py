@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError
+from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
 from sandboxes.reaper import reap
 from sandboxes.runtimes.container import HOSTNAME, HOSTS
@@ -85,6 +86,11 @@ class OciRuntime(ServingRuntime):
     def describes(self) -> str:
         """What it starts sandboxes with."""
         return f"{self._program.path.name}, {'with' if self._mapped else 'without'} user namespaces"
+
+    @property
+    def footprint(self) -> Footprint:
+        """What a sandbox takes of the host."""
+        return oci_footprint(self._program.path.name, mapped=self._mapped)
 
     @classmethod
     async def open(

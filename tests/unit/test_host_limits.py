@@ -1,0 +1,150 @@
+"""What limits of a host allow, from made readings; and that they are read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sandboxes.host_limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
+from sandboxes.host_readings import _least_room, read_host
+from sandboxes.runtimes.oci.cgroups import Hierarchies
+
+CRUN, RUNC = oci_footprint("crun", mapped=True), oci_footprint("runc", mapped=True)
+
+
+def verdict(
+    name: str, value: int, *, sandboxes: int = 1000, footprint: Footprint = DOCKER, host: HostReadings | None = None
+) -> Allowance:
+    host = replace(host or HostReadings(), sysctls={name: value})
+    [found] = [allowance for allowance in judge(host, footprint, sandboxes) if allowance.name == name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allows", "remedy"),
+    [
+        ("kernel.pid_max", 32_768, 62, "sysctl -w kernel.pid_max=1048576"),
+        ("kernel.pid_max", 4_194_304, 7989, ""),
+        ("kernel.threads-max", 192_730, 367, "sysctl -w kernel.threads-max=1048576"),
+        ("user.max_net_namespaces", 500, 500, "sysctl -w user.max_net_namespaces=1024"),
+        ("fs.inotify.max_user_instances", 128, 42, "sysctl -w fs.inotify.max_user_instances=4096"),
+        ("fs.inotify.max_user_watches", 8192, 16, "sysctl -w fs.inotify.max_user_watches=524288"),
+        ("kernel.keys.root_maxkeys", 1_000_000, 1_000_000, ""),
+        ("kernel.keys.root_maxbytes", 25_000, 357, "sysctl -w kernel.keys.root_maxbytes=131072"),
+        ("fs.file-max", 100_000, 396, "sysctl -w fs.file-max=262144"),
+        ("fs.mount-max", 100_000, 100_000, ""),
+        ("fs.nr_open", 1024, 256, "sysctl -w fs.nr_open=4096"),
+    ],
+)
+def test_a_limit_allows_so_many_and_says_what_would_be_enough(name: str, value: int, allows: int, remedy: str) -> None:
+    found = verdict(name, value)
+    assert (found.allows, found.remedy) == (allows, remedy)
+    assert found.verdict == ("raise" if remedy else "ok")
+
+
+def test_what_the_remedy_sets_is_enough() -> None:
+    for sandboxes in (1, 7, 1000, 5000):
+        for name in ("kernel.threads-max", "fs.file-max", "fs.inotify.max_user_instances", "fs.nr_open"):
+            host = HostReadings(tasks=900, open_files=2000)
+            first = verdict(name, 1, sandboxes=sandboxes, host=host)
+            assert verdict(name, int(first.remedy.partition("=")[2]), sandboxes=sandboxes, host=host).verdict == "ok"
+
+
+def test_what_is_in_use_does_not_count() -> None:
+    each = DOCKER.tasks + PIDS
+    assert verdict("kernel.pid_max", 100 * each, host=HostReadings(tasks=each)).allows == 99
+    assert verdict("kernel.keys.root_maxkeys", 100, host=HostReadings(keys=(99, 0))).allows == 1
+    assert verdict("kernel.keys.root_maxkeys", 100, host=HostReadings(keys=(200, 0))).allows == 0
+
+
+def test_the_kernels_own_most_is_said() -> None:
+    found = verdict("kernel.pid_max", 32_768, sandboxes=10_000)
+    assert found.remedy == "sysctl -w kernel.pid_max=4194304, its most, for 7989"
+
+
+def test_a_mapped_user_has_a_quota_of_keys_that_runc_fills_and_crun_does_not() -> None:
+    sysctls = {"kernel.keys.maxkeys": 200, "kernel.keys.root_maxkeys": 1_000_000}
+    host = HostReadings(sysctls=sysctls)
+    assert [(found.name, found.allows) for found in judge(host, RUNC, 1000)] == [("kernel.keys.maxkeys", 200)]
+    assert [found.name for found in judge(host, CRUN, 1000)] == ["kernel.keys.root_maxkeys"]
+
+
+def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
+    host = HostReadings(
+        sysctls={"user.max_user_namespaces": 10, "fs.mount-max": 10}, daemon_nofile={"dockerd": 1024}, nofile=1024
+    )
+    assert [found.name for found in judge(host, DOCKER, 1)] == [
+        "fs.mount-max",
+        "open files of dockerd",
+        "open files of the farm",
+    ]
+    assert [found.name for found in judge(host, CRUN, 1)] == ["user.max_user_namespaces", "open files of the farm"]
+
+
+def test_a_shim_waits_for_memory_events_where_control_groups_are_of_version_2() -> None:
+    name = "fs.inotify.max_user_instances"
+    assert verdict(name, 128, host=HostReadings(cgroup_version=1)).allows == 64
+    assert verdict(name, 128, host=HostReadings(cgroup_version=2)).allows == 42
+    assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=CRUN).allows == 64
+
+
+@pytest.mark.parametrize(("kernel", "count"), [((6, 9), 2), ((6, 10), 0), ((6, 18), 0), ((5, 15), 2)])
+def test_loopback_is_a_neighbour_on_older_kernels_only(kernel: tuple[int, int], count: int) -> None:
+    sysctls = {f"net.{family}.neigh.default.gc_thresh3": 1024 for family in ("ipv4", "ipv6")}
+    host = HostReadings(kernel=kernel, sysctls=sysctls, neighbours_v6=24)
+    assert [found.allows for found in judge(host, DOCKER, 1)] == [1000, 1024][:count]
+
+
+def test_limits_of_processes_and_groups_name_their_remedy() -> None:
+    host = HostReadings(
+        nofile=1024, daemon_nofile={"dockerd": 1024}, memory_mib=600, group_tasks=10_000, group_tasks_used=600
+    )
+    assert {found.name: (found.allows, found.remedy) for found in judge(host, DOCKER, 300)} == {
+        "open files of the farm": (256, "ulimit -n 2048"),
+        "open files of dockerd": (
+            192,
+            "LimitNOFILE=2048 in the unit of dockerd, or ulimit -n 2048 where it is started",
+        ),
+        "memory": (120, "have 2048 MiB free"),
+        "pids.max": (17, "raise pids.max of the farm's control group (TasksMax= of its unit) to 262144"),
+    }
+
+
+def test_the_scarcest_comes_first() -> None:
+    names = [found.name for found in judge(HostReadings(sysctls={"fs.nr_open": 1 << 20}, memory_mib=50), DOCKER, 1)]
+    assert names == ["memory", "fs.nr_open"]
+
+
+def test_this_host_is_read() -> None:
+    host = read_host()
+    assert host.kernel > (3, 0)
+    assert {"kernel.pid_max", "fs.file-max", "user.max_net_namespaces"} <= host.sysctls.keys()
+    assert min(host.tasks, host.open_files, host.mounts) > 0
+    assert host.memory_mib
+
+
+def test_the_group_with_the_least_left_counts_whichever_it_is_of_those_above(tmp_path: Path) -> None:
+    own = tmp_path / "a" / "b"
+    own.mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text("1000\n")
+    (tmp_path / "a" / "memory.current").write_text("900\n")
+    (tmp_path / "a" / "memory.stat").write_text("anon 100\ninactive_file 300\n")
+    (own / "memory.max").write_text("5000\n")
+    (own / "memory.current").write_text("800\n")
+    (own / "pids.max").write_text("max\n")
+    unified = Hierarchies({"": tmp_path}, ())
+    assert _least_room(unified, "0::/a/b\n", "memory") == (1000, 600)
+    assert _least_room(unified, "0::/a/b\n", "pids") is None
+    assert _least_room(unified, "0::/elsewhere\n", "memory") is None
+
+
+def test_groups_of_version_1_have_a_tree_for_each_controller(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "pids" / "a").mkdir(parents=True)
+    (tmp_path / "pids" / "a" / "pids.max").write_text("77\n")
+    (tmp_path / "pids" / "a" / "pids.current").write_text("7\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    trees = Hierarchies({"memory": tmp_path / "memory", "pids": tmp_path / "pids"}, ())
+    own_groups = "8:pids:/a\n4:memory:/a\n0::/\n"
+    assert _least_room(trees, own_groups, "pids") == (77, 7)
+    assert _least_room(trees, own_groups, "memory") is None
