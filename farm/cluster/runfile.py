@@ -143,6 +143,9 @@ def _held(state_dir: Path) -> bool:
         return False
     except PermissionError:
         raise FarmError(f"{state_dir} belongs to another user; ask as that user") from None
+    except OSError as error:  # no directory can be there
+        remedy = "choose another with --state-dir or FARM_STATE_DIR"
+        raise FarmError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

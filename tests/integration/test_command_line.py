@@ -94,6 +94,8 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
         (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
         (["up", "--detach"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd"),
+        (["status"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd: Not a directory; choose another"),
+        (["down"], {"FARM_STATE_DIR": "/tmp/" + "x" * 300}, 1, "File name too long; choose another"),
         (["up"], {"FARM_STATE_DIR": "/tmp/é"}, 1, "plain characters"),
         (["tasks", "list", "tests"], {}, 1, "task.toml"),
     ],
