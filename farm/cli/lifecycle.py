@@ -20,7 +20,7 @@ from rich.table import Table
 from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cluster import FarmError, FarmInfo, note_death, running_farm, stop_farm, sweep_farm
+from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
 
@@ -172,9 +172,10 @@ async def _serve(config: Config, join: str | None) -> None:
         for task in (failure, waiting):
             task.cancel()
         await asyncio.gather(failure, waiting, return_exceptions=True)
+        if ended_by_itself:
+            note_death(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
-        note_death(config.state_dir, ended_by_itself)
         await _reap(config)
         raise CliError(f"{ended_by_itself}; {_AGAIN}")
 
@@ -186,7 +187,8 @@ def _bury(config: Config, ended: "Ended") -> NoReturn:
     from farm.cluster.ray_node import what_died
 
     own = f"its process {ended.how}"
-    cause = own if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at) or own
+    of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
+    cause = noted_death(config.state_dir) or of_ray or own
     with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
         sweep_farm(config.state_dir)
         note_death(config.state_dir, cause)

@@ -5,13 +5,14 @@ Here stands what asks whether a farm runs, which must cost nothing; what starts 
 """
 
 from farm.cluster.errors import FarmError
-from farm.cluster.runfile import FarmInfo, last_death, note_death, running_farm, stop_farm, sweep_farm
+from farm.cluster.runfile import FarmInfo, last_death, note_death, noted_death, running_farm, stop_farm, sweep_farm
 
 __all__ = [
     "FarmError",
     "FarmInfo",
     "last_death",
     "note_death",
+    "noted_death",
     "running_farm",
     "stop_farm",
     "sweep_farm",

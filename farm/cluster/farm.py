@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.machine import default_slots
-from farm.cluster.ray_node import RayNode, authenticated
+from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.config import Config
 from farm.core.fleet import SchedulerSettings
@@ -32,6 +32,8 @@ Serve = Callable[[Store, "RayScheduler"], AbstractAsyncContextManager[str]]
 OnStep = Callable[[str], None]
 T = TypeVar("T")
 _CAUSE_S = 1.5
+_HEAD_EVERY_S = 3.0
+_HEAD_MISSES = 5
 EVERY_ADDRESS = ("0.0.0.0", "::")
 DOCKER = "farm.cluster.equipment:docker"
 
@@ -108,7 +110,7 @@ async def join_farm(
         await _unless_dead(node, driver.up(scheduler, agent))
         info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
         announce(info)
-        yield RunningFarm(info, scheduler, agent, (node.death, agent.death))
+        yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
@@ -182,6 +184,15 @@ def _write_private(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+
+
+async def _head_gone(address: str) -> str:
+    """Wait until nobody has answered at the head's address for a while; Ray itself ends this process after a minute."""
+    missed = 0
+    while missed < _HEAD_MISSES:
+        await asyncio.sleep(_HEAD_EVERY_S)
+        missed = 0 if await answers(address) else missed + 1
+    return f"the head at {address} has gone"
 
 
 async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:

@@ -53,6 +53,18 @@ def what_died(log: Path, since: float = 0.0) -> str:
     return ""
 
 
+async def answers(address: str) -> bool:
+    """Whether anybody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError, OverflowError):
+        return False
+    writer.close()
+    return True
+
+
 def authenticated(token_file: Path) -> dict[str, str]:
     """The environment in which Ray shows, and demands, the token of a file on every connection.
 
@@ -118,12 +130,8 @@ class RayNode:
             host, _, port = self._join.rpartition(":")
             if not host or not port.isdecimal():
                 raise FarmError(f"{self._join!r} is no address; write HOST:PORT as `farm status` shows it on the head")
-            try:
-                async with asyncio.timeout(_ANSWER_S):
-                    _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            except (OSError, TimeoutError, OverflowError):
-                raise FarmError(self._nobody_there()) from None
-            writer.close()
+            if not await answers(self._join):
+                raise FarmError(self._nobody_there())
         elif self._port:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -105,11 +105,16 @@ def note_death(state_dir: Path, cause: str) -> None:
         (_run_dir(state_dir) / "death").write_text(cause + "\n")
 
 
+def noted_death(state_dir: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return (_run_dir(state_dir) / "death").read_text().strip()
+    return ""
+
+
 def last_death(state_dir: Path) -> str:
     """What the last farm of a state directory died of; empty where it ended in order."""
-    run_dir = _run_dir(state_dir)
-    with contextlib.suppress(FileNotFoundError):
-        return (run_dir / "death").read_text().strip()
+    if noted := noted_death(state_dir):
+        return noted
     left = _read(state_dir)
     return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
 

@@ -17,7 +17,7 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PATIENCE_S = 30.0
-"""So long redis-server and Ray, which were told to end, may take before they are killed."""
+"""So long redis-server and Ray may take to end before they are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ def stay_behind() -> Ended | None:
 
 
 def end_processes(processes: list[psutil.Process], patience_s: float) -> None:
-    """Return when all have ended; kill those that have not in time."""
+    """Terminate all and return when they have ended; kill those that have not in time."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
     _, alive = psutil.wait_procs(processes, timeout=patience_s)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):

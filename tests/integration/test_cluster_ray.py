@@ -219,7 +219,9 @@ async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Far
     _, complaint = await process.communicate()
     assert process.returncode == 1
     assert b"refuses our join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
-    assert sorted(path.name for path in (farm.directory / "fifth" / "run").iterdir()) == ["lock", "ray.log"]
+    run_dir = farm.directory / "fifth" / "run"
+    assert sorted(path.name for path in run_dir.iterdir()) == ["lock", "ray.log"]
+    assert (run_dir / "ray.log").read_text().count("Unauthenticated") <= 3, "it does not ask again and again"
 
 
 async def test_a_killed_head_leaves_no_process(tmp_path: Path) -> None:

@@ -113,15 +113,57 @@ def test_what_goes_wrong_is_one_line(
     assert not children_of_farms(f"wrong-{tmp_path.name}")
 
 
-def test_a_taken_port_is_named_and_nothing_stays(farm: Farm) -> None:
+def test_a_taken_port_is_named_before_anything_is_started(farm: Farm, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = farm("up", at="taken", FARM_PORT=port)
+        done = farm("up", FARM_STATE_DIR=str(tmp_path / "taken"), FARM_PORT=port)
     assert done.returncode == 1
-    assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1]
-    assert not children_of_farms("/taken")
+    [refusal] = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in refusal
+    assert not (tmp_path / "taken").exists()
+
+
+def processes_of(told: Mapping[str, str]) -> list[psutil.Process]:
+    """The process that waits for the farm, the farm's own, and all below it."""
+    its_own = psutil.Process(int(told["pid"]))
+    waiting = its_own.parent()
+    assert waiting is not None
+    return [waiting, its_own, *its_own.children(recursive=True)]
+
+
+def assert_dead(farm: Farm, at: str, told: Mapping[str, str], processes: list[psutil.Process], cause: str) -> None:
+    psutil.wait_procs(processes[:1], timeout=120)
+    assert not [process for process in processes if process.is_running()]
+    log = (Path(told["state_dir"]) / "log" / "farm.log").read_text()
+    assert [line for line in log.splitlines() if line.startswith("error: ") and cause in line]
+    assert f"the last one died: {cause}" in farm("status", at=at).stderr
+    assert farm("down", at=at).returncode == 0
+    assert "died" not in farm("status", at=at).stderr
+
+
+def test_a_farm_whose_raylet_is_killed_says_so_and_leaves_nothing(farm: Farm) -> None:
+    started = farm("up", "--detach", at="c")
+    assert started.returncode == 0, started.stderr
+    told = json.loads(farm("status", "--json", at="c").stdout)
+    processes = processes_of(told)
+    next(process for process in processes if process.name() == "raylet").kill()
+    assert_dead(farm, "c", told, processes, "Ray's raylet was killed by SIGKILL")
+
+
+def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: Farm) -> None:
+    started = farm("up", "--detach", at="d")
+    assert started.returncode == 0, started.stderr
+    head = json.loads(farm("status", "--json", at="d").stdout)
+    token = (Path(head["state_dir"]) / "join-token").read_text()
+    joined = farm("up", "--join", head["address"], "--detach", at="e", FARM_JOIN_TOKEN=token)
+    assert joined.returncode == 0, joined.stderr
+    node = json.loads(farm("status", "--json", at="e").stdout)
+    of_head, of_node = processes_of(head), processes_of(node)
+    of_head[1].kill()
+    assert_dead(farm, "d", head, of_head, "its process was killed by SIGKILL")
+    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} has gone")
 
 
 def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
