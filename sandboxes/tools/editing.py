@@ -43,7 +43,7 @@ def lines_of(text: str) -> list[str]:
     lines = text.removeprefix(_BOM).split("\n")
     if not lines[-1]:
         lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
 
 def line_end(text: str) -> str:

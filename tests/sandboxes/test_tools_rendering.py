@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sandboxes.sandbox import Capture
 from sandboxes.tools.glob import split_pattern
-from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name
+from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name, visible
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,12 @@ def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
     assert len(text) <= len(data)
     assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
     text.encode()
+
+
+@given(st.text(st.characters(codec="utf-8", max_codepoint=0xFF)))
+def test_what_else_a_text_holds_changes_no_picture(text: str) -> None:
+    assert visible(text + "…") == visible(text) + "…"
+    assert visible(text) == "".join(map(visible, text))
 
 
 @settings(deadline=None)

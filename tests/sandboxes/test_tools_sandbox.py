@@ -144,6 +144,16 @@ async def test_a_huge_file_is_refused_and_a_long_one_is_paged(hands: Hands) -> N
     assert rest.content == " 99999\t99999\n100000\t100000"
 
 
+async def test_bytes_that_are_no_text_shorten_the_page(hands: Hands) -> None:
+    await hands.sandbox.write_file("latin", (b"caf\xe9" * 5 + b"\n") * 2000)
+    page = await hands(EDIT, command="view", path="latin")
+    assert len(page.content) <= MAX_CHARS
+    shown, _, note = page.content.rpartition("\n")
+    last = len(shown.split("\n"))
+    assert shown.endswith(f"\n{last:6}\t" + r"caf\xe9" * 5)
+    assert note == f"[lines {last + 1} to 2000 of 2000 are not shown: use view_range]"
+
+
 async def test_a_search_of_proc_ends(hands: Hands) -> None:
     result = await hands.within(5, "grep", pattern="no such text anywhere", path="/proc")
     assert result.error_kind in (None, ToolErrorKind.TIMEOUT, ToolErrorKind.REFUSED)
