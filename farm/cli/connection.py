@@ -35,12 +35,13 @@ def connected(config: Config) -> "Iterator[FarmClient]":
     info = running_farm(config.state_dir)
     if info is None:
         raise no_farm(config)
-    token = config.tokens.get("operator") or config.tokens.get("learner")
+    token = next((config.tokens[role] for role in ("operator", "learner", "viewer") if role in config.tokens), None)
     with FarmClient(info.url, token.get_secret_value() if token else None) as client:
         try:
             yield client
         except FarmError as error:
-            raise CliError(str(error)) from None
+            remedy = "; set FARM_TOKENS or tokens_file as the farm has it" if error.status in (401, 403) else ""
+            raise CliError(f"{error}{remedy}") from None
 
 
 @contextmanager

@@ -308,6 +308,28 @@ def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[
     assert done.stderr.startswith("error: There is no such thing: there is no run run-nope; ")
 
 
+def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm, tmp_path: Path) -> None:
+    tokens = {"operator": "operator=first", "learner": "learner=second", "viewer": "viewer=third"}
+    started = farm("up", "--detach", at="tokens", FARM_TOKENS=",".join(tokens.values()))
+    assert started.returncode == 0, started.stderr
+    try:
+        for given, code, said in (
+            ("", 1, "A bearer token is needed: "),
+            ("operator=wrong", 1, "A bearer token is needed: "),
+            (tokens["viewer"], 0, ""),
+            (f"{tokens['viewer']},{tokens['learner']}", 0, ""),
+        ):
+            done = farm("rollouts", "list", "--json", at="tokens", FARM_TOKENS=given)
+            assert (done.returncode, json.loads(done.stdout or "[]")) == (code, [])
+            assert said in done.stderr
+            assert ("FARM_TOKENS" in done.stderr) == bool(code)
+        refused = farm("run", str(SQLPARSE), "--policy", "nop", at="tokens", FARM_TOKENS=tokens["learner"])
+        assert refused.returncode == 1
+        assert "this needs the role operator, not learner; set FARM_TOKENS" in refused.stderr.splitlines()[-1]
+    finally:
+        assert farm("down", at="tokens").returncode == 0
+
+
 def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("up", "--detach")
     assert done.returncode == 1
