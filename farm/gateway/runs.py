@@ -39,6 +39,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     run_id = f"run-{getattr(request.state, 'once', secrets.token_hex(6))[:12]}"
     begun = await store.get_run(run_id)
     if begun is not None:
+        await store.put_run(begun.spec)
         await _tell(request.app.state.scheduler.submit(begun.spec))
         return await _look(request, run_id)
     try:

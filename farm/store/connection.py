@@ -10,14 +10,17 @@ from urllib.parse import urlsplit, urlunsplit
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
-from farm.store.errors import StoreUnavailable
+from farm.store.errors import StoreFault, StoreUnavailable
 
 _CONNECT_S = 5.0
 _ANSWER_S = 30.0
 _RETRY = 3
 _MOST_CONNECTIONS = 4096
+_IN_SCRIPT = "user_script"
+_PASSING = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY")
+"""Codes of what passes, where the client does not make exceptions of their own of them."""
 
 Found = TypeVar("Found")
 
@@ -64,7 +67,7 @@ class Connection:
 
     @asynccontextmanager
     async def reach(self) -> AsyncIterator[Any]:
-        """The client, whose stubs mix bytes and str; whatever Redis refuses inside becomes StoreUnavailable."""
+        """The client, whose stubs mix bytes and str; a refusal inside becomes StoreUnavailable or StoreFault."""
         try:
             yield self.redis
         except (AuthenticationError, NoPermissionError):
@@ -73,6 +76,8 @@ class Connection:
             ) from None
         except (RedisError, OSError, TimeoutError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
+            if type(error) is ResponseError and _IN_SCRIPT in reason and not any(code in reason for code in _PASSING):
+                raise StoreFault(f"Redis at {self.shown} refuses a step of the store ({reason})") from error
             raise StoreUnavailable(
                 f"Redis at {self.shown} does not serve us ({reason}); start it or set redis_url"
             ) from None

@@ -2,6 +2,7 @@
 
 StoreError
 ├── StoreUnavailable   Redis does not answer or refuses; the message names the address and the remedy
+├── StoreFault         Redis refuses this very call, and would each time: a defect, or another's keys in the way
 ├── UnknownRun         no run of this id
 ├── RunEnded           the run has ended: it accepts no more rollouts
 ├── RunExists          another run has this id
@@ -18,6 +19,10 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
+    pass
+
+
+class StoreFault(StoreError):
     pass
 
 

@@ -17,6 +17,8 @@ from farm.store import (
     RunExists,
     RunState,
     Store,
+    StoreFault,
+    StoreUnavailable,
     StreamState,
     UnknownRun,
 )
@@ -125,6 +127,32 @@ async def test_a_rollout_too_large_to_be_stored_is_refused_and_not_sent_for_ever
     await store.put_run(run_spec())
     with pytest.raises(RolloutTooLarge, match="too many"):
         await store.publish(replace(make_rollout(), patch="x" * 2**28))
+
+
+async def test_what_redis_will_never_take_is_told_from_a_redis_that_is_away(store: Store) -> None:
+    await store.put_run(run_spec())
+    async with store._connection.reach() as redis:  # another's key in the way
+        await redis.set("farm:{run-a}:order", "mine")
+    with pytest.raises(StoreFault, match="WRONGTYPE"):
+        await store.publish(make_rollout())
+
+
+async def test_a_redis_that_is_full_is_away(store: Store) -> None:
+    await store.put_run(run_spec())
+    async with store._connection.reach() as redis:
+        await redis.config_set("maxmemory", 1)
+        with pytest.raises(StoreUnavailable, match="maxmemory"):
+            await store.publish(make_rollout())
+        await redis.config_set("maxmemory", 0)
+    assert await store.publish(make_rollout())
+
+
+async def test_a_run_whose_announcement_was_lost_is_announced_when_it_is_put_again(store: Store) -> None:
+    await store.put_run(run_spec())
+    async with store._connection.reach() as redis:
+        await redis.delete("farm:{*}:runs", "farm:{*}:live")
+    await store.put_run(run_spec())
+    assert await store.live_runs() == {"run-a": RunState.RUNNING}
 
 
 async def test_counts_say_what_a_run_has(store: Store) -> None:
