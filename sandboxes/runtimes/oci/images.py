@@ -11,16 +11,13 @@ from pathlib import Path
 from sandboxes.errors import ImageError, SandboxError
 from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
 from sandboxes.runtimes.engine import Engine, EngineError, Image
-from sandboxes.runtimes.oci.layers import clone_all, directories
+from sandboxes.runtimes.oci.layers import clone_all, directories, sweep_copies
 from sandboxes.runtimes.oci.starter import LAYERS_MAX, Starter
 from sandboxes.runtimes.oci.users import User, find_user
 
 LABEL_PIN = "farm.pin"
 IDLE_S = 600.0
 """So long an image that nobody uses stays mounted."""
-
-NAME_S = 1.0
-"""So long what a name stands for is not asked again: a burst of starts asks once."""
 
 
 @dataclass(slots=True)
@@ -50,16 +47,11 @@ class MountedImages:
         self._owner = owner
         self._user_namespace = user_namespace
         self._mounted: dict[str, MountedImage] = {}
-        self._names: dict[str, tuple[str, float]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, name: str) -> MountedImage:
         """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError."""
-        known, asked_at = self._names.get(name, (name, time.monotonic()))
-        image = self._mounted.get(known) if time.monotonic() - asked_at < NAME_S else None
-        if image is None:
-            image = await self._find(name)
-            self._names[name] = (image.id, time.monotonic())
+        image = self._mounted.get(name) or await self._find(name)
         image.users += 1
         return image
 
@@ -80,9 +72,9 @@ class MountedImages:
         for image in list(self._mounted.values()):
             if not image.users and time.monotonic() - image.idle_since >= idle_s:
                 del self._mounted[image.id]
-                self._names = {name: known for name, known in self._names.items() if known[0] != image.id}
                 self._starter.drop_layers(image.lower)
                 await self._engine.remove(image.pin)
+        await sweep_copies(self._engine, self._state_dir)
 
     async def close(self) -> None:
         with contextlib.suppress(SandboxError):  # then the reaper finds the pins
@@ -95,7 +87,6 @@ class MountedImages:
         async with self._locks.setdefault(image.id, asyncio.Lock()):
             if image.id not in self._mounted:
                 self._mounted[image.id] = await self._mount(image)
-        self._locks.pop(image.id, None)
         return self._mounted[image.id]
 
     async def _mount(self, image: Image) -> MountedImage:
