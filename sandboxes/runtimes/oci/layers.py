@@ -32,6 +32,15 @@ async def directories(engine: Engine, image: Image, container: str, state_dir: P
     return [unpacked]
 
 
+async def sweep_copies(engine: Engine, state_dir: Path) -> None:
+    """Remove the copies of images that the daemon has no more; it keeps those that a sandbox is made of."""
+    for copy in await asyncio.to_thread(lambda: list((state_dir / UNPACKED).glob("[0-9a-f]*"))):
+        try:
+            await engine.image(f"sha256:{copy.name}")
+        except ImageError:
+            await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
+
+
 def _all_there(layers: tuple[Path, ...]) -> list[bool]:
     return [layer.is_dir() for layer in layers]
 
