@@ -67,8 +67,10 @@ def stay_behind() -> Ended | None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pass_on)
-    code = _await(child)
-    orderly = os.read(read_end, 1) == b"."
+    code, orderly = _await(child), False
+    os.set_blocking(read_end, False)
+    with contextlib.suppress(BlockingIOError):  # somebody else still holds the other end
+        orderly = os.read(read_end, 1) == b"."
     end_processes(psutil.Process().children(recursive=True), _PATIENCE_S)
     return Ended(code, orderly, started_at)
 
