@@ -57,9 +57,9 @@ def _rootfs(files: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         if links:
-            for name, mode in (("tmp", 0o1777), ("repo", 0o755), ("srv", 0o755), ("srv/here", 0o755)):
+            for name in ("bin", "etc", "tmp", "repo", "srv", "srv/here"):
                 directory = tarfile.TarInfo(name)
-                directory.type, directory.mode = tarfile.DIRTYPE, mode
+                directory.type, directory.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
                 tar.addfile(directory)
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
