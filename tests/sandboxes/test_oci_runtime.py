@@ -16,7 +16,9 @@ from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.oci.layers import FIRST_ID
 from sandboxes.runtimes.oci.programs import PROGRAMS
 from sandboxes.toolbox import Toolbox
+from tests.docker_daemon import docker_daemon
 from tests.sandboxes.conformance import WAIT_S, living, text
+from tests.sandboxes.conftest import busybox_image
 from tests.services import missing, require_program
 
 pytestmark = pytest.mark.docker
@@ -173,3 +175,31 @@ async def test_many_at_once_and_all_gone(oci_runtime: OciRuntime, test_image: st
     assert [text(result).strip() for result in said] == [box.id for box in boxes]
     await asyncio.gather(*(box.remove() for box in boxes))
     assert await living(oci_runtime) == set()
+
+
+async def test_layers_that_are_no_directories_are_copied_once_and_go_with_the_image(
+    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copies = state_dir / "unpacked"
+    with docker_daemon({"storage-driver": "vfs"}) as docker_host:
+        client = docker.DockerClient(base_url=docker_host, version="auto")
+        with contextlib.closing(client):
+            image = next(busybox_image(client, tmp_path_factory))
+            runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
+            try:
+                async with runtime.scope(SandboxSpec(image)) as sandbox:
+                    assert text(await sandbox.exec(["cat", "/etc/motd"], timeout_s=WAIT_S)) == "hello\n"
+                    assert (await sandbox.stat("/bin/tool")).mode & 0o111
+                    (copy,) = os.listdir(copies)
+                    assert sandbox.image_digest == f"sha256:{copy}"
+                    made = os.stat(copies / copy).st_ctime_ns
+                async with runtime.scope(SandboxSpec(image)):
+                    assert os.stat(copies / copy).st_ctime_ns == made
+                await runtime.reap()
+                assert os.listdir(copies) == [copy]
+                await runtime._images.sweep(idle_s=0.0)
+                client.images.remove(image, force=True)
+                await runtime.reap()
+                assert os.listdir(copies) == []
+            finally:
+                await runtime.close()
