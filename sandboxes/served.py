@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sandboxes.egress import AllowList, EgressLog, EgressProxy, listen_inside
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, check_seen, listen_inside
 from sandboxes.errors import BootError, GoneBy, PathError, ProtocolError, SandboxError, SandboxGone, SpecError
 from sandboxes.gate import Gate, Pace
 from sandboxes.runtimes.engine import EngineError
@@ -92,6 +92,7 @@ class ServingRuntime(ABC):
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
         allowed = AllowList.parse(sandbox.spec.egress)
         self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log)
+        check_seen(await sandbox.read_file("/proc/net/tcp"))
 
     async def shut_egress(self, sandbox_id: str) -> None:
         proxy = self._proxies.get(sandbox_id)

@@ -1,7 +1,7 @@
 """The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else."""
 
 from sandboxes.egress.allowlist import AllowList
-from sandboxes.egress.doorway import listen_inside, proxy_environment
+from sandboxes.egress.doorway import check_seen, listen_inside, proxy_environment
 from sandboxes.egress.exchange import Bounds
 from sandboxes.egress.proxy import EgressProxy
 from sandboxes.egress.record import EgressLog, EgressRecord, Verdict
@@ -13,6 +13,7 @@ __all__ = [
     "EgressProxy",
     "EgressRecord",
     "Verdict",
+    "check_seen",
     "listen_inside",
     "proxy_environment",
 ]

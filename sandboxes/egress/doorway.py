@@ -15,6 +15,8 @@ PROXY_HOST, PROXY_PORT = "127.0.0.1", 3128
 BACKLOG = 64
 
 _CLONE_NEWNET = 0x40000000
+_LISTENING = b" 0100007F:0C38 00000000:0000 0A "
+"""PROXY_HOST and PROXY_PORT as proc(5) writes them, in the state LISTEN."""
 
 
 def proxy_environment() -> dict[str, str]:
@@ -46,6 +48,18 @@ async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]]) -> socke
         ) from None
     except OSError as error:
         raise RuntimeUnavailable(f"a sandbox's way to its allowed hosts cannot be opened: {error}") from None
+
+
+def check_seen(table: bytes) -> None:
+    """``table`` is the sandbox's own ``/proc/net/tcp``. Raises RuntimeUnavailable where the door is not in it.
+
+    So it is where another kernel inside has a network of its own, which no socket of this one is part of.
+    """
+    if _LISTENING not in table:
+        raise RuntimeUnavailable(
+            "no proxy can listen in a sandbox whose kernel is not this machine's; "
+            "run tasks that name hosts with the runtime oci or docker"
+        )
 
 
 def _listen(namespace: int) -> socket.socket:

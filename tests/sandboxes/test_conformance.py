@@ -13,7 +13,7 @@ import pytest
 from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, WarmPool, open_runtime
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
-from tests.sandboxes.conformance import WAIT_S, RuntimeContract, text
+from tests.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
 from tests.sandboxes.conftest import busybox_image
 from tests.services import require_program
 
@@ -90,6 +90,11 @@ class TestGvisor(RuntimeContract):
         async with runtime.scope(SandboxSpec(image)) as sandbox:
             inside = text(await sandbox.exec(["cat", "/proc/version"], timeout_s=WAIT_S))
         assert inside.split()[2] != platform.release()
+
+    async def test_a_proxy_cannot_listen_in_its_network_and_that_is_said(self, runtime: Runtime, image: str) -> None:
+        with pytest.raises(RuntimeUnavailable, match="runtime oci or docker"):
+            await runtime.create(SandboxSpec(image, egress=("pypi.org",)))
+        assert await living(runtime) == set()
 
 
 @pytest.mark.docker
