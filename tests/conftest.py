@@ -14,6 +14,7 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox, ensure_toolbox
+from tests.images import busybox_image, text_image
 from tests.services import missing
 
 
@@ -27,6 +28,16 @@ def docker_client() -> Iterator[docker.DockerClient]:
         raise
     yield client
     client.close()
+
+
+@pytest.fixture(scope="session")
+def test_image(docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from busybox_image(docker_client, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def scratch_image(docker_client: docker.DockerClient) -> Iterator[str]:
+    yield from text_image(docker_client)
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +78,9 @@ async def oci_runtime(
         raise
     yield runtime
     await runtime.close()
+
+
+@pytest.fixture(params=["docker", "oci"])
+def either_runtime(request: pytest.FixtureRequest) -> DockerRuntime | OciRuntime:
+    found: DockerRuntime | OciRuntime = request.getfixturevalue(f"{request.param}_runtime")
+    return found

@@ -13,8 +13,8 @@ import pytest
 from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, WarmPool, open_runtime
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
+from tests.images import busybox_image
 from tests.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
-from tests.sandboxes.conftest import busybox_image
 from tests.services import require_program
 
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}

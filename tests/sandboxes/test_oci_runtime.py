@@ -17,8 +17,8 @@ from sandboxes.runtimes.oci.layers import FIRST_ID
 from sandboxes.runtimes.oci.programs import PROGRAMS
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
+from tests.images import busybox_image
 from tests.sandboxes.conformance import WAIT_S, living, text
-from tests.sandboxes.conftest import busybox_image
 from tests.services import missing, require_program
 
 pytestmark = pytest.mark.docker
