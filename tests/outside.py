@@ -1,4 +1,4 @@
-"""What only the host can do to the first process of a container: it stands for a way to do so that the inside found."""
+"""What only the host sees of a sandbox, and does to its first process: that stands for a way which the inside found."""
 
 import os
 import signal
@@ -7,7 +7,11 @@ from pathlib import Path
 import docker
 import pytest
 
-from sandboxes.runtimes.docker import container_name
+from sandboxes.runtimes.docker import DockerRuntime, container_name
+from sandboxes.runtimes.oci.cgroups import group_of
+from sandboxes.runtimes.oci.runtime import OciRuntime
+
+EitherRuntime = DockerRuntime | OciRuntime
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can reach another user's process")
 
@@ -29,3 +33,20 @@ def crash(pid: int) -> None:
         memory.seek(program_counter)
         memory.write(bytes(16))
     os.kill(pid, signal.SIGCHLD)
+
+
+async def traces(runtime: EitherRuntime, state_dir: Path) -> set[str]:
+    """What the sandboxes of ``runtime`` have on this machine: the same before and after them where nothing is left."""
+    found = {f"sandbox {sandbox_id}" async for sandbox_id in runtime.living()}
+    return found | _names(state_dir) | (_of_its_own(runtime) if isinstance(runtime, OciRuntime) else set())
+
+
+def _names(state_dir: Path) -> set[str]:
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return {f"path {path}" for path in state_dir.rglob("*")} | {f"mount {m}" for m in mounts if str(state_dir) in m}
+
+
+def _of_its_own(runtime: OciRuntime) -> set[str]:
+    group = group_of(runtime._owner.state_dir, runtime._owner.name)
+    groups = {f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"**/{group}/*/")}
+    return groups | {f"on its disk {name}" for name in os.listdir(runtime._disk.path)}

@@ -51,6 +51,8 @@ static int calls(void) {
     TRY("chroot", SYS_chroot, "/tmp");
     TRY("fsopen", 430, "tmpfs", 0);
     TRY("open_tree", 428, AT_FDCWD, "/", 1);
+    TRY("fsmount", 432, 0, 0, 0);
+    TRY("fspick", 433, AT_FDCWD, "/", 0);
     TRY("move_mount", 429, AT_FDCWD, "/tmp", AT_FDCWD, "/bin", 0);
     TRY("mount_setattr", 442, AT_FDCWD, "/", 0, zeros, 32);
     TRY("unshare_user", SYS_unshare, CLONE_NEWUSER);
@@ -81,6 +83,10 @@ static int calls(void) {
     TRY("perf_event_open", SYS_perf_event_open, zeros, 0, -1, -1, 0);
     TRY("userfaultfd", SYS_userfaultfd, 1);
     TRY("io_uring_setup", 425, 8, zeros);
+    TRY("io_uring_enter", 426, 0, 1, 0, 0, 0, 0);
+    TRY("io_uring_register", 427, 0, 0, zeros, 0);
+    TRY("io_setup", SYS_io_setup, 8, zeros);
+    TRY("memfd_secret", 447, 0);
     TRY("open_by_handle_at", SYS_open_by_handle_at, AT_FDCWD, zeros, 0);
     TRY("name_to_handle_at", SYS_name_to_handle_at, AT_FDCWD, "/", zeros, zeros, 0);
     TRY("fanotify_init", SYS_fanotify_init, 0, 0);
@@ -94,9 +100,15 @@ static int calls(void) {
     TRY("syslog", SYS_syslog, 3, zeros, sizeof zeros);
     TRY("quotactl", SYS_quotactl, 0, 0, 0, 0);
     TRY("sethostname", SYS_sethostname, "x", 1);
+    TRY("setdomainname", SYS_setdomainname, "x", 1);
+    TRY("vhangup", SYS_vhangup);
+    TRY("swapoff", SYS_swapoff, "/tmp/x");
+    TRY("move_pages", SYS_move_pages, 1, 1, zeros, zeros, zeros, 0);
+    TRY("migrate_pages", SYS_migrate_pages, 1, 1, zeros, zeros);
     TRY("clock_settime", SYS_clock_settime, 0, zeros);
     TRY("settimeofday", SYS_settimeofday, zeros, 0);
     TRY("adjtimex", SYS_adjtimex, zeros);
+    TRY("clock_adjtime", SYS_clock_adjtime, 0, zeros);
     TRY("personality", SYS_personality, 0x0400000);
     TRY("setuid_other", SYS_setuid, 1000);
     TRY("chown_other", SYS_fchownat, AT_FDCWD, "/etc/motd", 1000, 1000, 0);
@@ -106,9 +118,11 @@ static int calls(void) {
     TRY("socket_packet", SYS_socket, AF_PACKET, SOCK_RAW, 0);
     TRY("socket_vsock", SYS_socket, 40, SOCK_STREAM, 0);
     TRY("socket_alg", SYS_socket, AF_ALG, SOCK_SEQPACKET, 0);
+    TRY("socket_route", SYS_socket, AF_NETLINK, SOCK_RAW, 0);
     TRY("socket_audit", SYS_socket, AF_NETLINK, SOCK_RAW, 9);
 #ifdef __x86_64__
     TRY("iopl", SYS_iopl, 3);
+    TRY("ioperm", SYS_ioperm, 0x80, 1, 1);
     TRY("modify_ldt", SYS_modify_ldt, 0, zeros, 16);
 #endif
     return 0;

@@ -1,8 +1,9 @@
-"""What a program inside a sandbox can and cannot do, tried from inside."""
+"""What a program inside a sandbox can and cannot do, tried from inside, on either runtime."""
 
 import asyncio
 import errno
 import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from sandboxes import (
     GoneBy,
     Limits,
     PathError,
-    Runtime,
     RuntimeUnavailable,
     Sandbox,
     SandboxGone,
@@ -22,6 +22,8 @@ from sandboxes import (
     SpecError,
 )
 from sandboxes.runtimes.docker import DockerRuntime, container_name
+from sandboxes.runtimes.oci.layers import FIRST_ID, IDS
+from tests.outside import EitherRuntime, needs_root, traces
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
 from tests.services import missing
 
@@ -29,11 +31,12 @@ pytestmark = pytest.mark.docker
 
 SMALL = Limits(memory_mib=96, pids=64, open_files=64, file_size_mib=8)
 REFUSED = (errno.EPERM, errno.ENOSYS)
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 @pytest.fixture
-async def sandbox(docker_runtime: Runtime, test_image: str) -> AsyncIterator[Sandbox]:
-    async with docker_runtime.scope(SandboxSpec(test_image, limits=SMALL)) as sandbox:
+async def sandbox(either_runtime: EitherRuntime, test_image: str) -> AsyncIterator[Sandbox]:
+    async with either_runtime.scope(SandboxSpec(test_image, limits=SMALL)) as sandbox:
         yield sandbox
 
 
@@ -42,10 +45,6 @@ async def run(sandbox: Sandbox, *argv: str) -> str:
     result = await sandbox.exec(argv, timeout_s=WAIT_S)
     assert result.exit_code == 0, result
     return text(result)
-
-
-def run_dirs(state_dir: Path) -> list[Path]:
-    return [path for path in state_dir.glob("owners/*/*") if path.is_dir()]
 
 
 async def works(sandbox: Sandbox, command: str) -> bool:
@@ -64,7 +63,37 @@ async def test_forbidden_system_calls(sandbox: Sandbox) -> None:
     tried = dict(line.split() for line in (await run(sandbox, "probe", "calls")).splitlines())
     assert len(tried) > 45
     assert {name: code for name, code in tried.items() if int(code) not in REFUSED} == {}
-    assert int(tried["clone3"]) == errno.ENOSYS
+    assert {name for name, code in tried.items() if int(code) == errno.ENOSYS} >= {"clone3", "io_setup"}
+
+
+@needs_root
+async def test_root_inside_is_nobody_outside(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+    """But on Docker, which maps no users: there it is root without a capability."""
+    first_id, ids = (FIRST_ID, IDS) if either_runtime.name == "oci" else (0, 2**32 - 1)
+    for kind in ("uid_map", "gid_map"):
+        assert (await run(sandbox, "cat", f"/proc/self/{kind}")).split() == ["0", str(first_id), str(ids)]
+    assert await run(sandbox, "id", "-u") == "0\n"
+    await run(sandbox, "sh", "-c", "echo > /tmp/made; mkdir /srv/made; ln -s x /tmp/link")
+    outside = Path("/proc") / str(await either_runtime.first_pid(sandbox.id))
+    assert {(outside / "status").stat().st_uid, os.stat(outside).st_gid} <= {first_id, 0}
+    uids = next(line for line in (outside / "status").read_text().splitlines() if line.startswith("Uid:"))
+    assert set(uids.split()[1:]) == {str(first_id)}
+    for path in ("tmp/made", "srv/made", "tmp/link", "etc/motd"):
+        found = (outside / "root" / path).lstat()
+        assert (found.st_uid, found.st_gid) == (first_id, first_id), path
+
+
+async def test_devices_of_the_machine_are_not_the_sandboxs(sandbox: Sandbox) -> None:
+    def owners() -> dict[str, tuple[int, int, int]]:
+        found = {name: os.stat(f"/dev/{name}") for name in DEVICES}
+        return {name: (stat.st_uid, stat.st_gid, stat.st_mode) for name, stat in found.items()}
+
+    before = owners()
+    for name in DEVICES:
+        await sandbox.exec(
+            ["sh", "-c", f"chmod 600 /dev/{name}; chown 0:0 /dev/{name}; rm /dev/{name}"], timeout_s=WAIT_S
+        )
+    assert owners() == before
 
 
 async def test_no_network_but_loopback(sandbox: Sandbox) -> None:
@@ -74,12 +103,12 @@ async def test_no_network_but_loopback(sandbox: Sandbox) -> None:
         assert int(await run(sandbox, "probe", "reach", address)) == errno.ENETUNREACH
     assert int(await run(sandbox, "probe", "reach", "127.0.0.1")) == errno.ECONNREFUSED
     assert "localhost" in await run(sandbox, "cat", "/etc/hosts")
-    assert await run(sandbox, "cat", "/etc/resolv.conf") == ""
+    assert await run(sandbox, "sh", "-c", "cat /etc/resolv.conf || true") == ""
 
 
 async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
-    everything = await sandbox.exec(["find", "/", "-name", "docker.sock", "-o", "-type", "b"], timeout_s=WAIT_S)
-    assert text(everything) == ""
+    everything = await sandbox.exec(["find", "/", "-type", "s", "-o", "-type", "b"], timeout_s=WAIT_S)
+    assert set(text(everything).split()) <= {"/.farm-run/sock"}
     for path in ("/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/timer_list"):
         assert not await works(sandbox, f"test -s {path} && test -n \"$(head -c 1 {path} | tr -d '\\0')\""), path
     for path in (
@@ -99,10 +128,16 @@ async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
     assert not await works(sandbox, "umount /.farm")
 
 
-async def test_the_servers_socket_is_not_the_agents(sandbox: Sandbox) -> None:
-    assert await run(sandbox, "probe", "connect", "/.farm-run/sock") == f"errno {errno.EACCES}\n"
-    for command in ("rm -f {}", "mv {} /tmp/", "chmod 777 {}", "chmod 777 /.farm-run", "ln {} /tmp/sock", "echo > {}"):
-        assert not await works(sandbox, command.format("/.farm-run/sock")), command
+async def test_the_servers_socket_is_not_the_agents(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
+    """On Docker it lies where nobody inside may; otherwise it has no name inside."""
+    if either_runtime.name == "docker":
+        assert await run(sandbox, "probe", "connect", "/.farm-run/sock") == f"errno {errno.EACCES}\n"
+        for command in ("rm -f", "mv /tmp/x", "chmod 777", "chmod 777 /.farm-run", "ln -t /tmp", "echo >"):
+            assert not await works(sandbox, f"{command} /.farm-run/sock"), command
+    else:
+        assert text(await sandbox.exec(["find", "/", "-type", "s"], timeout_s=WAIT_S)) == ""
+        assert not await works(sandbox, "test -e /.farm-run")
+    assert len((await run(sandbox, "cat", "/proc/net/unix")).splitlines()) <= 3
     assert await run(sandbox, "echo", "on") == "on\n"
 
 
@@ -116,28 +151,6 @@ async def test_the_server_cannot_be_killed_or_stopped_or_read(sandbox: Sandbox) 
         assert not await works(sandbox, f"ls {path}"), path
 
 
-async def test_a_fork_bomb_is_bounded(sandbox: Sandbox) -> None:
-    made = int(await run(sandbox, "probe", "forks"))
-    assert made < SMALL.pids
-    await sandbox.kill_all()
-    assert await run(sandbox, "echo", "on") == "on\n"
-
-
-async def test_a_shells_fork_bomb_ends_at_its_time_out(sandbox: Sandbox) -> None:
-    bomb = await sandbox.shell("bomb() { bomb | bomb & }; bomb; sleep 1000", timeout_s=2)
-    assert bomb.timed_out or bomb.shell_lost
-    await sandbox.kill_all()
-    assert await run(sandbox, "echo", "on") == "on\n"
-
-
-async def test_a_memory_bomb_kills_itself(sandbox: Sandbox) -> None:
-    bomb = await sandbox.exec(["probe", "memory", "4096"], timeout_s=WAIT_S)
-    assert (bomb.exit_code, bomb.stdout.head) == (137, b"")
-    shell_bomb = await sandbox.shell("probe memory 4096; echo survived $?", timeout_s=WAIT_S)
-    assert b"survived 137" in shell_bomb.stdout.head
-    assert await run(sandbox, "echo", "on") == "on\n"
-
-
 async def test_files_and_descriptors_are_bounded(sandbox: Sandbox) -> None:
     assert int(await run(sandbox, "probe", "grow", "/tmp/big", "64")) == errno.EFBIG
     assert int(await run(sandbox, "probe", "grow", "/tmp/ok", "4")) == 0
@@ -146,89 +159,44 @@ async def test_files_and_descriptors_are_bounded(sandbox: Sandbox) -> None:
     assert not await works(sandbox, "ulimit -n 100000")
 
 
-async def test_a_sibling_notices_nothing(docker_runtime: Runtime, test_image: str, sandbox: Sandbox) -> None:
-    async with docker_runtime.scope(SandboxSpec(test_image)) as sibling:
-        bombs = [
-            asyncio.create_task(sandbox.exec(["probe", "memory", "4096"], timeout_s=WAIT_S)),
-            asyncio.create_task(sandbox.exec(["sh", "-c", "yes > /dev/null"], timeout_s=1)),
-        ]
-        for _ in range(20):
-            assert await run(sibling, "echo", "on") == "on\n"
-        await asyncio.gather(*bombs)
-
-
-async def test_an_image_of_nothing_boots_and_has_its_tools(docker_runtime: Runtime, scratch_image: str) -> None:
-    async with docker_runtime.scope(SandboxSpec(scratch_image)) as sandbox:
-        result = await sandbox.shell("echo $((6 * 7)); pwd", timeout_s=WAIT_S)
-        assert text(result) == "42\n/\n"
-        assert await sandbox.read_file("/only") == b"this\n"
-        await sandbox.write_file("/srv/new", b"1", parents=True)
-        assert await run(sandbox, "/.farm/bin/bash", "-c", "echo here") == "here\n"
-        assert await run(sandbox, "/.farm/bin/rg", "--no-filename", "thi", "/only") == "this\n"
-        assert await run(sandbox, "/.farm/bin/busybox", "wc", "-c", "/srv/new") == "1 /srv/new\n"
-
-
-@pytest.fixture
-def odd_image(docker_client: docker.DockerClient, test_image: str) -> str:
-    """Another user, an entry point, a health check, a volume, variables that loaders heed; removed with its base."""
-    container = docker_client.containers.create(test_image, ["true"])
-    conf = [
-        "USER 1000",
-        'ENTRYPOINT ["/bin/sh", "-c", "touch /tmp/ran"]',
-        'HEALTHCHECK --interval=1s CMD ["touch", "/tmp/healthy"]',
-        "VOLUME /data",
-        "ENV LD_PRELOAD=/nowhere.so COLOUR=blue",
-        "WORKDIR /tmp",
-    ]
-    image = container.commit(repository=f"{test_image.partition(':')[0]}-odd", changes=conf)
-    container.remove()
-    tag = f"{test_image}-odd"
-    image.tag(*tag.split(":"))
-    docker_client.images.remove(f"{test_image.partition(':')[0]}-odd:latest")
-    return tag
-
-
-async def test_what_an_image_asks_for(
-    docker_runtime: Runtime, docker_client: docker.DockerClient, odd_image: str
-) -> None:
-    volumes = {volume.id for volume in docker_client.volumes.list()}
-    try:
-        async with docker_runtime.scope(SandboxSpec(odd_image)) as sandbox:
-            assert sandbox.workdir == "/tmp"
-            assert (await run(sandbox, "sh", "-c", "pwd; id -u; echo $COLOUR")).splitlines() == ["/tmp", "1000", "blue"]
-            assert not await works(sandbox, "test -e /tmp/ran")
-            assert not await works(sandbox, "touch /etc/new")
-            assert await run(sandbox, "probe", "connect", "/.farm-run/sock") == f"errno {errno.EACCES}\n"
-        assert {volume.id for volume in docker_client.volumes.list()} <= volumes
-    finally:
-        docker_client.images.remove(odd_image)
-
-
-async def test_death_from_outside_is_told(
-    docker_runtime: Runtime, docker_client: docker.DockerClient, sandbox: Sandbox
-) -> None:
-    assert (await sandbox.exec(["probe", "memory", "4096"], timeout_s=WAIT_S)).exit_code == 137
+@needs_root
+async def test_death_from_outside_is_told(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     call = asyncio.create_task(sandbox.exec(["sleep", "1000"], timeout_s=1000))
-    container = docker_client.containers.get(container_name(sandbox.id))
-    container.kill()
+    os.kill(await either_runtime.first_pid(sandbox.id), signal.SIGKILL)
     with pytest.raises(SandboxGone, match="ended with status 137") as gone:
         await call
     assert gone.value.by is GoneBy.OUTSIDE
-    container.remove(force=True)
+    await sandbox.remove()
     with pytest.raises(SandboxGone, match="removed"):
         await sandbox.read_file("/etc/motd")
-    await sandbox.remove()
-    assert await living(docker_runtime) == set()
+    assert await living(either_runtime) == set()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can point the kernel at another user's process")
-async def test_death_of_hunger_is_told(docker_client: docker.DockerClient, sandbox: Sandbox) -> None:
+@needs_root
+async def test_a_kill_long_after_a_memory_bomb_is_told_from_it(
+    docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str
+) -> None:
+    """By Docker's events; the control group alone does not know when it killed."""
+    async with docker_runtime.scope(SandboxSpec(test_image, limits=SMALL)) as sandbox:
+        assert (await sandbox.exec(["probe", "memory", "4096"], timeout_s=WAIT_S)).exit_code == 137
+        container = docker_client.containers.get(container_name(sandbox.id))
+        container.kill()
+        with pytest.raises(SandboxGone, match="ended with status 137") as gone:
+            await sandbox.exec(["true"], timeout_s=WAIT_S)
+        assert gone.value.by is GoneBy.OUTSIDE
+        container.remove(force=True)
+        with pytest.raises(SandboxGone, match="removed"):
+            await sandbox.read_file("/etc/motd")
+
+
+@needs_root
+async def test_death_of_hunger_is_told(either_runtime: EitherRuntime, sandbox: Sandbox) -> None:
     """The kernel is made to prefer the tool server, whom it spares otherwise."""
     script = "echo > /tmp/started; until test -e /tmp/go; do sleep 0.01; done; probe memory 4096 & probe memory 4096"
     call = asyncio.create_task(sandbox.exec(["sh", "-c", script], timeout_s=WAIT_S))
     await until_there(sandbox, "/tmp/started")
-    state = docker_client.containers.get(container_name(sandbox.id)).attrs["State"]
-    await asyncio.to_thread(Path(f"/proc/{state['Pid']}/oom_score_adj").write_text, "1000")
+    score = Path("/proc") / str(await either_runtime.first_pid(sandbox.id)) / "oom_score_adj"
+    await asyncio.to_thread(score.write_text, "1000")
     await sandbox.write_file("/tmp/go", b"")
     with pytest.raises(SandboxGone, match="ran out of memory") as gone:
         await call
@@ -236,14 +204,17 @@ async def test_death_of_hunger_is_told(docker_client: docker.DockerClient, sandb
 
 
 async def test_a_boot_that_fails_says_why_and_leaves_nothing(
-    docker_runtime: DockerRuntime, test_image: str, state_dir: Path
+    either_runtime: EitherRuntime, test_image: str, state_dir: Path
 ) -> None:
+    async with either_runtime.scope(SandboxSpec(test_image)):
+        pass  # what a first use leaves, such as a hold on the image, is no sandbox's
+    before = await traces(either_runtime, state_dir)
     with pytest.raises(SpecError, match="motd"):
-        await docker_runtime.create(SandboxSpec(test_image, workdir="/etc/motd"))
+        await either_runtime.create(SandboxSpec(test_image, workdir="/etc/motd"))
     with pytest.raises(BootError, match=r"did not answer in 0\.001 s"):
-        await docker_runtime.create(SandboxSpec(test_image), boot_timeout_s=0.001)
-    assert await living(docker_runtime) == set()
-    assert run_dirs(state_dir) == []
+        await either_runtime.create(SandboxSpec(test_image), boot_timeout_s=0.001)
+    assert await living(either_runtime) == set()
+    assert await traces(either_runtime, state_dir) == before
 
 
 @pytest.mark.parametrize(
@@ -286,9 +257,9 @@ touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - .
 """
 
 
-async def test_coding_work_is_not_hindered(docker_runtime: Runtime, docker_client: docker.DockerClient) -> None:
+async def test_coding_work_is_not_hindered(either_runtime: EitherRuntime, docker_client: docker.DockerClient) -> None:
     if not docker_client.images.list(BASE_IMAGE):
         missing(f"image {BASE_IMAGE}", "images/base/build.sh")
-    async with docker_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:
+    async with either_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:
         result = await sandbox.shell(WORK, timeout_s=2 * WAIT_S)
         assert result.exit_code == 0, result

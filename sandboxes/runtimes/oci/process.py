@@ -16,6 +16,7 @@ class FirstProcess:
         self.pid = pid
         self.status: int | None = None
         self._ended = asyncio.Event()
+        self._told = asyncio.Event()
         self._fd = os.pidfd_open(pid)
         self._starter = starter
         self._loop = asyncio.get_running_loop()
@@ -24,10 +25,11 @@ class FirstProcess:
 
     async def until_ended(self, timeout_s: float) -> bool:
         """It has ended when no process in its namespace is left. False where it lives on."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._ended.wait()
-        return self._ended.is_set()
+        return await _set_within(self._ended, timeout_s)
+
+    async def until_told(self, timeout_s: float) -> bool:
+        """``status`` is known; the starter says so a moment after the end."""
+        return await _set_within(self._told, timeout_s)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -44,3 +46,11 @@ class FirstProcess:
 
     def _note(self, status: int) -> None:
         self.status = status
+        self._told.set()
+
+
+async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    return event.is_set()

@@ -272,6 +272,7 @@ class OciRuntime(ServingRuntime):
             if self._cgroups.is_frozen(sandbox_id):
                 return Ending("it is frozen", GoneBy.OUTSIDE)
             return Ending("its first process lives", GoneBy.INSIDE)
+        await first.until_told(STOPPING_S)
         # Of two reasons for one kill the likelier is told: few kill by hand a sandbox that was short of memory.
         if first.status == KILLED and self._cgroups.ran_out_of_memory(sandbox_id):
             return Ending("it ran out of memory", GoneBy.MEMORY)
