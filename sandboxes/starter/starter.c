@@ -3,7 +3,8 @@
 
    starter HOST_FD DISK_FD TOOLBOX_FD HOSTS_FD [CGROUP...]
        HOST_FD  a SOCK_SEQPACKET socket to the owner; the others are detached mounts: where sandboxes are kept, the
-                toolbox, the file that becomes /etc/hosts. CGROUP: hierarchies that the OCI runtime is not to see.
+                toolbox, the file that becomes /etc/hosts. CGROUP: the hierarchies of control groups, version 1, that
+                the OCI runtime is to see, below /sys/fs/cgroup; none: it sees what the machine has.
    starter --user-namespace
        Stands in a new user namespace until its standard input ends.
 
@@ -14,6 +15,7 @@
    S mounts an overlay with OPTIONS at ROOTFS, then runs PROGRAM, which finds the socket as descriptor 3 and writes its
    complaints to DISK/ID/err. A status is a shell's: 128 and the signal for a death by one.
    Unasked for: E, PID, status of an orphan that ended, such as a sandbox's first process. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -45,6 +47,8 @@
 #define HOSTS PLACE "/hosts"
 #define ROOTFS PLACE "/rootfs"
 #define STATE PLACE "/state"
+#define CGROUPS "/sys/fs/cgroup"
+#define HIERARCHIES_MAX 16
 
 struct start {
     pid_t pid;
@@ -75,12 +79,41 @@ static bool attach(int fd, const char *at)
     return !syscall(SYS_move_mount, fd, "", AT_FDCWD, at, 4 /* MOVE_MOUNT_F_EMPTY_PATH */);
 }
 
-static bool settle(int disk, int toolbox, int hosts, char **hidden)
+/* Version 1 alone: the OCI runtime makes groups in whatever hierarchies it finds, in directories even where nothing is
+   mounted on them. So it finds those alone that it needs, and cannot write beside them. */
+static bool keep_hierarchies(char **kept)
+{
+    int trees[HIERARCHIES_MAX], links = open(CGROUPS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    size_t count = 0;
+    for (; kept[count] && count < HIERARCHIES_MAX; count++)
+        if ((trees[count] = (int)syscall(SYS_open_tree, AT_FDCWD, kept[count], O_CLOEXEC)) < 0)
+            return false;
+    if (mount("cgroups", CGROUPS, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=755,size=64k"))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (mkdir(kept[i], 0755) || !attach(trees[i], kept[i]))
+            return false;
+    DIR *names = fdopendir(links); /* such as cpu for cpu,cpuacct */
+    for (struct dirent *entry; names && (entry = readdir(names));) {
+        char target[256] = {0};
+        if (entry->d_type == DT_LNK && readlinkat(links, entry->d_name, target, sizeof target - 1) > 0) {
+            int root = open(CGROUPS, O_PATH | O_CLOEXEC);
+            symlinkat(target, root, entry->d_name);
+            close(root);
+        }
+    }
+    closedir(names);
+    for (size_t i = 0; i < count; i++)
+        close(trees[i]);
+    return !mount(NULL, CGROUPS, NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+}
+
+static bool settle(int disk, int toolbox, int hosts, char **hierarchies)
 {
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         return false;
-    for (; *hidden; hidden++)
-        umount2(*hidden, MNT_DETACH);
+    if (*hierarchies && !keep_hierarchies(hierarchies))
+        return false;
     if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m"))
         return false;
     int file = open(HOSTS, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);

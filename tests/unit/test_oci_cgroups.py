@@ -21,7 +21,6 @@ def test_version_2_has_one_hierarchy() -> None:
     found = find_hierarchies(OTHER + V2)
     assert found.unified
     assert found.places == {"": ROOT}
-    assert found.hidden == ()
 
 
 @pytest.mark.parametrize("unified", [False, True], ids=["legacy", "hybrid"])
@@ -30,7 +29,6 @@ def test_version_1_has_one_a_controller(unified: bool) -> None:
     assert not found.unified
     assert set(found.places) == set(WANTED)
     assert found.places["cpu"] == ROOT / "cpu,cpuacct"
-    assert set(found.hidden) == {ROOT / "blkio", ROOT / "systemd", *([ROOT / "unified"] if unified else [])}
 
 
 def test_a_machine_without_any_has_none() -> None:

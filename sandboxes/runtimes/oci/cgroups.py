@@ -11,9 +11,9 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-WANTED = ("cpu", "memory", "pids", "devices", "freezer", "cpuset")
-"""The controllers of version 1 that limit or hold a sandbox, and one that crun insists on. Each costs a start some
-0.3 ms."""
+WANTED = ("cpu", "memory", "pids", "devices", "freezer")
+"""The controllers of version 1 that limit or hold a sandbox. Each further one would cost its start some 0.3 ms, and
+cpuset, which looks at all its groups at each start, more with each sandbox that lives."""
 
 HUGE_PAGE = 2 * 1024 * 1024
 """The most that a charge can miss a limit by."""
@@ -24,22 +24,24 @@ RETRY_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``. ``hidden`` are further
-    mounts, of no use to a sandbox."""
+    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``."""
 
     places: dict[str, Path]
-    hidden: tuple[Path, ...]
 
     @property
     def unified(self) -> bool:
         return "" in self.places
+
+    @property
+    def roots(self) -> list[Path]:
+        """Where they are mounted, each once."""
+        return sorted(set(self.places.values()))
 
 
 def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
     """Read from ``mountinfo`` as proc_pid_mountinfo(5) has it, by default this process's own."""
     text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
     places: dict[str, Path] = {}
-    others: list[Path] = []
     unified: list[Path] = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -47,13 +49,8 @@ def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
         if kind == "cgroup2":
             unified.append(where)
         elif kind == "cgroup":
-            wanted = [name for name in options.split(",") if name in WANTED]
-            places |= dict.fromkeys(wanted, where)
-            if not wanted:
-                others.append(where)
-    if not places and unified:
-        return Hierarchies({"": unified[0]}, ())
-    return Hierarchies(places, (*others, *unified))
+            places |= {name: where for name in options.split(",") if name in WANTED}
+    return Hierarchies({"": unified[0]} if unified and not places else places)
 
 
 def group_of(state_dir: Path, owner: str) -> str:
@@ -67,7 +64,7 @@ class Cgroups:
     def __init__(self, hierarchies: Hierarchies, group: str) -> None:
         self._hierarchies = hierarchies
         self._group = group
-        self._roots = sorted(set(hierarchies.places.values()))
+        self._roots = hierarchies.roots
 
     @property
     def unified(self) -> bool:
@@ -79,6 +76,11 @@ class Cgroups:
         if self.unified:
             return Path("/proc/swaps").read_text().count("\n") > 1
         return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
+
+    @property
+    def limits_sockets(self) -> bool:
+        """Whether what waits in sockets has a limit of its own; otherwise it counts as memory."""
+        return not self.unified
 
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
