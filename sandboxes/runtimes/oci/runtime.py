@@ -298,7 +298,7 @@ async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner
             mounts.closing(mounts.clone(hosts, read_only=True)) as hosts_tree,
         ):
             children = await Starter.launch(
-                toolbox.starter, disk=disk_tree, toolbox=toolbox_tree, hosts=hosts_tree, hidden=hierarchies.hidden
+                toolbox.starter, disk=disk_tree, toolbox=toolbox_tree, hosts=hosts_tree, hierarchies=[] if hierarchies.unified else hierarchies.roots
             )
     except OSError as error:
         raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None

@@ -39,7 +39,9 @@ class Starter:
         self._loop.add_reader(host, self._receive)
 
     @classmethod
-    async def launch(cls, program: Path, *, disk: int, toolbox: int, hosts: int, hidden: Sequence[Path]) -> "Starter":
+    async def launch(
+        cls, program: Path, *, disk: int, toolbox: int, hosts: int, hierarchies: Sequence[Path]
+    ) -> "Starter":
         """``disk``, ``toolbox``, ``hosts``: detached mounts; they stay the caller's to close."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -48,7 +50,7 @@ class Starter:
             process = await asyncio.create_subprocess_exec(
                 program,
                 *map(str, given),
-                *hidden,
+                *hierarchies,
                 pass_fds=given,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
