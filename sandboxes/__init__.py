@@ -19,6 +19,7 @@ from sandboxes.errors import (
     SandboxGone,
     SpecError,
 )
+from sandboxes.pool import WarmPool
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
@@ -47,6 +48,7 @@ __all__ = [
     "SandboxGone",
     "SandboxSpec",
     "SpecError",
+    "WarmPool",
     "open_runtime",
 ]
 

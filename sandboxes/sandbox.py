@@ -87,6 +87,10 @@ class Sandbox(Protocol):
         """What it has asked of its proxy; grows while there is one."""
         ...
 
+    async def ping(self) -> None:
+        """Returns when it has answered."""
+        ...
+
     async def exec(
         self,
         argv: Sequence[str],
@@ -150,6 +154,10 @@ class Sandbox(Protocol):
         """Nothing inside reaches any host when this returns, nor ever again. Idempotent; raises nothing."""
         ...
 
+    def hand_over(self, spec: SandboxSpec) -> None:
+        """It goes by ``spec`` from now on, which asks for nothing but what was booted."""
+        ...
+
     async def remove(self) -> None:
         """End it and all it holds. Idempotent; safe under cancellation."""
         ...
@@ -170,6 +178,14 @@ class Runtime(Protocol):
 
     def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
         """``create`` for ``async with``; removed at the end, whatever happened, shielded from a second cancel."""
+        ...
+
+    async def digest_of(self, image: str) -> str:
+        """What the image's name means now. Raises ImageError where there is no such image."""
+        ...
+
+    async def release_images(self) -> None:
+        """Let go of images that no sandbox is made of, where some are held to be at hand: then they can be removed."""
         ...
 
     def living(self) -> AsyncIterator[str]:

@@ -66,7 +66,7 @@ class ServingRuntime(ABC):
             try:
                 async with asyncio.timeout(boot_timeout_s):
                     sandbox = await self._boot(sandbox_id, spec)
-                    self._uses.note(spec.image)
+                    self.note_use(spec.image)
                     await sandbox.go_to_work()
                     if spec.egress:
                         await self._open_egress(sandbox)
@@ -87,6 +87,9 @@ class ServingRuntime(ABC):
             yield sandbox
         finally:
             await sandbox.remove()
+
+    def note_use(self, image: str) -> None:
+        self._uses.note(image)
 
     async def _open_egress(self, sandbox: "ServedSandbox") -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
@@ -224,6 +227,10 @@ class ServedSandbox:
 
     async def shut_egress(self) -> None:
         await self._keeper.shut_egress(self._id)
+
+    def hand_over(self, spec: SandboxSpec) -> None:
+        self._spec = spec
+        self._keeper.note_use(spec.image)
 
     async def remove(self) -> None:
         self._ended = True

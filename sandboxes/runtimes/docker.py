@@ -82,6 +82,12 @@ class DockerRuntime(ServingRuntime):
             undo.pop_all()
         return cls(engine, claim, toolbox, hosts, oci_runtime)
 
+    async def digest_of(self, image: str) -> str:
+        return (await self._engine.image(image)).id
+
+    async def release_images(self) -> None:
+        """A container holds its image, and nothing else does."""
+
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in (await self._mine()).values():
             yield sandbox_id

@@ -62,9 +62,7 @@ class FakeRuntime:
 
     async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
         check_spec(spec)
-        files = self._images.get(spec.image)
-        if files is None:
-            raise ImageError(f"image {spec.image} is not on this machine; build or pull it first")
+        files = self._files_of(spec.image)
         error = next(self._boot_errors, None)
         if error is not None:
             raise error
@@ -87,6 +85,18 @@ class FakeRuntime:
             yield sandbox
         finally:
             await sandbox.remove()
+
+    async def digest_of(self, image: str) -> str:
+        return _digest(self._files_of(image))
+
+    def _files_of(self, image: str) -> Mapping[str, bytes]:
+        files = self._images.get(image)
+        if files is None:
+            raise ImageError(f"image {image} is not on this machine; build or pull it first")
+        return files
+
+    async def release_images(self) -> None:
+        """There is nothing to let go of."""
 
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in list(self.sandboxes):
@@ -226,6 +236,15 @@ class FakeSandbox:
 
     async def shut_egress(self) -> None:
         """Nothing here ever reaches a host."""
+
+    def hand_over(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+
+    async def ping(self) -> None:
+        async def answer() -> None:
+            pass
+
+        await self._call(answer())
 
     async def remove(self) -> None:
         await self._end(SandboxGone(f"sandbox {self.id} was removed"))

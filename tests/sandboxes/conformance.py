@@ -5,6 +5,7 @@
 """
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import AsyncIterator, Awaitable
 
@@ -93,6 +94,16 @@ class RuntimeContract:
         else:  # it was ready before the news came
             await sandbox.remove()
         assert await living(runtime) == set()
+
+    async def test_boots_cancelled_at_any_moment_leave_nothing(self, runtime: Runtime, image: str) -> None:
+        for milliseconds in range(0, 40, 2):
+            task = asyncio.create_task(runtime.create(SandboxSpec(image)))
+            await asyncio.sleep(milliseconds / 1000)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await task).remove()
+        async with runtime.scope(SandboxSpec(image)) as sandbox:  # what had been begun has had its time
+            assert await living(runtime) == {sandbox.id}
 
     async def test_remove_is_idempotent_and_final(self, sandbox: Sandbox) -> None:
         await asyncio.gather(sandbox.remove(), sandbox.remove())

@@ -1,20 +1,19 @@
 """The contract, over the fake and over the real thing."""
 
-import asyncio
 import contextlib
 import platform
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import docker
 import pytest
 
-from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, WarmPool, open_runtime
+from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, open_runtime
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
 from tests.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
+from tests.sandboxes.pooling import pooled
 from tests.services import require_program
 
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
@@ -105,23 +104,12 @@ async def test_a_runtime_that_docker_does_not_know_is_named(
         await open_runtime("docker:no-such", state_dir=state_dir)
 
 
-@asynccontextmanager
-async def pooled(runtime: Runtime, image: str) -> AsyncIterator[WarmPool]:
-    """Two of what most of the contract asks for are always ready, or on their way."""
-    pool = WarmPool(runtime)
-    spec = SandboxSpec(image)
-    with pool.wanting(spec, 2):
-        async with asyncio.timeout(WAIT_S):
-            while pool.ready(spec) < 2:
-                await asyncio.sleep(0.005)
-        yield pool
-    await pool.close()
-
-
 class TestPooledFake(RuntimeContract):
+    """Most of what is asked for is ready, or on its way."""
+
     @pytest.fixture
     async def runtime(self, image: str) -> AsyncIterator[Runtime]:
-        async with pooled(FakeRuntime({image: FILES}), image) as pool:
+        async with pooled(FakeRuntime({image: FILES}), SandboxSpec(image)) as pool:
             yield pool
 
     @pytest.fixture
@@ -133,7 +121,7 @@ class TestPooledFake(RuntimeContract):
 class TestPooledOci(RuntimeContract):
     @pytest.fixture
     async def runtime(self, oci_runtime: Runtime, image: str) -> AsyncIterator[Runtime]:
-        async with pooled(oci_runtime, image) as pool:
+        async with pooled(oci_runtime, SandboxSpec(image)) as pool:
             yield pool
 
     @pytest.fixture

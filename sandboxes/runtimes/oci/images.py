@@ -14,6 +14,7 @@ from sandboxes.runtimes.engine import Engine, EngineError, Image
 from sandboxes.runtimes.oci.layers import clone_all, directories, sweep_copies
 from sandboxes.runtimes.oci.starter import LAYERS_MAX, Starter
 from sandboxes.runtimes.oci.users import User, find_user
+from sandboxes.uninterrupted import uninterrupted
 
 LABEL_PIN = "farm.pin"
 IDLE_S = 600.0
@@ -70,10 +71,12 @@ class MountedImages:
     async def sweep(self, idle_s: float = IDLE_S) -> None:
         """Let go of what has not been used for so long."""
         for image in list(self._mounted.values()):
-            if not image.users and time.monotonic() - image.idle_since >= idle_s:
-                del self._mounted[image.id]
-                self._starter.drop_layers(image.lower)
-                await self._engine.remove(image.pin)
+            async with self._locks.setdefault(image.id, asyncio.Lock()):  # else a new pin would meet the old one
+                idle = not image.users and time.monotonic() - image.idle_since >= idle_s
+                if idle and self._mounted.get(image.id) is image:
+                    del self._mounted[image.id]
+                    self._starter.drop_layers(image.lower)
+                    await self._engine.remove(image.pin)
         await sweep_copies(self._engine, self._state_dir)
 
     async def close(self) -> None:
@@ -86,16 +89,22 @@ class MountedImages:
         image = await self._engine.image(name)
         async with self._locks.setdefault(image.id, asyncio.Lock()):
             if image.id not in self._mounted:
-                self._mounted[image.id] = await self._mount(image)
+                await self._mount(image)
         return self._mounted[image.id]
 
-    async def _mount(self, image: Image) -> MountedImage:
+    async def _mount(self, image: Image) -> None:
         async with self._pinned(image) as pin:
             layers = await directories(self._engine, image, pin, self._state_dir)
             if len(layers) > LAYERS_MAX:
                 raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
-            return MountedImage(image.id, image.workdir, image.env, user, await self._lower(layers), pin)
+
+            async def keep() -> None:
+                lower = await self._lower(layers)
+                self._mounted[image.id] = MountedImage(image.id, image.workdir, image.env, user, lower, pin)
+
+            # Given up halfway, the layers would be what the next image to be mounted is told it has.
+            await uninterrupted(keep())
 
     async def _lower(self, layers: Sequence[Path]) -> tuple[str, ...]:
         clones = await asyncio.to_thread(clone_all, layers, self._user_namespace)
@@ -111,13 +120,10 @@ class MountedImages:
         name = f"farm-pin-{self._owner}-{image.id.removeprefix('sha256:')[:12]}"
         config = {"Image": image.id, "Entrypoint": ["/"], "Labels": labels, "NetworkDisabled": True}
         try:
-            pin = await self._engine.create(name, config)
-        except EngineError as error:
-            if error.status == 404:
+            yield await uninterrupted(self._engine.create(name, config))
+        except BaseException as error:
+            if image.id not in self._mounted:  # cancelled as it was ready: the next to ask has it
+                await uninterrupted(self._engine.remove(name))
+            if isinstance(error, EngineError) and error.status == 404:
                 raise ImageError(f"image {image.id} was removed just now; build or pull it again") from None
-            raise
-        try:
-            yield pin
-        except BaseException:
-            await self._engine.remove(pin)
             raise

@@ -161,6 +161,12 @@ class OciRuntime(ServingRuntime):
         finally:
             await uninterrupted(self.discard(TRIAL))
 
+    async def digest_of(self, image: str) -> str:
+        return (await self._ground.engine.image(image)).id
+
+    async def release_images(self) -> None:
+        await self._images.sweep(idle_s=0.0)
+
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in self._cgroups.names():
             yield sandbox_id
@@ -248,6 +254,7 @@ class OciRuntime(ServingRuntime):
 
     async def discard(self, sandbox_id: str) -> None:
         first = self._first.pop(sandbox_id, None)
+        await self._starter.settle(sandbox_id, STOPPING_S)
         if first is not None:
             first.kill()
             await first.until_ended(STOPPING_S)

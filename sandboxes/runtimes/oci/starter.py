@@ -83,14 +83,19 @@ class Starter:
             self._send([b"U", *(path.rpartition("/")[2].encode() for path in paths)], ())
 
     async def start(self, name: str, options: str, command: Sequence[str | Path], listener: socket.socket) -> int:
-        """Mount an overlay with ``options`` and run ``command`` on it; its status, as a shell's."""
-        done: asyncio.Future[int] = self._loop.create_future()
-        self._starts[name] = done
-        try:
-            self._send([b"S", name.encode(), options.encode(), *map(os.fsencode, command)], [listener.fileno()])
-            return await done
-        finally:
-            self._starts.pop(name, None)
+        """Mount an overlay with ``options`` and run ``command`` on it; its status, as a shell's.
+
+        Whoever is cancelled while this goes on must ``settle`` it: it goes on all the same.
+        """
+        self._send([b"S", name.encode(), options.encode(), *map(os.fsencode, command)], [listener.fileno()])
+        done = self._starts[name] = self._loop.create_future()
+        return await asyncio.shield(done)
+
+    async def settle(self, name: str, timeout_s: float) -> None:
+        """What a start was going to bring is there when this returns, or will never be."""
+        done = self._starts.get(name)
+        if done is not None and (await asyncio.wait({done}, timeout=timeout_s))[0]:
+            done.exception()  # seen: whoever waited for the start has gone
 
     def watch(self, pid: int, ended: Ended) -> None:
         """Call ``ended`` with its status when ``pid`` has ended, a first process that was started here."""
@@ -135,7 +140,7 @@ class Starter:
             case [b"L", *numbers] if self._layers is not None and not self._layers.done():
                 self._layers.set_result([int(number) for number in numbers])
             case [b"S", name, status]:
-                done = self._starts.get(name.decode())
+                done = self._starts.pop(name.decode(), None)
                 if done is not None and not done.done():
                     done.set_result(int(status))
             case [b"E", pid, status]:
