@@ -3,7 +3,19 @@
 A bench is an ``async`` function that gives figures; the command line calls it, adds the machine and prints the result.
 """
 
+from farm.bench.density import measure_density
 from farm.bench.episodes import measure_episodes
 from farm.bench.figures import BenchError, BenchResult, Figure, Machine
+from farm.bench.start import measure_start
+from farm.bench.tools import measure_tools
 
-__all__ = ["BenchError", "BenchResult", "Figure", "Machine", "measure_episodes"]
+__all__ = [
+    "BenchError",
+    "BenchResult",
+    "Figure",
+    "Machine",
+    "measure_density",
+    "measure_episodes",
+    "measure_start",
+    "measure_tools",
+]

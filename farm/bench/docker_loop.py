@@ -7,18 +7,18 @@ both removed. No checks, no deadlines, no limits on what comes back.
 import io
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from shlex import quote
 
 import docker
 from docker.models.containers import Container
 
+from farm.bench.containers import container
 from farm.bench.figures import BenchError
 from farm.core.change import ChangeKind
 from farm.grading.verify import PYTEST_ENV
 from farm.tasks.bundle import TaskBundle
-from sandboxes.sandbox import MIB
+from sandboxes import Limits
 
 _REPORT = "/tmp/report.xml"
 
@@ -30,46 +30,29 @@ def solve_once(client: docker.DockerClient, bundle: TaskBundle) -> float:
         raise BenchError(f"task {bundle.task.id} has no gold change; name another with --task")
     written = {file.path: file.content for file in gold.files if file.kind is ChangeKind.WRITE}
     deleted = [file.path for file in gold.files if file.kind is ChangeKind.DELETE]
-    with _container(client, bundle) as container:
-        container.put_archive("/tmp", _archive({"gold.tar": _archive(written)}))
-        _run(container, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)
-        change = _run(container, f"tar -c {_words(written)}", workspace)
-    with _container(client, bundle) as container:
-        container.put_archive(workspace, change)
-        container.put_archive(workspace, _archive({path: file.content for path, file in bundle.tests.items()}))
-        _run(container, f"rm -f {_words(deleted)} /tmp/none", workspace)
+    limits = Limits(memory_mib=bundle.task.memory_mib, cpus=bundle.task.cpus)
+    with container(client, bundle.task.image, limits) as worked_in:
+        worked_in.put_archive("/tmp", _archive({"gold.tar": _archive(written)}))
+        _run(worked_in, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)
+        change = _run(worked_in, f"tar -c {_words(written)}", workspace)
+    with container(client, bundle.task.image, limits) as graded_in:
+        graded_in.put_archive(workspace, change)
+        graded_in.put_archive(workspace, _archive({path: file.content for path, file in bundle.tests.items()}))
+        _run(graded_in, f"rm -f {_words(deleted)} /tmp/none", workspace)
         began = time.monotonic()
-        code, output = container.exec_run(
+        code, output = graded_in.exec_run(
             ["sh", "-c", _test_command(bundle)], workdir=workspace, environment=PYTEST_ENV
         )
         command_s = time.monotonic() - began
         if code not in (0, 1):
             raise BenchError(f"the tests of {bundle.task.id} did not run: {_text(output)}")
-        if not b"".join(container.get_archive(_REPORT)[0]):
+        if not b"".join(graded_in.get_archive(_REPORT)[0]):
             raise BenchError(f"the tests of {bundle.task.id} wrote no report")
     return command_s
 
 
-@contextmanager
-def _container(client: docker.DockerClient, bundle: TaskBundle) -> Iterator[Container]:
-    """With the limits that a sandbox of the task has."""
-    container = client.containers.create(
-        bundle.task.image,
-        ["sleep", "infinity"],
-        network_mode="none",
-        mem_limit=bundle.task.memory_mib * MIB,
-        nano_cpus=int(bundle.task.cpus * 1e9),
-        labels={"farm.bench": "docker_sdk_loop"},
-    )
-    try:
-        container.start()
-        yield container
-    finally:
-        container.remove(force=True)
-
-
-def _run(container: Container, command: str, workdir: str) -> bytes:
-    code, output = container.exec_run(["sh", "-c", command], workdir=workdir, stderr=False)
+def _run(made: Container, command: str, workdir: str) -> bytes:
+    code, output = made.exec_run(["sh", "-c", command], workdir=workdir, stderr=False)
     if code != 0 or not isinstance(output, bytes):
         raise BenchError(f"the Docker loop's {command[:80]!r} failed: {_text(output)}")
     return output

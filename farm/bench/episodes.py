@@ -1,15 +1,14 @@
 """``episodes``: oracle episodes of one task by the farm, and the same work by a bare loop over the Docker SDK."""
 
-import asyncio
-import statistics
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 
-import docker
-
+from farm.bench.containers import connect
 from farm.bench.docker_loop import solve_once
 from farm.bench.figures import BenchError, Figure
+from farm.bench.rounds import Side, in_turn
 from farm.core.orders import EpisodeOrder, Limits, PolicySpec, group_id, rollout_id
 from farm.core.rollout import Split
 from farm.policy import make_policy
@@ -19,37 +18,6 @@ from sandboxes.sandbox import Runtime
 
 BASELINE = "docker_sdk_loop"
 _ORACLE = PolicySpec("oracle")
-_API_TIMEOUT_S = 600
-
-Episode = Callable[[int], Awaitable[float]]
-"""Run the n-th episode; the seconds that its test command took."""
-
-
-@dataclass(slots=True)
-class _Side:
-    """One of the two ways, and what was seen of it, in seconds."""
-
-    episode: Episode
-    rounds_s: list[float] = field(default_factory=list)
-    overheads_s: list[float] = field(default_factory=list)
-
-    async def round(self, first: int, concurrency: int, *, counts: bool) -> None:
-        began = time.monotonic()
-        overheads_s = await asyncio.gather(*(self._timed(first + place) for place in range(concurrency)))
-        if counts:
-            self.rounds_s.append(time.monotonic() - began)
-            self.overheads_s += overheads_s
-
-    async def _timed(self, number: int) -> float:
-        began = time.monotonic()
-        command_s = await self.episode(number)
-        return time.monotonic() - began - command_s
-
-    def per_minute(self, concurrency: int) -> float:
-        return 60 * concurrency / statistics.median(self.rounds_s)
-
-    def overhead_p50_ms(self) -> float:
-        return 1000 * statistics.median(self.overheads_s)
 
 
 async def measure_episodes(
@@ -65,28 +33,29 @@ async def measure_episodes(
 
     One round before them warms both. Raises BenchError where an episode does not solve the task.
     """
-    clients = [_client(docker_host) for _ in range(concurrency)]
-    baselines = Baselines()
+    baselines, numbers = Baselines(), count()
+    async with connect(docker_host, concurrency) as docker:
 
-    async def by_farm(number: int) -> float:
-        return await _farm_episode(bundle, runtime, baselines, number)
+        async def by_farm() -> float:
+            return await _overhead_s(_farm_episode(bundle, runtime, baselines, next(numbers)))
 
-    async def by_loop(number: int) -> float:
-        return await asyncio.to_thread(solve_once, clients[number % concurrency], bundle)
+        async def by_loop() -> float:
+            return await _overhead_s(docker.run(partial(solve_once, bundle=bundle)))
 
-    farm, loop = _Side(by_farm), _Side(by_loop)
-    try:
-        for number in range(rounds + 1):
-            for side in (farm, loop):
-                await side.round(number * concurrency, concurrency, counts=number > 0)
-            on_round(number)
-    finally:
-        for client in clients:
-            client.close()
+        farm, loop = Side(by_farm, concurrency, concurrency), Side(by_loop, concurrency, concurrency)
+        await in_turn((farm, loop), rounds, on_round)
     return (
-        Figure("episodes_per_min", farm.per_minute(concurrency), "1/min", loop.per_minute(concurrency), BASELINE),
-        Figure("overhead_p50_ms", farm.overhead_p50_ms(), "ms", loop.overhead_p50_ms(), BASELINE),
+        Figure("episodes_per_min", 60 * farm.per_s, "1/min", 60 * loop.per_s, BASELINE),
+        Figure("overhead_p50_ms", farm.p50_ms, "ms", loop.p50_ms, BASELINE),
+        Figure("cpu_ms", farm.cpu_ms, "ms", loop.cpu_ms, BASELINE),
     )
+
+
+async def _overhead_s(episode: Awaitable[float]) -> float:
+    """All of an episode but its test command, whose seconds it gives."""
+    began = time.monotonic()
+    command_s = await episode
+    return time.monotonic() - began - command_s
 
 
 async def _farm_episode(bundle: TaskBundle, runtime: Runtime, baselines: Baselines, number: int) -> float:
@@ -111,7 +80,3 @@ async def _farm_episode(bundle: TaskBundle, runtime: Runtime, baselines: Baselin
         why = rollout.error.message if rollout.error else rollout.reason
         raise BenchError(f"an oracle episode of {bundle.task.id} ended with reward {rollout.reward}: {why}")
     return rollout.metrics["verify_command_s"]
-
-
-def _client(docker_host: str | None) -> docker.DockerClient:
-    return docker.DockerClient(base_url=docker_host, timeout=_API_TIMEOUT_S)

@@ -1,6 +1,7 @@
 """``farm bench``: measures against a named baseline in the same run. One command a bench."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,21 @@ from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
     from farm.bench import BenchResult, Figure
+    from farm.tasks import TaskBundle
+    from sandboxes import WarmPool
+
+    Figures = tuple[Figure, ...]
+    Measure = Callable[[WarmPool, "Say"], Awaitable[Figures]]
+
+Say = Callable[[str, int, int], None]
+"""What is done, how many, of how many."""
 
 TASKS = Path(farm.__file__).parents[1] / "images" / "tasks"
 DEFAULT_TASK = "sqlparse"
+BASE_IMAGE = "farm-base:1"
+
+ImageName = Annotated[str, typer.Option("--image", help="A local image that has sh and sleep.")]
+Rounds = Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn.")]
 
 app = typer.Typer(help="Measure against a named baseline in the same run.", no_args_is_help=True)
 
@@ -28,59 +41,112 @@ def _bench() -> None:
 
 
 @app.command()
+def start(
+    image: ImageName = BASE_IMAGE,
+    rounds: Rounds = 10,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """From asking for a sandbox to a tool's first answer, and whole lives at once, beside Docker's."""
+    settings = read_config(config, state_dir)
+
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_start
+        from sandboxes import SandboxSpec
+
+        return await measure_start(
+            SandboxSpec(image),
+            runtime,
+            docker_host=settings.docker_host,
+            rounds=rounds,
+            on_round=lambda number: say("starts", number + 1, rounds + 1),
+        )
+
+    _show(_run("start", settings, measure), as_json)
+
+
+@app.command()
+def tools(
+    image: ImageName = BASE_IMAGE,
+    sandboxes: Annotated[int, typer.Option(min=1, help="So many are called at once.")] = 100,
+    rounds: Rounds = 10,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a tool's call costs, from a policy's words to the result it reads, beside docker exec."""
+    settings = read_config(config, state_dir)
+
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_tools
+        from sandboxes import SandboxSpec
+
+        return await measure_tools(
+            SandboxSpec(image),
+            runtime,
+            docker_host=settings.docker_host,
+            sandboxes=sandboxes,
+            rounds=rounds,
+            on_round=lambda number: say("calls", number + 1, rounds + 1),
+        )
+
+    _show(_run("tools", settings, measure), as_json)
+
+
+@app.command()
+def density(
+    image: ImageName = BASE_IMAGE,
+    sandboxes: Annotated[int, typer.Option(min=10, help="So many live at once.")] = 1000,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Many sandboxes at once: the memory each takes, beside a container's, and whether they slow each other down."""
+    settings = read_config(config, state_dir)
+
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_density
+        from sandboxes import SandboxSpec
+
+        return await measure_density(
+            SandboxSpec(image), runtime, docker_host=settings.docker_host, sandboxes=sandboxes, on_progress=say
+        )
+
+    _show(_run("density", settings, measure), as_json)
+
+
+@app.command()
 def episodes(
     task: Annotated[
         Path | None, typer.Option(help="A task directory; the farm's own sqlparse task by default.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each side is measured, in turn.")] = 10,
+    rounds: Rounds = 10,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once, on either side.")] = 1,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Oracle episodes a minute, and all of an episode but its test command, beside a bare loop over the Docker SDK."""
-    from docker.errors import DockerException
-
-    from farm.bench import BenchError
-    from farm.tasks import TaskError
-    from sandboxes import SandboxError
-
     settings = read_config(config, state_dir)
-    try:
-        result = asyncio.run(_episodes(settings, task or _default_task(), rounds, concurrency))
-    except (BenchError, TaskError, SandboxError) as error:
-        raise CliError(str(error)) from None
-    except DockerException as error:
-        raise CliError(f"the Docker loop failed: {error}") from None
-    _show(result, as_json)
+    bundle = _load(task or _default_task(), settings)
 
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_episodes
+        from farm.tasks import ensure_image
+        from sandboxes.images import ImageStore
 
-async def _episodes(settings: Config, task: Path, rounds: int, concurrency: int) -> "BenchResult":
-    from farm.bench import BenchResult, Machine, measure_episodes
-    from farm.tasks import ensure_image, load_task
-    from sandboxes import open_runtime
-    from sandboxes.images import ImageStore
+        await ensure_image(bundle, ImageStore(settings.docker_host, read_build_settings()), on_line=_tell)
+        return await measure_episodes(
+            bundle,
+            runtime,
+            docker_host=settings.docker_host,
+            rounds=rounds,
+            concurrency=concurrency,
+            on_round=lambda number: say(f"episodes of {bundle.task.id}", number + 1, rounds + 1),
+        )
 
-    def say(line: str) -> None:
-        progress_console.print(line, markup=False)
-
-    bundle = await asyncio.to_thread(load_task, task, state_dir=settings.state_dir, on_progress=say)
-    await ensure_image(bundle, ImageStore(settings.docker_host, read_build_settings()), on_line=say)
-    runtime = await open_runtime(settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host)
-    try:
-        with Progress(console=progress_console) as progress:
-            bar = progress.add_task(f"episodes of {bundle.task.id}", total=rounds + 1)
-            figures = await measure_episodes(
-                bundle,
-                runtime,
-                docker_host=settings.docker_host,
-                rounds=rounds,
-                concurrency=concurrency,
-                on_round=lambda number: progress.update(bar, completed=number + 1),
-            )
-    finally:
-        await runtime.close()
-    return BenchResult("episodes", Machine.here(runtime.name), figures)
+    _show(_run("episodes", settings, measure), as_json)
 
 
 def _default_task() -> Path:
@@ -88,6 +154,52 @@ def _default_task() -> Path:
     if not found:
         raise CliError(f"{TASKS} holds no {DEFAULT_TASK} task; name a task directory with --task")
     return found[0]
+
+
+def _load(task: Path, settings: Config) -> "TaskBundle":
+    from farm.tasks import TaskError, load_task
+
+    try:
+        return load_task(task, state_dir=settings.state_dir, on_progress=_tell)
+    except TaskError as error:
+        raise CliError(str(error)) from None
+
+
+def _tell(line: str) -> None:
+    progress_console.print(line, markup=False)
+
+
+def _run(bench: str, settings: Config, measure: "Measure") -> "BenchResult":
+    from docker.errors import DockerException
+
+    from farm.bench import BenchError
+    from farm.tasks import TaskError
+    from sandboxes import SandboxError
+
+    try:
+        return asyncio.run(_measured(bench, settings, measure))
+    except (BenchError, TaskError, SandboxError) as error:
+        raise CliError(str(error)) from None
+    except DockerException as error:
+        raise CliError(f"the baseline, by the Docker SDK, failed: {error}") from None
+
+
+async def _measured(bench: str, settings: Config, measure: "Measure") -> "BenchResult":
+    from farm.bench import BenchResult, Machine
+    from sandboxes import WarmPool, open_runtime
+
+    made = await open_runtime(settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host)
+    runtime = WarmPool(made)  # which does nothing where nothing is wanted of it
+    try:
+        with Progress(console=progress_console) as progress:
+            bar = progress.add_task(bench, total=None)
+
+            def say(what: str, done: int, of: int) -> None:
+                progress.update(bar, description=what, completed=done, total=of)
+
+            return BenchResult(bench, Machine.here(runtime.name), await measure(runtime, say))
+    finally:
+        await runtime.close()
 
 
 def _show(result: "BenchResult", as_json: bool) -> None:
@@ -101,6 +213,11 @@ def _show(result: "BenchResult", as_json: bool) -> None:
 
 
 def _cells(figure: "Figure") -> tuple[str, str, str, str]:
-    baseline = "" if figure.baseline is None else f"{figure.baseline:.1f} ({figure.baseline_name})"
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
-    return figure.name, f"{figure.value:.1f} {figure.unit}", baseline, ratio
+    baseline = "" if figure.baseline is None else f"{_number(figure.baseline)} ({figure.baseline_name})"
+    ratio = "" if figure.ratio is None else _number(figure.ratio)
+    return figure.name, f"{_number(figure.value)} {figure.unit}", baseline, ratio
+
+
+def _number(value: float) -> str:
+    """Three digits that count, and no fewer before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,6 +1,8 @@
 """``farm bench`` measures both sides in one run and leaves nothing."""
 
 import json
+import math
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +10,102 @@ import docker
 import pytest
 from typer.testing import CliRunner
 
-from farm.bench import BenchError, BenchResult, Machine, measure_episodes
+from farm.bench import (
+    BenchError,
+    BenchResult,
+    Figure,
+    Machine,
+    measure_density,
+    measure_episodes,
+    measure_start,
+    measure_tools,
+)
 from farm.cli.bench import app
 from farm.cli.errors import CliError
+from sandboxes import SandboxSpec, WarmPool
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.integration.tiny import GOLD, task
 
 pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+async def pool(oci_runtime: OciRuntime, docker_client: docker.DockerClient) -> AsyncIterator[WarmPool]:
+    """Nothing but what it pools is left of a bench."""
+    pool = WarmPool(oci_runtime)
+    yield pool
+    assert [name async for name in pool.living()] == []
+    await pool.close()
+    assert docker_client.containers.list(all=True, filters={"label": "farm.bench"}) == []
+
+
+def _by_name(figures: Sequence[Figure]) -> dict[str, Figure]:
+    """Each is a number that can have been measured."""
+    assert all(math.isfinite(figure.value) for figure in figures)
+    assert all(figure.baseline is None or figure.baseline > 0 for figure in figures if figure.unit != "MiB")
+    return {figure.name: figure for figure in figures}
+
+
+async def test_starts_are_measured_beside_docker_and_from_the_warm_pool(pool: WarmPool, tiny_image: str) -> None:
+    rounds: list[int] = []
+    figures = _by_name(
+        await measure_start(SandboxSpec(tiny_image), pool, docker_host=None, rounds=1, on_round=rounds.append)
+    )
+    assert rounds == [0, 1]
+    assert {name: (figure.unit, figure.baseline_name) for name, figure in figures.items()} == {
+        "first_reply_p50_ms": ("ms", "docker_api"),
+        "lifecycles_per_s": ("1/s", "docker_api"),
+        "lifecycle_cpu_ms": ("ms", "docker_api"),
+        "pooled_first_reply_p50_ms": ("ms", "docker_api"),
+    }
+    assert pool.handed_out == 20
+
+
+async def test_calls_are_measured_in_one_sandbox_and_in_many(pool: WarmPool, tiny_image: str) -> None:
+    figures = _by_name(
+        await measure_tools(
+            SandboxSpec(tiny_image), pool, docker_host=None, sandboxes=3, rounds=1, on_round=lambda _: None
+        )
+    )
+    assert {name: (figure.unit, figure.baseline_name) for name, figure in figures.items()} == {
+        "bash_true_p50_ms": ("ms", "docker_exec"),
+        "bash_true_cpu_ms": ("ms", "docker_exec"),
+        "view_p50_ms": ("ms", None),
+        "edit_p50_ms": ("ms", None),
+        "write_p50_ms": ("ms", None),
+        "calls_per_s": ("1/s", None),
+    }
+
+
+async def test_many_sandboxes_live_at_once_and_all_go(pool: WarmPool, tiny_image: str) -> None:
+    said: list[tuple[str, int, int]] = []
+    figures = _by_name(
+        await measure_density(
+            SandboxSpec(tiny_image),
+            pool,
+            docker_host=None,
+            sandboxes=10,
+            on_progress=lambda *words: said.append(words),
+        )
+    )
+    assert figures["live_sandboxes"].value == 10
+    assert ("sandboxes up", 10, 10) in said
+    assert {name: (figure.unit, figure.baseline_name) for name, figure in figures.items()} == {
+        "live_sandboxes": ("sandboxes", None),
+        "memory_mib_per_sandbox": ("MiB", "docker_container"),
+        "teardown_s": ("s", None),
+        "first_reply_p50_ms": ("ms", "1_live"),
+        "call_p50_ms": ("ms", "1_live"),
+        "first_reply_growth": ("times", None),
+        "call_growth": ("times", None),
+    }
+
+
+async def test_a_call_that_fails_is_no_figure(pool: WarmPool, tiny_image: str) -> None:
+    spec = SandboxSpec(tiny_image, env={"BASH_FUNC_true%%": "() { return 7; }"})
+    with pytest.raises(BenchError, match=r"a call of bash failed in sandbox \w+: \[exit code 7\]"):
+        await measure_tools(spec, pool, docker_host=None, sandboxes=1, rounds=1, on_round=lambda _: None)
 
 
 async def test_episodes_are_measured_beside_the_docker_loop(
@@ -29,6 +120,7 @@ async def test_episodes_are_measured_beside_the_docker_loop(
     assert [(figure["name"], figure["unit"], figure["baseline_name"]) for figure in document["figures"]] == [
         ("episodes_per_min", "1/min", "docker_sdk_loop"),
         ("overhead_p50_ms", "ms", "docker_sdk_loop"),
+        ("cpu_ms", "ms", "docker_sdk_loop"),
     ]
     for figure in document["figures"]:
         assert figure["ratio"] == pytest.approx(figure["value"] / figure["baseline"])
@@ -49,3 +141,9 @@ def test_a_task_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["episodes", "--task", str(tmp_path / "none"), "--state-dir", str(tmp_path)])
     assert isinstance(outcome.exception, CliError)
     assert "task.toml: missing" in str(outcome.exception)
+
+
+def test_an_image_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(app, ["start", "--image", "farm-test-none:1", "--state-dir", str(tmp_path)])
+    assert isinstance(outcome.exception, CliError)
+    assert "farm-test-none:1" in str(outcome.exception)

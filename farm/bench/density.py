@@ -1,0 +1,149 @@
+"""``density``: many sandboxes alive at once: what each takes, and whether further ones and their calls cost more."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from farm.bench import containers
+from farm.bench.calls import Hands
+from farm.bench.figures import BenchError, Figure
+from farm.bench.memory import settled_mib
+from sandboxes import Runtime, Sandbox, SandboxSpec
+
+BASELINE = "docker_container"
+CONTAINERS = 20
+_AT_ONCE = 8
+_STARTS = 30
+_CALLS = 1000
+
+Progress = Callable[[str, int, int], None]
+"""What is done, how many, of how many."""
+
+
+class _Crowd:
+    """The sandboxes that live."""
+
+    def __init__(self, spec: SandboxSpec, runtime: Runtime, on_progress: Progress) -> None:
+        self._spec = spec
+        self._runtime = runtime
+        self._on_progress = on_progress
+        self._hands = Hands()
+        self.living: list[Sandbox] = []
+
+    async def warm_up(self) -> None:
+        """The first start of an image makes what all others share."""
+        async with self._runtime.scope(self._spec) as sandbox:
+            await self._hands.run_true(sandbox)
+
+    async def grow(self, count: int) -> None:
+        """Until ``count`` live; each has answered a call."""
+        missing = iter(range(count - len(self.living)))
+
+        async def lane() -> None:
+            for _ in missing:
+                sandbox = await self._runtime.create(self._spec)
+                self.living.append(sandbox)
+                await self._hands.run_true(sandbox)
+                self._on_progress("sandboxes up", len(self.living), count)
+
+        async with asyncio.TaskGroup() as lanes:
+            for _ in range(_AT_ONCE):
+                lanes.create_task(lane())
+
+    async def shrink(self, count: int) -> float:
+        """Until ``count`` live; the seconds it took."""
+        going = self.living[count:]
+        began = time.monotonic()
+        await asyncio.gather(*(sandbox.remove() for sandbox in going))
+        took_s = time.monotonic() - began
+        del self.living[count:]
+        self._on_progress("sandboxes down", len(going), len(going))
+        return took_s
+
+    async def answer(self) -> int:
+        """How many answer a call, one after the other."""
+        for sandbox in self.living:
+            await self._hands.run_true(sandbox)
+        return len(self.living)
+
+    async def cost(self) -> "_Cost":
+        """Of further starts, which go at once, and of calls in one after the other."""
+        starts_s = []
+        for number in range(_STARTS):
+            began = time.perf_counter()
+            async with self._runtime.scope(self._spec) as sandbox:
+                await self._hands.run_true(sandbox)
+                starts_s.append(time.perf_counter() - began)
+            self._on_progress(f"starts beside {len(self.living)}", number + 1, _STARTS)
+        boxes = self.living
+        calls_s = [await self._hands.run_true(boxes[number % len(boxes)]) for number in range(_CALLS)]
+        return _Cost(1000 * statistics.median(starts_s), 1000 * statistics.median(calls_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Medians."""
+
+    start_ms: float
+    call_ms: float
+
+
+async def measure_density(
+    spec: SandboxSpec, runtime: Runtime, *, docker_host: str | None, sandboxes: int, on_progress: Progress
+) -> tuple[Figure, ...]:
+    """``sandboxes`` alive at once, and what further starts and calls cost; the same beside a tenth of them, before and
+    after. Memory is the mean of what it rises by and what it falls by; the baseline's containers come first and last.
+    Raises BenchError where something is left."""
+    crowd, few, count = _Crowd(spec, runtime, on_progress), max(1, sandboxes // 10), min(CONTAINERS, sandboxes)
+    await crowd.warm_up()
+    resting_mib = [await settled_mib()]
+    containers_mib = [await _containers_mib(spec, count, docker_host, on_progress)]
+    resting_mib.append(await settled_mib())
+    await crowd.grow(few)
+    beside_few = [await crowd.cost()]
+    await crowd.grow(sandboxes)
+    answered = await crowd.answer()
+    among_mib = await settled_mib()
+    beside_many = await crowd.cost()
+    teardown_s = await crowd.shrink(few)
+    beside_few.append(await crowd.cost())
+    teardown_s += await crowd.shrink(0)
+    if left := [name async for name in runtime.living()]:
+        raise BenchError(f"{len(left)} sandboxes are left: {', '.join(left[:3])}")
+    resting_mib.append(await settled_mib())
+    containers_mib.append(await _containers_mib(spec, count, docker_host, on_progress))
+    resting_mib.append(await settled_mib())
+
+    mib = (among_mib - statistics.mean(resting_mib[1:3])) / sandboxes
+    container_mib = (statistics.mean(containers_mib) - statistics.mean(resting_mib)) / count
+    return (
+        Figure("live_sandboxes", answered, "sandboxes"),
+        Figure("memory_mib_per_sandbox", mib, "MiB", container_mib, BASELINE),
+        Figure("teardown_s", teardown_s, "s"),
+        *_growth(beside_many, beside_few, f"{few}_live"),
+    )
+
+
+def _growth(many: _Cost, few: Sequence[_Cost], beside: str) -> tuple[Figure, ...]:
+    start_ms, call_ms = (statistics.mean(cost.start_ms for cost in few), statistics.mean(cost.call_ms for cost in few))
+    return (
+        Figure("first_reply_p50_ms", many.start_ms, "ms", start_ms, beside),
+        Figure("call_p50_ms", many.call_ms, "ms", call_ms, beside),
+        Figure("first_reply_growth", many.start_ms / start_ms, "times"),
+        Figure("call_growth", many.call_ms / call_ms, "times"),
+    )
+
+
+async def _containers_mib(spec: SandboxSpec, count: int, docker_host: str | None, on_progress: Progress) -> float:
+    """What is in use beside ``count`` containers, their shims and the daemon's part included."""
+    async with AsyncExitStack() as undo:
+        daemon = await undo.enter_async_context(containers.connect(docker_host, 1))
+        for number in range(count):
+            made = await undo.enter_async_context(daemon.container(spec.image, spec.limits))
+            await daemon.run(partial(containers.exec_true, made=made))
+            on_progress("containers up", number + 1, count)
+        return await settled_mib()
