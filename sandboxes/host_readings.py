@@ -3,13 +3,13 @@
 import contextlib
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 from sandboxes.host_limits import NAMESPACES, HostReadings
-from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
+from sandboxes.runtimes.oci.cgroups import find_hierarchies
 
 MIB = 1024 * 1024
 UNLIMITED = 1 << 60
@@ -40,8 +40,8 @@ DAEMONS = ("containerd", "dockerd")
 def read_host() -> HostReadings:
     hierarchies = find_hierarchies()
     own_groups = _text("/proc/self/cgroup")
-    tasks = _least_room(hierarchies, own_groups, "pids")
-    memory = _least_room(hierarchies, own_groups, "memory")
+    tasks = _least_room(hierarchies.places, own_groups, "pids")
+    memory = _least_room(hierarchies.places, own_groups, "memory")
     free_mib = min(psutil.virtual_memory().available, memory[0] - memory[1] if memory else UNLIMITED) // MIB
     return HostReadings(
         kernel=_kernel(),
@@ -66,27 +66,25 @@ def read_host() -> HostReadings:
 
 def read_memory_mib() -> int:
     """What this machine has, or the less that the control groups allow which this process lives under."""
-    limit = _least_room(find_hierarchies(), _text("/proc/self/cgroup"), "memory")
+    limit = _least_room(find_hierarchies().places, _text("/proc/self/cgroup"), "memory")
     return min(psutil.virtual_memory().total, limit[0] if limit else UNLIMITED) // MIB
 
 
-def _least_room(hierarchies: Hierarchies, own_groups: str, controller: str) -> tuple[int, int] | None:
+def _least_room(places: Mapping[str, Path], own_groups: str, controller: str) -> tuple[int, int] | None:
     """Limit and use of that control group, of ours and those above it, which has the least left; None: no limit.
 
-    ``own_groups`` as /proc/self/cgroup has it.
+    ``places`` as ``Hierarchies`` has them, ``own_groups`` as /proc/self/cgroup does.
     """
     found = [
-        (limit, used)
-        for group in _chain(hierarchies, own_groups, controller)
-        for limit, used in _use(group, controller)
+        (limit, used) for group in _chain(places, own_groups, controller) for limit, used in _use(group, controller)
     ]
     return min(found, key=lambda room: room[0] - room[1], default=None)
 
 
-def _chain(hierarchies: Hierarchies, own_groups: str, controller: str) -> Iterator[Path]:
+def _chain(places: Mapping[str, Path], own_groups: str, controller: str) -> Iterator[Path]:
     """The control group that we are in, and those above it."""
-    key = "" if hierarchies.unified else controller
-    place = hierarchies.places.get(key)
+    key = "" if "" in places else controller
+    place = places.get(key)
     for line in own_groups.splitlines():
         _, controllers, path = line.split(":", 2)
         if place is not None and key in controllers.split(","):

@@ -22,6 +22,9 @@ from sandboxes.uses import ImageUse, ImageUses
 Remove = Callable[[str], Awaitable[bool]]
 """Take an image away; False where it must stay after all."""
 
+Release = Callable[[], Awaitable[None]]
+"""Let go of images that are held only because they may be used again soon."""
+
 log = logging.getLogger(__name__)
 
 
@@ -101,11 +104,20 @@ def departures(holdings: Holdings, candidates: Sequence[ImageInfo]) -> list[Imag
 class Retention:
     """Makes room on one daemon's disk. ``prefix``: what the names of images begin with that the farm makes itself."""
 
-    def __init__(self, images: ImageStore, uses: ImageUses, *, prefix: str, marks: Watermarks | None = None) -> None:
+    def __init__(
+        self,
+        images: ImageStore,
+        uses: ImageUses,
+        *,
+        prefix: str,
+        marks: Watermarks | None = None,
+        release: Release | None = None,
+    ) -> None:
         self._images = images
         self._uses = uses
         self._prefix = prefix
         self._marks = marks or Watermarks()
+        self._release = release
 
     def note(self, image: str) -> None:
         """The image is used."""
@@ -160,6 +172,8 @@ class Retention:
         before = read_disk(root).fullness
         if 1 - before >= share:
             return []
+        if self._release is not None:
+            await self._release()
         holdings = await self.holdings()
         spared = needed()
         candidates = [image for image in self.free_to_go(holdings) if image.name not in spared]

@@ -1,4 +1,5 @@
-"""A Docker daemon of the tests' own, for what would change the machine's: other OCI runtimes, other storage."""
+"""A Docker daemon of the tests' own, for what would change the machine's: other OCI runtimes, other storage, a full
+disk."""
 
 import json
 import shutil
@@ -19,18 +20,22 @@ START_S = 60.0
 
 
 @contextmanager
-def docker_daemon(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Its address. ``settings`` as daemon.json has them."""
+def docker_daemon(settings: Mapping[str, Any], *, disk_mib: int | None = None) -> Iterator[str]:
+    """Its address. ``settings`` as daemon.json has them; ``disk_mib``: it keeps all it has in so much memory."""
     program = require_program("dockerd")
     # Below a short path: the names of its sockets hold 107 bytes.
     place = Path(tempfile.mkdtemp(prefix="farm-dockerd-", dir="/tmp"))
+    data = place / "data"
+    data.mkdir()
+    if disk_mib is not None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "farm-dockerd", data], check=True)
     address = f"unix://{place}/sock"
     (place / "daemon.json").write_text(json.dumps({"bridge": "none", "iptables": False, **settings}))
     with open(place / "log", "wb") as log:
         process = subprocess.Popen(
             [
                 program,
-                *("--config-file", place / "daemon.json", "--data-root", place / "data", "--exec-root", place / "run"),
+                *("--config-file", place / "daemon.json", "--data-root", data, "--exec-root", place / "run"),
                 *("--pidfile", place / "pid", "--host", address),
             ],
             stdout=log,
@@ -42,6 +47,8 @@ def docker_daemon(settings: Mapping[str, Any]) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(START_S)
+        if disk_mib is not None:
+            subprocess.run(["umount", data], check=True)
         shutil.rmtree(place)
 
 

@@ -76,7 +76,8 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         settings = await asyncio.to_thread(read_build_settings)
         images = ImageStore(plan.docker_host, settings, uses=uses, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)
-        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk)
+        release = runtime.release_images
+        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
         yield Equipment(runtime, shelf, await images.root())

@@ -20,7 +20,7 @@ def doctor(state_dir: Path, *arguments: str, **variables: str) -> tuple[int, dic
     return done.returncode, json.loads(done.stdout)
 
 
-def finding(told: dict[str, Any], name: str) -> dict[str, str]:
+def finding(told: dict[str, Any], name: str) -> Any:
     [found] = [finding for finding in told["findings"] if finding["name"] == name]
     return found
 

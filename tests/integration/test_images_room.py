@@ -7,21 +7,26 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import docker
 import pytest
 
 from farm.cluster.shelf import ImageShelf
 from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
 from farm.tasks.bundle import BundleFile
+from sandboxes import RuntimeUnavailable, SandboxSpec
 from sandboxes.errors import DiskFull
 from sandboxes.images import ImageStore
 from sandboxes.retention import Retention, Watermarks, read_disk
+from sandboxes.runtimes.oci.runtime import OciRuntime
+from sandboxes.toolbox import Toolbox
 from sandboxes.uses import ImageUses
+from tests.docker_daemon import docker_daemon
 from tests.registry import running_registry
-from tests.small_docker import SmallDocker, small_docker
+from tests.services import missing
 from tests.unit.grading_fixtures import make_bundle
 
 pytestmark = pytest.mark.docker
@@ -31,10 +36,21 @@ DISK_MIB = 320
 NOW = 1_700_000_000.0
 
 
+@dataclass(frozen=True)
+class SmallDocker:
+    host: str
+    root: Path
+    client: docker.DockerClient
+
+
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[SmallDocker]:
-    with small_docker(DISK_MIB) as daemon:
-        yield daemon
+    if os.geteuid() != 0:
+        missing("root", "a disk of its own needs it")
+    with docker_daemon({}, disk_mib=DISK_MIB) as host:
+        client = docker.DockerClient(base_url=host)
+        yield SmallDocker(host, Path(client.info()["DockerRootDir"]), client)
+        client.close()
 
 
 @pytest.fixture
@@ -116,6 +132,27 @@ async def test_what_was_pulled_goes_as_well(images: ImageStore, uses: ImageUses,
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.05, low=0.0))
         assert [image.name for image in await retention.tidy(retention.remove, set)] == [registry.name("a")]
     assert read_disk(daemon.root).used_bytes < 10 * MIB
+
+
+async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_made_of_it(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, tmp_path: Path, toolbox: Toolbox
+) -> None:
+    await made(images, uses, task("idle", 30), task("lived-in", 30))
+    try:
+        runtime = await OciRuntime.open(state_dir=tmp_path, docker_host=daemon.host, toolbox=toolbox)
+    except RuntimeUnavailable as error:
+        missing("the oci runtime", str(error))
+        raise
+    marks = Watermarks(high=0.1, low=0.0)
+    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=marks, release=runtime.release_images)
+    try:
+        async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}lived-in:1")) as sandbox:
+            async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}idle:1")):
+                assert await retention.tidy(retention.remove, set) == []
+            assert [image.name for image in await retention.tidy(retention.remove, set)] == [f"{TASK_PREFIX}idle:1"]
+            assert (await sandbox.stat("/lived-in")).size == 30 * MIB
+    finally:
+        await runtime.close()
 
 
 async def test_a_build_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from sandboxes.host_limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
 from sandboxes.host_readings import _least_room, read_host
-from sandboxes.runtimes.oci.cgroups import Hierarchies
 
 CRUN, RUNC = oci_footprint("crun", mapped=True), oci_footprint("runc", mapped=True)
 
@@ -132,7 +131,7 @@ def test_the_group_with_the_least_left_counts_whichever_it_is_of_those_above(tmp
     (own / "memory.max").write_text("5000\n")
     (own / "memory.current").write_text("800\n")
     (own / "pids.max").write_text("max\n")
-    unified = Hierarchies({"": tmp_path}, ())
+    unified = {"": tmp_path}
     assert _least_room(unified, "0::/a/b\n", "memory") == (1000, 600)
     assert _least_room(unified, "0::/a/b\n", "pids") is None
     assert _least_room(unified, "0::/elsewhere\n", "memory") is None
@@ -144,7 +143,7 @@ def test_groups_of_version_1_have_a_tree_for_each_controller(tmp_path: Path) -> 
     (tmp_path / "pids" / "a" / "pids.max").write_text("77\n")
     (tmp_path / "pids" / "a" / "pids.current").write_text("7\n")
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    trees = Hierarchies({"memory": tmp_path / "memory", "pids": tmp_path / "pids"}, ())
+    trees = {"memory": tmp_path / "memory", "pids": tmp_path / "pids"}
     own_groups = "8:pids:/a\n4:memory:/a\n0::/\n"
     assert _least_room(trees, own_groups, "pids") == (77, 7)
     assert _least_room(trees, own_groups, "memory") is None
