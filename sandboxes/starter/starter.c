@@ -14,7 +14,9 @@
        S ID OPTIONS PROGRAM ARGUMENT...        with the listening socket                   answer: S, ID, status
    S mounts an overlay with OPTIONS at ROOTFS, then runs PROGRAM, which finds the socket as descriptor 3 and writes its
    complaints to DISK/ID/err. A status is a shell's: 128 and the signal for a death by one.
-   Unasked for: E, PID, status of an orphan that ended, such as a sandbox's first process. */
+       E PID                                   of a first process that has ended           answer: E, PID, status,
+                                               -1 where it was another's child
+       B                                       all that have ended are nobody's any more   answers: E, PID, status */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -207,6 +209,46 @@ static void start(char **fields, size_t count, int socket)
     strcpy(slot->id, id);
 }
 
+/* A child is asked for by its pid alone: to find out which has ended, the kernel would look at every sandbox's. */
+static int status_of(pid_t pid, bool *ended)
+{
+    int raw;
+    pid_t found = waitpid(pid, &raw, WNOHANG);
+    *ended = found != 0;
+    if (found != pid)
+        return -1;
+    return WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
+}
+
+static void tell_end(pid_t pid, int status)
+{
+    char text[64];
+    answer(text, (size_t)snprintf(text, sizeof text, "E%c%d%c%d", 0, (int)pid, 0, status) + 1);
+}
+
+static void see_starts(void)
+{
+    for (struct start *slot = starts; slot < starts + STARTS_MAX; slot++) {
+        bool ended = false;
+        int status = slot->pid ? status_of(slot->pid, &ended) : 0;
+        if (ended) {
+            slot->pid = 0;
+            refuse(slot->id, status);
+        }
+    }
+}
+
+/* Also what an OCI runtime that failed left behind, of which nobody knows. */
+static void bury(void)
+{
+    see_starts();
+    siginfo_t orphan = {0};
+    while (!waitid(P_ALL, 0, &orphan, WEXITED | WNOHANG) && orphan.si_pid) {
+        tell_end(orphan.si_pid, orphan.si_code == CLD_EXITED ? orphan.si_status : 128 + orphan.si_status);
+        orphan.si_pid = 0;
+    }
+}
+
 static void keep_layers(const int *descriptors, size_t count)
 {
     char text[DESCRIPTORS_MAX * 12] = "L";
@@ -229,6 +271,13 @@ static void handle(char *packet, size_t len, int *descriptors, size_t received)
     if (!strcmp(packet, "U"))
         for (size_t i = 1; i < count; i++)
             close(atoi(fields[i]));
+    if (!strcmp(packet, "E") && count > 1) {
+        bool ended;
+        pid_t pid = atoi(fields[1]);
+        tell_end(pid, status_of(pid, &ended));
+    }
+    if (!strcmp(packet, "B"))
+        bury();
     if (!strcmp(packet, "S"))
         start(fields, count, received ? descriptors[0] : -1);
     for (size_t i = 0; i < received; i++)
@@ -260,24 +309,6 @@ static bool listen_to_host(void)
         }
     handle(packet, (size_t)len, descriptors, received);
     return true;
-}
-
-static void reap(void)
-{
-    int raw;
-    for (pid_t pid; (pid = waitpid(-1, &raw, WNOHANG)) > 0;) {
-        int status = WIFSIGNALED(raw) ? 128 + WTERMSIG(raw) : WEXITSTATUS(raw);
-        struct start *slot = starts;
-        while (slot < starts + STARTS_MAX && slot->pid != pid)
-            slot++;
-        if (slot < starts + STARTS_MAX) {
-            slot->pid = 0;
-            refuse(slot->id, status);
-        } else {
-            char text[64];
-            answer(text, (size_t)snprintf(text, sizeof text, "E%c%d%c%d", 0, (int)pid, 0, status) + 1);
-        }
-    }
 }
 
 static int stand_in_user_namespace(void)
@@ -318,7 +349,7 @@ int main(int argc, char **argv)
             struct signalfd_siginfo info[16];
             while (read(children, info, sizeof info) > 0)
                 ;
-            reap();
+            see_starts();
         }
         if (wanted[0].revents && !listen_to_host())
             break;

@@ -111,7 +111,11 @@ async def test_an_image_in_use_cannot_be_taken_away(
 
 
 async def test_once_an_image_is_known_the_daemon_may_be_away(
-    docker_runtime: DockerRuntime, toolbox: Toolbox, state_dir: Path, test_image: str
+    docker_client: docker.DockerClient,
+    docker_runtime: DockerRuntime,
+    toolbox: Toolbox,
+    state_dir: Path,
+    test_image: str,
 ) -> None:
     async with daemon_of_our_own(state_dir / "docker.sock") as docker_host:
         runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
@@ -122,7 +126,10 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     with pytest.raises(RuntimeUnavailable, match="Docker does not answer"):
         await runtime.create(SandboxSpec("farm-test/other:1"))
     await runtime.close()
-    assert await docker_runtime.reap() == 0  # the container that held the image goes, and was no sandbox
+    labels = [f"farm.state_dir={state_dir}"]
+    assert len(docker_client.containers.list(all=True, filters={"label": labels})) == 1  # it holds the image
+    await docker_runtime.reap()
+    assert docker_client.containers.list(all=True, filters={"label": labels}) == []
 
 
 async def test_a_kill_from_outside_is_told_from_a_death_for_memory(

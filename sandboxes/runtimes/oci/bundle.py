@@ -7,7 +7,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, TOOLBOX_MOUNT
+from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.layers import FIRST_ID, IDS
 from sandboxes.runtimes.oci.users import User
@@ -16,6 +16,8 @@ from sandboxes.seccomp import profile
 from sandboxes.spec import Limits
 
 SHM_BYTES = 64 * MIB
+TERMINALS = 64
+"""The machine has some 3,000 for all sandboxes."""
 NAMESPACES = ("pid", "mount", "ipc", "uts", "network", "cgroup")
 CAPABILITY_SETS = ("bounding", "effective", "permitted", "inheritable", "ambient")
 FILTER_ANNOTATION = "run.oci.seccomp_bpf_data"
@@ -47,6 +49,7 @@ def config(
                 _rlimit("NOFILE", limits.open_files),
                 _rlimit("FSIZE", limits.file_size_mib * MIB),
                 _rlimit("CORE", 0),
+                _rlimit("SIGPENDING", SIGNALS),
             ],
             "noNewPrivileges": True,
         },
@@ -98,7 +101,7 @@ def _bind(source: object, destination: str) -> dict[str, Any]:
 _MOUNTS = [
     _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
     _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=64k"),
-    _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+    _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={TERMINALS}"),
     _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={SHM_BYTES}"),
     _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
     _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),

@@ -11,9 +11,17 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+CONTROLLERS = frozenset(
+    {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
+    | {"net_prio", "perf_event", "pids", "rdma"}
+)
 WANTED = ("cpu", "memory", "pids", "devices", "freezer")
 """The controllers of version 1 that limit or hold a sandbox. Each further one would cost its start some 0.3 ms, and
-cpuset, which looks at all its groups at each start, more with each sandbox that lives."""
+cpuset, which looks at all its groups at each start, more with each sandbox that lives. crun does without the others,
+runc does not."""
+
+SOCKETS_LIMIT = "memory.kmem.tcp.limit_in_bytes"
+"""Of all sockets, whatever its name says."""
 
 HUGE_PAGE = 2 * 1024 * 1024
 """The most that a charge can miss a limit by."""
@@ -32,6 +40,12 @@ class Hierarchies:
     def unified(self) -> bool:
         return "" in self.places
 
+    def narrowed(self) -> "Hierarchies":
+        """Those that a sandbox wants."""
+        return (
+            self if self.unified else Hierarchies({name: self.places[name] for name in WANTED if name in self.places})
+        )
+
     @property
     def roots(self) -> list[Path]:
         """Where they are mounted, each once."""
@@ -49,13 +63,23 @@ def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
         if kind == "cgroup2":
             unified.append(where)
         elif kind == "cgroup":
-            places |= {name: where for name in options.split(",") if name in WANTED}
+            places |= {name: where for name in options.split(",") if name in CONTROLLERS or name.startswith("name=")}
     return Hierarchies({"": unified[0]} if unified and not places else places)
 
 
 def group_of(state_dir: Path, owner: str) -> str:
     """The group of an owner, of whom several state directories may have one of the same name."""
     return f"farm-{owner}-{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]}"
+
+
+def limit_sockets(pid: int, at_most: int) -> None:
+    """As ``Cgroups.limit_sockets``, by a process of the group. Where we may not, there is no such limit."""
+    memory = find_hierarchies().places.get("memory")
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if memory is not None and "memory" in controllers.split(","):
+                (memory / group.lstrip("/") / SOCKETS_LIMIT).write_text(str(at_most))
 
 
 class Cgroups:
@@ -76,11 +100,6 @@ class Cgroups:
         if self.unified:
             return Path("/proc/swaps").read_text().count("\n") > 1
         return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
-
-    @property
-    def limits_sockets(self) -> bool:
-        """Whether what waits in sockets has a limit of its own; otherwise it counts as memory."""
-        return not self.unified
 
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
@@ -105,6 +124,11 @@ class Cgroups:
             int(self._read("memory", name, f"memory.{file}_in_bytes") or 0) for file in ("limit", "max_usage")
         ]
         return killed and peak > limit - HUGE_PAGE
+
+    def limit_sockets(self, name: str, at_most: int) -> None:
+        """Version 2 counts what waits in them as memory."""
+        if not self.unified:
+            self._write("memory", name, SOCKETS_LIMIT, str(at_most))
 
     def memory_bytes(self, name: str) -> int:
         file = "memory.current" if self.unified else "memory.usage_in_bytes"

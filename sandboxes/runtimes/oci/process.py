@@ -21,7 +21,6 @@ class FirstProcess:
         self._starter = starter
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._see_end)
-        starter.watch(pid, self._note)
 
     async def until_ended(self, timeout_s: float) -> bool:
         """It has ended when no process in its namespace is left. False where it lives on."""
@@ -42,9 +41,10 @@ class FirstProcess:
 
     def _see_end(self) -> None:
         self._loop.remove_reader(self._fd)
+        self._starter.ask_end(self.pid, self._note)
         self._ended.set()
 
-    def _note(self, status: int) -> None:
+    def _note(self, status: int | None) -> None:
         self.status = status
         self._told.set()
 

@@ -15,10 +15,12 @@ FURTHER_PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec/docker")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``compiled_filter`` None: it compiles the seccomp profile itself, at each start."""
+    """``compiled_filter`` None: it compiles the seccomp profile itself, at each start. ``frugal``: it makes do with the
+    control groups that a sandbox wants; another has to see all that the machine has."""
 
     path: Path
     compiled_filter: bytes | None
+    frugal: bool
 
     def command(self, name: str, pid_file: str) -> list[str | Path]:
         """Start the bundle of sandbox ``name``; the first process inherits descriptor 3."""
@@ -46,6 +48,7 @@ def find_programs(names: Sequence[str]) -> Iterator[Program]:
         if found is None:
             continue
         try:
-            yield Program(Path(found), compiled() if name == "crun" else None)
+            compiled_filter = compiled() if name == "crun" else None
         except RuntimeUnavailable:
-            yield Program(Path(found), None)
+            compiled_filter = None
+        yield Program(Path(found), compiled_filter, frugal=name == "crun")

@@ -14,12 +14,12 @@ from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError
 from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
 from sandboxes.reaper import reap
-from sandboxes.runtimes.container import HOSTNAME, HOSTS
+from sandboxes.runtimes.container import HOSTNAME, HOSTS, socket_bytes
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.oci import mounts, starter
 from sandboxes.runtimes.oci.bundle import config
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
+from sandboxes.runtimes.oci.cgroups import Cgroups, Hierarchies, find_hierarchies, group_of
 from sandboxes.runtimes.oci.disk import Disk, open_disk
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
 from sandboxes.runtimes.oci.layers import FIRST_ID, open_user_namespace
@@ -49,9 +49,10 @@ class _Ground:
 
     engine: Engine
     owner: Owner
+    toolbox: Toolbox
+    hosts: Path
     disk: Disk
-    cgroups: Cgroups
-    children: Starter
+    hierarchies: Hierarchies
     undo: contextlib.AsyncExitStack
     lacks: tuple[str, ...]
 
@@ -61,18 +62,26 @@ class OciRuntime(ServingRuntime):
 
     name = "oci"
 
-    def __init__(self, ground: _Ground, program: Program, user_namespace: int | None, lacks: Sequence[str]) -> None:
+    def __init__(
+        self,
+        ground: _Ground,
+        children: Starter,
+        program: Program,
+        user_namespace: int | None,
+        lacks: Sequence[str],
+    ) -> None:
         super().__init__(ImageUses.of(ground.owner.state_dir))
         self._ground = ground
         self._owner = ground.owner
         self._disk = ground.disk
-        self._cgroups = ground.cgroups
-        self._starter = ground.children
+        group = group_of(self._owner.state_dir, self._owner.name)
+        self._cgroups = Cgroups(_seen(ground.hierarchies, program), group)
+        self._starter = children
         self._program = program
         self._mapped = user_namespace is not None
         self._images = MountedImages(
             ground.engine,
-            ground.children,
+            children,
             state_dir=self._owner.state_dir,
             owner=self._owner.name,
             user_namespace=user_namespace,
@@ -118,28 +127,37 @@ class OciRuntime(ServingRuntime):
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             ground = await _prepare(undo, engine, claim, toolbox)
-            return await cls._first_that_works(ground, toolbox, list(find_programs(programs)))
+            return await cls._first_that_works(ground, list(find_programs(programs)))
         except BaseException:
             await undo.aclose()
             raise
 
     @classmethod
-    async def _first_that_works(cls, ground: _Ground, toolbox: Toolbox, programs: Sequence[Program]) -> "OciRuntime":
+    async def _first_that_works(cls, ground: _Ground, programs: Sequence[Program]) -> "OciRuntime":
         lacks: list[str] = []
         namespace: int | None = None
         try:
-            namespace = await asyncio.to_thread(open_user_namespace, toolbox.starter)
+            namespace = await asyncio.to_thread(open_user_namespace, ground.toolbox.starter)
             ground.undo.callback(os.close, namespace)
         except RuntimeUnavailable as error:
             lacks.append(str(error))
         for user_namespace in dict.fromkeys((namespace, None)):
             for program in programs:
-                runtime = cls(ground, program, user_namespace, lacks)
+                children = await _launch(ground, program)
+                runtime = cls(ground, children, program, user_namespace, lacks)
                 try:
                     await runtime._try()
-                    return runtime
                 except SandboxError as error:
                     lacks.append(f"{runtime.describes}: {error}")
+                    await children.close()
+                    runtime._cgroups.remove_group()
+                except BaseException:
+                    await children.close()
+                    raise
+                else:
+                    ground.undo.callback(runtime._cgroups.remove_group)
+                    ground.undo.push_async_callback(children.close)
+                    return runtime
         raise RuntimeUnavailable(
             "; ".join(lacks) or "the oci runtime needs crun or runc; as root: apt-get install crun"
         )
@@ -174,6 +192,7 @@ class OciRuntime(ServingRuntime):
     async def reap(self) -> int:
         """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
         await self._images.sweep()
+        self._starter.bury()
         strays = self._cgroups.names() - self._held
         for sandbox_id in strays:
             await self.discard(sandbox_id)
@@ -211,6 +230,7 @@ class OciRuntime(ServingRuntime):
         except ProcessLookupError:
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._first[sandbox_id] = first
+        self._cgroups.limit_sockets(sandbox_id, socket_bytes(spec.limits))
         server = await self._connect(place / SOCKET, first, spec.image)
         workdir = spec.workdir or image.workdir
         return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
@@ -253,8 +273,8 @@ class OciRuntime(ServingRuntime):
         return self._first[sandbox_id].pid
 
     async def discard(self, sandbox_id: str) -> None:
-        first = self._first.pop(sandbox_id, None)
         await self._starter.settle(sandbox_id, STOPPING_S)
+        first = self._first.pop(sandbox_id, None)
         if first is not None:
             first.kill()
             await first.until_ended(STOPPING_S)
@@ -292,25 +312,36 @@ async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner
     hierarchies = find_hierarchies()
     if not hierarchies.places:
         raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
-    cgroups = Cgroups(hierarchies, group_of(owner.state_dir, owner.name))
-    undo.callback(cgroups.remove_group)
     hosts = owner.sandbox_dir("hosts")
     hosts.write_text(HOSTS)
     disk, unlimited = await asyncio.to_thread(open_disk, hosts.parent)
     undo.callback(disk.close)
+    return _Ground(engine, owner, toolbox, hosts, disk, hierarchies, undo, (unlimited,) if unlimited else ())
+
+
+def _seen(hierarchies: Hierarchies, program: Program) -> Hierarchies:
+    """The control groups that ``program`` is to see."""
+    return hierarchies.narrowed() if program.frugal else hierarchies
+
+
+async def _launch(ground: _Ground, program: Program) -> Starter:
+    """Raises RuntimeUnavailable."""
+    narrow = program.frugal and not ground.hierarchies.unified
     try:
         with (
-            mounts.closing(disk.tree()) as disk_tree,
-            mounts.closing(mounts.clone(toolbox.path, read_only=True)) as toolbox_tree,
-            mounts.closing(mounts.clone(hosts, read_only=True)) as hosts_tree,
+            mounts.closing(ground.disk.tree()) as disk,
+            mounts.closing(mounts.clone(ground.toolbox.path, read_only=True)) as toolbox,
+            mounts.closing(mounts.clone(ground.hosts, read_only=True)) as hosts,
         ):
-            children = await Starter.launch(
-                toolbox.starter, disk=disk_tree, toolbox=toolbox_tree, hosts=hosts_tree, hierarchies=[] if hierarchies.unified else hierarchies.roots
+            return await Starter.launch(
+                ground.toolbox.starter,
+                disk=disk,
+                toolbox=toolbox,
+                hosts=hosts,
+                hierarchies=_seen(ground.hierarchies, program).roots if narrow else [],
             )
     except OSError as error:
         raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None
-    undo.push_async_callback(children.close)
-    return _Ground(engine, owner, disk, cgroups, children, undo, (unlimited,) if unlimited else ())
 
 
 def _listen(path: Path) -> socket.socket:

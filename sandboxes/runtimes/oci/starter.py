@@ -13,14 +13,12 @@ from sandboxes.errors import RuntimeUnavailable
 PACKET_BYTES = 64 * 1024
 LAYERS_MAX = 120
 READY_S = 10.0
-UNCLAIMED = 256
-"""So many ends of processes are kept that nobody has asked for yet."""
 
 # Where the starter puts things, in a mount namespace that only it and its children see.
 PLACE = Path("/mnt")
 DISK, TOOLBOX, HOSTS, ROOTFS, STATE = (PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "state"))
 
-Ended = Callable[[int], None]
+Told = Callable[[int | None], None]
 
 
 class Starter:
@@ -32,8 +30,7 @@ class Starter:
         self._starts: dict[str, asyncio.Future[int]] = {}
         self._layers: asyncio.Future[list[int]] | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._watched: dict[int, Ended] = {}
-        self._unclaimed: dict[int, int] = {}
+        self._asked: dict[int, Told] = {}
         self._gone = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(host, self._receive)
@@ -97,15 +94,21 @@ class Starter:
         if done is not None and (await asyncio.wait({done}, timeout=timeout_s))[0]:
             done.exception()  # seen: whoever waited for the start has gone
 
-    def watch(self, pid: int, ended: Ended) -> None:
-        """Call ``ended`` with its status when ``pid`` has ended, a first process that was started here."""
-        if pid in self._unclaimed:
-            ended(self._unclaimed.pop(pid))
-        else:
-            self._watched[pid] = ended
+    def ask_end(self, pid: int, told: Told) -> None:
+        """Of a first process that has ended: ``told`` is called with its status, None where that is not known."""
+        self._asked[pid] = told
+        try:
+            self._send([b"E", str(pid).encode()], ())
+        except RuntimeUnavailable:
+            self._tell(pid, None)
 
     def forget(self, pid: int) -> None:
-        self._watched.pop(pid, None)
+        self._asked.pop(pid, None)
+
+    def bury(self) -> None:
+        """What ended without anybody's knowing of it is let go."""
+        with contextlib.suppress(RuntimeUnavailable):
+            self._send([b"B"], ())
 
     async def close(self) -> None:
         """What it was starting is killed; what it has started goes on."""
@@ -144,15 +147,14 @@ class Starter:
                 if done is not None and not done.done():
                     done.set_result(int(status))
             case [b"E", pid, status]:
-                ended = self._watched.pop(int(pid), None)
-                if ended is not None:
-                    ended(int(status))
-                    return
-                self._unclaimed[int(pid)] = int(status)
-                if len(self._unclaimed) > UNCLAIMED:
-                    del self._unclaimed[next(iter(self._unclaimed))]
+                self._tell(int(pid), int(status) if int(status) >= 0 else None)
             case _:
                 pass
+
+    def _tell(self, pid: int, status: int | None) -> None:
+        told = self._asked.pop(pid, None)
+        if told is not None:
+            told(status)
 
     def _lose(self) -> None:
         if self._gone:
@@ -163,3 +165,5 @@ class Starter:
         for future in (*self._starts.values(), self._layers):
             if future is not None and not future.done():
                 future.set_exception(RuntimeUnavailable("the starter of sandboxes has ended"))
+        for pid in list(self._asked):
+            self._tell(pid, None)
