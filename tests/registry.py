@@ -4,15 +4,15 @@ Names of images say how it behaves: see ``MOODS``.
 """
 
 import hashlib
-import io
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
+
+from tests.images import Layer
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
@@ -51,12 +51,7 @@ class Registry:
 
     def put(self, image: str, content: bytes = b"hello\n") -> str:
         """Serve an image of one layer with one file; the digest it can be pulled by."""
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            entry = tarfile.TarInfo(image)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-        layer = packed.getvalue()
+        layer = Layer().file(image, content).packed()
         config = _json(
             {
                 "architecture": "amd64",

@@ -1,7 +1,6 @@
 """This machine as a place for sandboxes: what it holds and how hard it is pressed."""
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,20 +8,19 @@ import psutil
 
 from farm.core.events import Load, Pressure
 from sandboxes.host_readings import read_memory_mib
+from sandboxes.pressure import read_pressure
 
 MIB = 1024 * 1024
 SLOTS_PER_CORE = 4
 MIB_PER_SLOT = 1024
 
-PRESSURE = Path("/proc/pressure")
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``pressure`` None: the kernel does not tell. ``image_disk_free_mib`` None: nobody knows where the images are."""
+    """``image_disk_free_mib`` None: nobody knows where the images are."""
 
     load: Load
-    pressure: Pressure | None
+    pressure: Pressure
     memory_available_mib: int
     disk_free_mib: int
     image_disk_free_mib: int | None
@@ -45,28 +43,19 @@ def read_machine(disk: Path, image_disk: Path | None = None) -> Reading:
     load = Load(cpu=os.getloadavg()[0] / cores(), memory=memory.percent / 100, disk=usage.percent / 100)
     return Reading(
         load,
-        read_pressure(),
+        _pressure(),
         memory_available_mib=int(memory.available) // MIB,
         disk_free_mib=int(usage.free) // MIB,
         image_disk_free_mib=int(psutil.disk_usage(str(image_disk)).free) // MIB if image_disk else None,
     )
 
 
-def read_pressure(directory: Path = PRESSURE) -> Pressure | None:
-    """Pressure stall information, as Documentation/accounting/psi.rst of the kernel has it; None without it."""
-    try:
-        texts = {kind: (directory / kind).read_text() for kind in ("cpu", "memory", "io")}
-    except OSError:  # it was not built in, or psi=0 turned it off
-        return None
-
-    def share(kind: str, which: str) -> float:
-        found = re.search(rf"^{which} avg10=([\d.]+)", texts[kind], re.MULTILINE)
-        return float(found[1]) / 100 if found else 0.0
-
+def _pressure() -> Pressure:
+    told = read_pressure()
     return Pressure(
-        cpu_some=share("cpu", "some"),
-        memory_some=share("memory", "some"),
-        memory_full=share("memory", "full"),
-        io_some=share("io", "some"),
-        io_full=share("io", "full"),
+        cpu_some=told.cpu.some,
+        memory_some=told.memory.some,
+        memory_full=told.memory.full,
+        io_some=told.io.some,
+        io_full=told.io.full,
     )

@@ -19,7 +19,8 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """The fraction of the last ten seconds in which some tasks of a machine, or all of them, stood still for want of
-    processors, of memory, or of its disks. Processors are never wanted by all."""
+    processors, of memory, or of its disks. Processors are never wanted by all. Nothing, where the kernel does not tell.
+    """
 
     cpu_some: float = 0.0
     memory_some: float = 0.0
@@ -59,8 +60,7 @@ class NodeBeat:
     ``incarnation`` names one life of its agent; when it changes, whatever the earlier life ran is dead. ``running``:
     rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as last time.
     ``outages``: run id → why an episode of it waits for its policy's endpoint, of those where one does.
-    ``pressure`` None: its kernel does not tell. What is free of the disks of its state directory and of its images is
-    in MiB, None where that is not to be seen.
+    What is free of the disks of its state directory and of its images is in MiB, None where that is not to be seen.
     Beats and reports of one node must arrive in the order in which they were sent.
     """
 
@@ -74,7 +74,7 @@ class NodeBeat:
     images: frozenset[str] | None = None
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
-    pressure: Pressure | None = None
+    pressure: Pressure = field(default_factory=Pressure)
     disk_free_mib: int | None = None
     image_disk_free_mib: int | None = None
 

@@ -1,11 +1,10 @@
 """Room made on a real daemon's disk, a small one: what goes, what stays, and what is full."""
 
-import io
+import gzip
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox
 from sandboxes.uses import ImageUses
 from tests.docker_daemon import docker_daemon
+from tests.images import Layer
 from tests.registry import running_registry
 from tests.services import missing
 from tests.unit.grading_fixtures import make_bundle
@@ -75,13 +75,9 @@ async def images(daemon: SmallDocker, uses: ImageUses) -> AsyncIterator[ImageSto
 
 def task(name: str, mib: int, base: str = "scratch") -> TaskBundle:
     """A task whose image has a layer of its own of so many MiB; what it is built from is small."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
-        entry = tarfile.TarInfo(name)
-        entry.size = mib * MIB
-        archive.addfile(entry, io.BytesIO(bytes(entry.size)))
+    packed = gzip.compress(Layer().file(name, bytes(mib * MIB)).packed(), 1)
     made = make_bundle()
-    context = {"Dockerfile": f"FROM {base}\nADD content.tar.gz /\n".encode(), "content.tar.gz": packed.getvalue()}
+    context = {"Dockerfile": f"FROM {base}\nADD content.tar.gz /\n".encode(), "content.tar.gz": packed}
     files = {path: BundleFile(content) for path, content in context.items()}
     return replace(made, task=replace(made.task, image=f"{TASK_PREFIX}{name}:1"), environment=files)
 
