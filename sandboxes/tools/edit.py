@@ -160,14 +160,6 @@ async def _read(sandbox: Sandbox, path: str) -> str:
     return decode(data)
 
 
-def _numbered(lines: Sequence[str], first: int, limit: int) -> list[str]:
-    """``lines`` as ``cat -n`` shows them, each cut after ``limit`` characters."""
-    if max(map(len, lines)) > limit:
-        lines = [_cut(line, limit) for line in lines]
-    # An f-string takes more than twice as long, and this is most of what a view costs.
-    return ["%6d\t%s" % pair for pair in enumerate(lines, first)]  # noqa: UP031
-
-
 def _cut(line: str, limit: int) -> str:
     over = len(line) - limit
     return line if over <= 0 else f"{line[:limit]} [... {over:,} more characters]"
@@ -187,14 +179,18 @@ def _shown(lines: Sequence[str], view_range: Sequence[int] | None, max_chars: in
 
 def _page(lines: Sequence[str], first: int, last: int, max_chars: int) -> ToolResult:
     longest = min(_MOST_LINE_CHARS, max_chars // 2)
-    room = max_chars - 200
-    # What cannot fit, a number and a line end being eight characters, would be numbered for nothing.
-    asked = lines[first - 1 : min(last, first + room // 8)]
-    numbered = _numbered(asked, first, longest)
-    shown = shown_line("\n".join(numbered[: fitting(numbered, room)])).split("\n")
-    kept = fitting(shown, room)  # fewer, where bytes that are not UTF-8 take four characters each
-    page = "\n".join(shown[:kept])
-    cut = max(map(len, asked[:kept]), default=0) > longest
+    room, digits = max_chars - 200, max(6, len(str(last)))
+    asked = lines[first - 1 : min(last, first + room // 8)]  # six digits, a tab, a line end: no more can fit
+    if cut := max(map(len, asked)) > longest:
+        asked = [_cut(line, longest) for line in asked]
+    kept = fitting(asked, room, beside=digits + 2)
+    # As ``cat -n`` shows them. An f-string takes more than twice as long, and this is most of what a view costs.
+    numbered = "\n".join(["%6d\t%s" % pair for pair in enumerate(asked[:kept], first)])  # noqa: UP031
+    page = shown_line(numbered)
+    if len(page) > len(numbered):  # a byte that is not UTF-8 takes four characters
+        shown = page.split("\n")
+        kept = fitting(shown, room)
+        page = "\n".join(shown[:kept])
     if first + kept <= last:
         page += f"\n[lines {first + kept} to {last} of {len(lines)} are not shown: use view_range]"
         cut = True

@@ -81,7 +81,7 @@ def clipped(text: str, limit: int) -> str:
     return f"{head}\n[... {len(text) - keep:,} characters elided ...]\n{tail}"
 
 
-def fitting(lines: Sequence[str], limit: int) -> int:
-    """How many of the first ``lines``, each with its newline, fit in ``limit`` characters."""
+def fitting(lines: Sequence[str], limit: int, *, beside: int = 1) -> int:
+    """How many of the first ``lines``, each with ``beside`` characters more (its newline), fit in ``limit``."""
     lengths = list(accumulate(map(len, lines)))
-    return bisect_right(range(len(lines)), limit, key=lambda at: lengths[at] + at + 1)
+    return bisect_right(range(len(lines)), limit, key=lambda at: lengths[at] + beside * (at + 1))
