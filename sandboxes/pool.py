@@ -137,9 +137,6 @@ class WarmPool:
     async def digest_of(self, image: str) -> str:
         return await self._runtime.digest_of(image)
 
-    async def release_images(self) -> None:
-        await self._runtime.release_images()
-
     async def living(self) -> AsyncIterator[str]:
         """Those that somebody was given: what is pooled nobody holds."""
         known = set(self._given)
@@ -147,6 +144,12 @@ class WarmPool:
         self._given -= known - here
         for sandbox_id in known & here:
             yield sandbox_id
+
+    async def release_images(self) -> None:
+        """What is pooled holds its image: it goes, and its like is not booted again for some time."""
+        self._yield_room("images are to be removed")
+        await asyncio.gather(*self._removals)
+        await self._runtime.release_images()
 
     async def reap(self) -> int:
         async for _ in self.living():
@@ -213,23 +216,24 @@ class WarmPool:
             now = self._clock()
             if now - looked_at >= LOOK_S:
                 looked_at = now
-                self._yield_room(now)
+                if why := self._short():
+                    self._yield_room(why)
             self._shrink(now)
             stock = max(self._stocks.values(), key=lambda stock: stock.lacks(now), default=None)
             if stock is not None and stock.lacks(now) > 0 and now >= self._calm_at:
                 await self._fill(stock)
-            else:
+            elif self._stocks:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await self._news.wait()
 
-    def _yield_room(self, now: float) -> None:
-        if why := self._short():
-            if now >= self._calm_at:
-                log.warning("no sandboxes are kept ready for now: %s", why)
-            self._calm_at = now + CALM_S
-            for stock in self._stocks.values():
-                self._drop(stock, len(stock.ready))
+    def _yield_room(self, why: str) -> None:
+        now = self._clock()
+        if now >= self._calm_at and self._stocks:
+            log.warning("no sandboxes are kept ready for now: %s", why)
+        self._calm_at = now + CALM_S
+        for stock in self._stocks.values():
+            self._drop(stock, len(stock.ready))
 
     def _shrink(self, now: float) -> None:
         for key, stock in list(self._stocks.items()):
@@ -245,7 +249,10 @@ class WarmPool:
             log.warning("no sandbox of %s is kept ready: %s", stock.spec.image, error)
             return
         stock.failures = 0
-        stock.ready.append(sandbox)
+        if self._clock() < self._calm_at:
+            self._discard(sandbox)
+        else:
+            stock.ready.append(sandbox)
 
     def _drop(self, stock: _Stock, count: int) -> None:
         for _ in range(count):
