@@ -21,9 +21,11 @@ from sandboxes.runtimes.container import (
     LABEL_SANDBOX,
     LABEL_STATE_DIR,
     container_config,
+    socket_bytes,
 )
 from sandboxes.runtimes.ending import describe, ending
 from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.oci.cgroups import limit_sockets
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec
@@ -150,6 +152,7 @@ class DockerRuntime(ServingRuntime):
         state = await self._engine.state(name)
         if state is None or not state.running:
             raise BootError(f"a sandbox of {spec.image} ended at once: {describe(state)}")
+        limit_sockets(state.pid, socket_bytes(spec.limits))
         # The caller bounds the time. Another kernel's sockets are held by a helper of it; but nothing of the image has
         # run yet that could listen.
         listener = None if self._oci_runtime else state.pid
