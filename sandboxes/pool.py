@@ -175,16 +175,19 @@ class WarmPool:
         stock = self._stocks.get(_kind(spec))
         if stock is None or not stock.ready:
             return None
-        with suppress(TimeoutError, SandboxError):  # a boot will say what is wrong
+        try:
             async with asyncio.timeout(within_s):
                 digest = await self._runtime.digest_of(spec.image)
                 while stock.ready:
                     sandbox = stock.ready.popleft()
-                    self._wake()
                     if await self._is_well(sandbox, digest):
                         sandbox.hand_over(spec)
                         self.handed_out += 1
                         return sandbox
+        except (TimeoutError, SandboxError):
+            pass  # a boot will say what is wrong
+        finally:
+            self._wake()  # no sooner: the boot that replaces it would delay it
         return None
 
     async def _is_well(self, sandbox: Sandbox, digest: str) -> bool:
