@@ -31,6 +31,7 @@ class Program:
             starter.STATE,
             "run",
             "--detach",
+            "--no-new-keyring",
             "--preserve-fds",
             "1",
             "--pid-file",
