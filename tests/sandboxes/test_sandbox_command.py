@@ -1,5 +1,6 @@
 """``farm sandbox``, as a person uses it: every way out leaves no container."""
 
+import secrets
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
+import psutil
 import pytest
 
 from sandboxes.toolbox import Toolbox
@@ -72,27 +74,25 @@ def test_a_missing_image_is_one_line(farm: Farm) -> None:
 
 
 @pytest.fixture
-def busy(docker_client: docker.DockerClient, place: Path, test_image: str) -> Iterator["subprocess.Popen[str]"]:
-    """A session whose command runs by now, as the daemon sees it."""
+def busy(place: Path, test_image: str) -> Iterator["subprocess.Popen[str]"]:
+    """A session whose command runs by now, as this machine sees it, whichever runtime started its sandbox."""
     process = subprocess.Popen(
         [*PROGRAM, "--state-dir", str(place), test_image], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None
-    process.stdin.write("sleep 4242\n")
-    process.stdin.flush()
-    deadline = time.monotonic() + 120
-    while not _runs(docker_client, place, "sleep 4242"):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield process
-    process.terminate()
-    process.communicate()
-
-
-def _runs(client: docker.DockerClient, place: Path, command: str) -> bool:
-    containers = client.containers.list(filters={"label": f"farm.state_dir={place}"})
-    return any(command in row[-1] for container in containers for row in container.top()["Processes"])
+    try:
+        assert process.stdin is not None
+        command = ["sleep", str(10**6 + secrets.randbelow(10**6))]
+        process.stdin.write(" ".join(command) + "\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 120
+        while not any(other.info["cmdline"] == command for other in psutil.process_iter(["cmdline"])):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 def test_ctrl_c_kills_the_command_and_not_the_session(busy: "subprocess.Popen[str]") -> None:
