@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import psutil
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.config import LOOPBACK, Config
@@ -78,12 +79,12 @@ def _show(found: Examination) -> None:
     colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
     for finding in found.findings:
-        table.add_row(finding.name, f"[{colour[finding.mark]}]{finding.mark}[/]", finding.found, finding.remedy)
+        table.add_row(finding.name, Text(finding.mark, style=colour[finding.mark]), finding.found, finding.remedy)
     table_console.print(table)
     table_console.print(f"\nlimits of this host, for {found.sandboxes} sandboxes at once")
     limits = Table("limit", "", "is", "each takes", "allows", "what to do", box=None, pad_edge=False)
     for limit in found.limits:
-        mark = "[yellow]raise[/]" if limit.remedy else "[green]ok[/]"
+        mark = Text("raise", style="yellow") if limit.remedy else Text("ok", style="green")
         limits.add_row(limit.name, mark, str(limit.value), str(limit.each), str(limit.allows), limit.remedy)
     table_console.print(limits)
 

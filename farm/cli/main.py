@@ -16,7 +16,7 @@ import typer
 from typer.exceptions import TyperException
 
 from farm import __version__
-from farm.cli.errors import Interrupted
+from farm.cli.errors import Interrupted, shown
 
 INTERRUPTED = 130
 
@@ -121,7 +121,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write("error: " + " ".join(message.split()) + "\n")
+    sys.stderr.write("error: " + shown(" ".join(message.split())) + "\n")
 
 
 if __name__ == "__main__":

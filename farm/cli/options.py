@@ -8,16 +8,29 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from farm.cli.errors import shown
 from farm.config import Config, load_config
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; farm.toml here by default.")]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", help="Where the farm keeps what must outlive it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
+
+class PlainConsole(Console):
+    """Shows text as it is: no brackets are markup, and no control characters are obeyed. Colour takes a ``Text``."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(shown(text), **options)
+
+
 # Into a pipe or a file a row is one line: there is no terminal to fit.
-progress_console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 400)
-table_console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+progress_console = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else 400)
+table_console = PlainConsole(width=None if sys.stdout.isatty() else 200)
 
 
 def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any) -> Config:

@@ -1,6 +1,7 @@
 """``farm rollouts``: look at what is stored."""
 
 import itertools
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +35,7 @@ def list_rollouts(
     if not heads:
         wanted = (("of the run", run), ("of the task", task), ("with the status", status))
         filters = "".join(f" {words} {value}" for words, value in wanted if value is not None)
-        progress_console.print(f"no rollouts{filters}", markup=False)
+        progress_console.print(f"no rollouts{filters}")
     if as_json:
         print_json([head.model_dump(mode="json") for head in heads])
     elif heads:
@@ -77,6 +78,7 @@ def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None,
                 "rollout_id": rollout.rollout_id,
                 "status": rollout.status,
                 "stop_reason": rollout.stop_reason,
+                "error": asdict(rollout.error) if rollout.error else None,
                 "reward": rollout.reward,
                 "reward_components": dict(rollout.reward_components),
                 "metrics": dict(rollout.metrics),
@@ -85,19 +87,21 @@ def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None,
         )
         return
     reward = "not judged" if rollout.reward is None else f"{rollout.reward:g}"
-    table_console.print(f"[bold]{rollout.rollout_id}[/]  {rollout.task_id}  {rollout.status}: {rollout.stop_reason}")
+    table_console.print(f"{rollout.rollout_id}  {rollout.task_id}  {rollout.status}: {rollout.stop_reason}")
     table_console.print(f"reward {reward}  {sidecar.reason}")
+    if rollout.error:
+        table_console.print(f"{rollout.error.origin}: {rollout.error.message}")
     _print_turns(sidecar)
     if sidecar.patch:
         table_console.rule("change", align="left")
-        table_console.out(sidecar.patch, highlight=False)
+        table_console.print(sidecar.patch, soft_wrap=True)
 
 
 def _print_turns(sidecar: "Sidecar") -> None:
     for turn in sidecar.turns:
         table_console.rule(f"turn {turn.index}", align="left")
         if turn.content:
-            table_console.out(turn.content, highlight=False)
+            table_console.print(turn.content, soft_wrap=True)
         for use in turn.tool_uses:
-            table_console.out(f"→ {use.name} {use.arguments}", style="cyan", highlight=False)
-            table_console.out(use.result, highlight=False)
+            table_console.print(f"→ {use.name} {use.arguments}", style="cyan", soft_wrap=True)
+            table_console.print(use.result, soft_wrap=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from farm.cli.connection import farm_for
-from farm.cli.errors import CliError, Interrupted
+from farm.cli.errors import CliError, Interrupted, shown
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
 from farm.core.rollout import Origin, Status
@@ -53,7 +54,7 @@ def run(
     _check(asked)
     meant = _meant(taskset, settings)
     with farm_for(settings, config, lasting=detach) as client:
-        with progress_console.status(f"preparing {taskset}"):
+        with progress_console.status(Text(f"preparing {taskset}")):
             begun = client.create_run(meant, **asked)
         if detach:
             _announce(begun, as_json)
@@ -69,7 +70,7 @@ def run(
     if all(head.reward is None for head in heads):
         raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads, taskset)}")
     if any(head.error for head in heads):
-        progress_console.print(_commonest_failure(heads, taskset), markup=False)
+        progress_console.print(_commonest_failure(heads, taskset))
     return 0
 
 
@@ -127,7 +128,7 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
     )
     seen = begun
     try:
@@ -137,9 +138,9 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
                 counts = f"{seen.running} running, {seen.summary.solved} solved"
                 note = seen.outage or seen.why_waiting or counts
-                progress.update(bar, completed=seen.summary.accepted, note=note.replace("[", r"\["))
+                progress.update(bar, completed=seen.summary.accepted, note=shown(note))
                 if seen.outage and seen.outage != told and not progress_console.is_terminal:
-                    progress_console.print(f"waiting: {seen.outage}", markup=False)  # no bar is seen there
+                    progress_console.print(f"waiting: {seen.outage}")  # no bar is seen there
                 told = seen.outage
     except KeyboardInterrupt:
         client.cancel(begun.run_id)
@@ -196,7 +197,7 @@ def summary_table(heads: "Iterable[RolloutHead]") -> Table:
             str(totals.episodes),
             str(totals.solved),
             mean,
-            f"[red]{unjudged}[/]" if unjudged else "0",
+            Text(str(unjudged), style="red" if unjudged else ""),
             f"{totals.trainable}/{totals.episodes}",
             f"{totals.seconds / totals.episodes:.1f}",
         )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from farm.cli.errors import CliError
+from farm.cli.errors import CliError, shown
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config, read_build_settings
 
@@ -62,7 +63,7 @@ def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None
         table_console.rule(task.id, align="left")
         for name, value in _summary(bundle).items():
             table_console.print(f"{name:16} {value}")
-        table_console.print(f"\n{task.instruction}", markup=False)
+        table_console.print(f"\n{task.instruction}")
 
 
 @app.command("validate")
@@ -125,7 +126,7 @@ def release_pair(
         return
     table_console.print(f"{made.directory}: {len(made.fail_to_pass)} tests to mend, {len(made.pass_to_pass)} to keep")
     for test in made.flaky:
-        table_console.print(f"  left out, flaky: {test}", markup=False)
+        table_console.print(f"  left out, flaky: {test}")
     if wish.instruction is None:
         table_console.print(f"{made.directory}/instruction.md is a draft: say there what each hidden test asks for.")
 
@@ -164,10 +165,10 @@ def with_sandboxes(config: Config, work: "Callable[[ImageStore, Runtime, Say], A
 def progress() -> Iterator[Say]:
     """One line on standard error that says what goes on; plain lines where that is no terminal."""
     if not progress_console.is_terminal:
-        yield lambda line: progress_console.print(line, markup=False)
+        yield lambda line: progress_console.print(line)
         return
     with progress_console.status("") as status:
-        yield lambda line: status.update(line.replace("[", r"\["))
+        yield lambda line: status.update(Text(shown(line)))
 
 
 def _summary(bundle: "TaskBundle") -> dict[str, object]:
@@ -194,7 +195,7 @@ def _print_findings(findings: "list[Finding]") -> None:
     for finding in findings:
         table.add_row(
             finding.task_id,
-            "[green]yes[/]" if finding.fit else "[red]no[/]",
+            Text("yes", style="green") if finding.fit else Text("no", style="red"),
             " ".join(f"{reward:g}" for reward in finding.nop),
             " ".join(f"{reward:g}" for reward in finding.gold),
             f"{finding.build_s:.1f} s",
@@ -203,7 +204,7 @@ def _print_findings(findings: "list[Finding]") -> None:
     table_console.print(table)
     for finding in findings:
         for problem in finding.problems:
-            table_console.print(f"{finding.task_id}: {problem}", markup=False)
+            table_console.print(f"{finding.task_id}: {problem}")
 
 
 def _read_text(path: Path) -> str:

@@ -212,6 +212,9 @@ def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[s
     assert rollout["reward"] is None
     assert rollout["error"]["origin"] == "model"
     assert "\n" not in rollout["error"]["message"]
+    shown = farm("rollouts", "show", rollout["rollout_id"])
+    assert f"model: {rollout['error']['message']}" in " ".join(shown.stdout.split())
+    assert json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)["error"] == rollout["error"]
 
 
 class Out(BaseHTTPRequestHandler):
