@@ -79,7 +79,7 @@ class ImageStore:
         """None where no such image is here. Raises SpecError for what can be no image's name."""
         check_image_name(name)
         try:
-            return _info(name, await self._call(lambda client: client.images.get(name)))
+            return _info(name, await self._ask(lambda client: client.images.get(name)))
         except ImageNotFound:
             return None
 
@@ -96,22 +96,22 @@ class ImageStore:
                     found += [_info(name, image) for name in names if image is not None]
             return found
 
-        return tuple(sorted(await self._call(look), key=lambda info: info.name))
+        return tuple(sorted(await self._ask(look), key=lambda info: info.name))
 
     async def occupied(self) -> frozenset[str]:
         """Digests of the images that containers, running or not, were made of."""
-        rows = await self._call(lambda client: client.api.containers(all=True))
+        rows = await self._ask(lambda client: client.api.containers(all=True))
         return frozenset(str(row["ImageID"]) for row in rows)
 
     async def root(self) -> Path | None:
         """Where the daemon keeps its images; None where that is not to be seen from here."""
-        told = await self._call(lambda client: client.info())
+        told = await self._ask(lambda client: client.info())
         root = Path(told["DockerRootDir"])
         return root if await asyncio.to_thread(root.is_dir) else None
 
     async def prune_cache(self) -> int:
         """Drop what builds have left that no image shares; bytes freed."""
-        pruned = await self._call(lambda client: client.api.prune_builds())
+        pruned = await self._ask(lambda client: client.api.prune_builds())
         return int(pruned.get("SpaceReclaimed") or 0)
 
     async def remove(self, name: str) -> bool:
@@ -130,12 +130,14 @@ class ImageStore:
         """Raises ImageError where its registry will not give it, DiskFull, and RuntimeUnavailable where it cannot."""
         new = await self.inspect(name) is None
         async with self._pulls:
+            began = time.monotonic()
             engine = Engine(self._docker_host)
             try:
                 await engine.connect()
                 await pull(engine, name, _reported(name, on_progress))
             finally:
                 await engine.close()
+            log.info("pulled %s in %.1f s", name, time.monotonic() - began)
         if new and self._uses:
             self._uses.note_pulled(name)
         return await self._existing(name)
@@ -181,7 +183,7 @@ class ImageStore:
 
     async def engine(self) -> str:
         """What answers: its version, storage driver and control groups, in words."""
-        told = await self._call(lambda client: client.info())
+        told = await self._ask(lambda client: client.info())
         return f"Docker {told['ServerVersion']}, {told['Driver']}, cgroup v{told.get('CgroupVersion', '1')}"
 
     async def close(self) -> None:
@@ -194,6 +196,15 @@ class ImageStore:
         if found is None:
             raise ImageError(f"{name} is not here after it was made; is something removing images on this machine?")
         return found
+
+    async def _ask(self, ask: Callable[[docker.DockerClient], T]) -> T:
+        """For what a daemon that is well cannot refuse, but that an image is not there."""
+        try:
+            return await self._call(ask)
+        except ImageNotFound:
+            raise
+        except APIError as error:
+            raise RuntimeUnavailable(f"the Docker daemon fails: {error.explanation}; see its log") from None
 
     async def _call(self, ask: Callable[[docker.DockerClient], T]) -> T:
         def call() -> T:

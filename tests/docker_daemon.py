@@ -17,6 +17,8 @@ from docker.errors import DockerException
 from tests.services import require_program
 
 START_S = 60.0
+NETWORK = {"iptables": False, "ip6tables": False, "ip-forward": False, "ip-masq": False}
+"""The machine's network stays as it is. Told to have no bridge, it would remove docker0, which is another daemon's."""
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def docker_daemon(settings: Mapping[str, Any], *, disk_mib: int | None = None) -
     if disk_mib is not None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "farm-dockerd", data], check=True)
     address = f"unix://{place}/sock"
-    (place / "daemon.json").write_text(json.dumps({"bridge": "none", "iptables": False, **settings}))
+    (place / "daemon.json").write_text(json.dumps({**NETWORK, **settings}))
     with open(place / "log", "wb") as log:
         process = subprocess.Popen(
             [
