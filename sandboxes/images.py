@@ -27,6 +27,7 @@ __all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine", "OnProgress", "
 
 _SOCKET = "unix:///var/run/docker.sock"
 _API_TIMEOUT_S = 300
+_NO_NAME = 400
 _IN_USE = 409
 _TELL_EVERY_S = 10.0
 
@@ -198,12 +199,14 @@ class ImageStore:
         return found
 
     async def _ask(self, ask: Callable[[docker.DockerClient], T]) -> T:
-        """For what a daemon that is well cannot refuse, but that an image is not there."""
+        """For what a daemon that is well refuses only where an image is not there, or its name is none."""
         try:
             return await self._call(ask)
         except ImageNotFound:
             raise
         except APIError as error:
+            if error.status_code == _NO_NAME:
+                raise ImageError(f"{error.explanation}; check the image's name") from None
             raise RuntimeUnavailable(f"the Docker daemon fails: {error.explanation}; see its log") from None
 
     async def _call(self, ask: Callable[[docker.DockerClient], T]) -> T:

@@ -96,6 +96,11 @@ async def test_a_registry_that_refuses_is_told_from_one_that_cannot(
     assert ImageUses.of(tmp_path).all() == {}
 
 
+async def test_a_name_that_is_none_is_the_tasks_fault(store: ImageStore) -> None:
+    with pytest.raises(ImageError, match="repository name must be lowercase; check the image's name"):
+        await ensure_image(task_of("UPPER/x:1"), store)
+
+
 async def test_a_registry_that_is_not_there_is_nobodys_fault_but_the_machines(store: ImageStore) -> None:
     with pytest.raises(RuntimeUnavailable, match=r"127\.0\.0\.1:9/x:1 cannot be pulled just now"):
         await store.pull("127.0.0.1:9/x:1")
