@@ -36,32 +36,28 @@ class Footprint:
 
     Measured as the difference that 20 sandboxes made (100 for memory), with Docker 20.10 and crun 1.8 on Linux 6.18.
     ``tasks``: processes and threads, those of a shim included. ``own_files``: in the process that made it;
-    ``daemon_files``: in dockerd, and again in containerd. ``mounts``: in the mount namespace of the host. A session
-    keyring holds ``key_bytes``, charged to root, or where ``mapped_keys`` to the user that root inside is outside.
-    ``inotify``: instances of a shim, where control groups are of version 2.
+    ``daemon_files``: in dockerd, and again in containerd. ``mounts``: in the mount namespace of the host.
+    ``key_bytes``: of a session keyring of its own, where it has one. ``inotify``: instances of a shim, where control
+    groups are of version 2.
     """
 
     tasks: int
     files: int
     own_files: int
-    key_bytes: int
     memory_mib: int
+    key_bytes: int = 0
     daemon_files: int = 0
     mounts: int = 0
     inotify: int = 0
     user_namespaces: int = 0
-    mapped_keys: bool = False
 
 
 DOCKER = Footprint(tasks=13, files=52, own_files=1, key_bytes=70, memory_mib=5, daemon_files=4, mounts=1, inotify=1)
 
 
-def oci_footprint(program: str, *, mapped: bool) -> Footprint:
-    """``program``: crun makes the keyring as root, runc as whom root inside is."""
-    keys = mapped and program == "runc"
-    return Footprint(
-        tasks=2, files=26, own_files=2, key_bytes=18, memory_mib=2, user_namespaces=int(mapped), mapped_keys=keys
-    )
+def oci_footprint(*, mapped: bool) -> Footprint:
+    """``mapped``: each sandbox has a user namespace."""
+    return Footprint(tasks=2, files=26, own_files=2, memory_mib=2, user_namespaces=int(mapped))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +178,11 @@ def _of_watches(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
 
 
 def _of_keys(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
-    """keyrings(7): the OCI runtime gives each sandbox a session keyring, whose name is most of its size."""
-    prefix, (keys, octets) = ("", (0, 0)) if footprint.mapped_keys else ("root_", host.keys)
-    whose = "all sandboxes' are of one mapped user" if footprint.mapped_keys else "all sandboxes' are root's"
-    yield from _sysctl(host, f"kernel.keys.{prefix}maxkeys", 1, f"session keyrings; {whose}", used=keys)
-    each = footprint.key_bytes
-    yield from _sysctl(host, f"kernel.keys.{prefix}maxbytes", each, f"names of keyrings; {whose}", used=octets)
+    """keyrings(7): runc makes a session keyring for each container, whose name is most of its size."""
+    if each := footprint.key_bytes:
+        keys, octets = host.keys
+        yield from _sysctl(host, "kernel.keys.root_maxkeys", 1, "session keyrings, all root's", used=keys)
+        yield from _sysctl(host, "kernel.keys.root_maxbytes", each, "names of keyrings, all root's", used=octets)
 
 
 def _of_files(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:

@@ -20,8 +20,6 @@ SYSCTLS = (
     *(f"user.max_{kind}_namespaces" for kind in (*NAMESPACES, "user")),
     "fs.inotify.max_user_instances",
     "fs.inotify.max_user_watches",
-    "kernel.keys.maxkeys",
-    "kernel.keys.maxbytes",
     "kernel.keys.root_maxkeys",
     "kernel.keys.root_maxbytes",
     "fs.file-max",

@@ -8,7 +8,7 @@ import pytest
 from sandboxes.host_limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
 from sandboxes.host_readings import _least_room, read_host
 
-CRUN, RUNC = oci_footprint("crun", mapped=True), oci_footprint("runc", mapped=True)
+OCI = oci_footprint(mapped=True)
 
 
 def verdict(
@@ -61,30 +61,26 @@ def test_the_kernels_own_most_is_said() -> None:
     assert found.remedy == "sysctl -w kernel.pid_max=4194304, its most, for 7989"
 
 
-def test_a_mapped_user_has_a_quota_of_keys_that_runc_fills_and_crun_does_not() -> None:
-    sysctls = {"kernel.keys.maxkeys": 200, "kernel.keys.root_maxkeys": 1_000_000}
-    host = HostReadings(sysctls=sysctls)
-    assert [(found.name, found.allows) for found in judge(host, RUNC, 1000)] == [("kernel.keys.maxkeys", 200)]
-    assert [found.name for found in judge(host, CRUN, 1000)] == ["kernel.keys.root_maxkeys"]
-
-
 def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
     host = HostReadings(
-        sysctls={"user.max_user_namespaces": 10, "fs.mount-max": 10}, daemon_nofile={"dockerd": 1024}, nofile=1024
+        sysctls={"user.max_user_namespaces": 10, "fs.mount-max": 10, "kernel.keys.root_maxkeys": 10},
+        daemon_nofile={"dockerd": 1024},
+        nofile=1024,
     )
     assert [found.name for found in judge(host, DOCKER, 1)] == [
         "fs.mount-max",
+        "kernel.keys.root_maxkeys",
         "open files of dockerd",
         "open files of the farm",
     ]
-    assert [found.name for found in judge(host, CRUN, 1)] == ["user.max_user_namespaces", "open files of the farm"]
+    assert [found.name for found in judge(host, OCI, 1)] == ["user.max_user_namespaces", "open files of the farm"]
 
 
 def test_a_shim_waits_for_memory_events_where_control_groups_are_of_version_2() -> None:
     name = "fs.inotify.max_user_instances"
     assert verdict(name, 128, host=HostReadings(cgroup_version=1)).allows == 64
     assert verdict(name, 128, host=HostReadings(cgroup_version=2)).allows == 42
-    assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=CRUN).allows == 64
+    assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=OCI).allows == 64
 
 
 @pytest.mark.parametrize(("kernel", "count"), [((6, 9), 2), ((6, 10), 0), ((6, 18), 0), ((5, 15), 2)])

@@ -99,7 +99,7 @@ class OciRuntime(ServingRuntime):
     @property
     def footprint(self) -> Footprint:
         """What a sandbox takes of the host."""
-        return oci_footprint(self._program.path.name, mapped=self._mapped)
+        return oci_footprint(mapped=self._mapped)
 
     @classmethod
     async def open(
