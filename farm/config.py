@@ -47,6 +47,7 @@ class Config(BaseModel):
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time.
+    The memory limits of a node's tasks may add up to ``overcommit`` times its memory, as long as memory is left.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,6 +61,7 @@ class Config(BaseModel):
     runtime: str = "auto"
     docker_host: str | None = None
     slots: int | None = Field(default=None, ge=1, le=10_000)
+    overcommit: float = Field(default=4.0, ge=1, le=1000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
     max_attempts: int = Field(default=3, ge=1, le=20)
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)

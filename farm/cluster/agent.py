@@ -278,6 +278,7 @@ class NodeAgent:
             incarnation=self._incarnation,
             slots=self.slots,
             cpus=float(cores()),
+            memory_mib=reading.memory_mib,
             memory_available_mib=reading.memory_available_mib,
             load=reading.load,
             pressure=reading.pressure,

@@ -21,6 +21,7 @@ class Reading:
 
     load: Load
     pressure: Pressure
+    memory_mib: int
     memory_available_mib: int
     disk_free_mib: int
     image_disk_free_mib: int | None
@@ -44,6 +45,7 @@ def read_machine(disk: Path, image_disk: Path | None = None) -> Reading:
     return Reading(
         load,
         _pressure(),
+        memory_mib=read_memory_mib(),
         memory_available_mib=int(memory.available) // MIB,
         disk_free_mib=int(usage.free) // MIB,
         image_disk_free_mib=int(psutil.disk_usage(str(image_disk)).free) // MIB if image_disk else None,

@@ -68,6 +68,7 @@ class NodeBeat:
     incarnation: str
     slots: int
     cpus: float
+    memory_mib: int
     memory_available_mib: int
     load: Load
     running: Mapping[str, int]

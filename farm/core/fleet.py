@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from farm.core.admission import Admission, AdmissionSettings, judge
 from farm.core.events import Load, NodeBeat
 from farm.core.orders import TaskRef
 
@@ -13,22 +14,21 @@ CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Seconds, and the pressure at which a node gets no more work.
+    """Seconds, and how full a node may get.
 
     ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
-    ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``cpu_limit`` counts
-    runnable threads per core and never closes an idle node. After ``failures_before_rest`` infrastructure failures in
-    a row a node rests for ``rest_s``, doubled each further time up to 64-fold: a broken machine that fails fast would
-    otherwise draw all work to itself.
+    ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
+    times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
+    After ``failures_before_rest`` infrastructure failures in a row a node rests for ``rest_s``, doubled each further
+    time up to 64-fold: a broken machine that fails fast would otherwise draw all work to itself.
     """
 
     lost_after_s: float = 15.0
     order_grace_s: float = 15.0
     retry_delay_s: float = 1.0
     retry_patience_s: float = 15.0
-    cpu_limit: float = 16.0
-    memory_limit: float = 0.95
-    disk_limit: float = 0.95
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    overcommit: float = 4.0
     failures_before_rest: int = 5
     rest_s: float = 2.0
 
@@ -58,51 +58,53 @@ class Episode:
 
 @dataclass(slots=True)
 class Node:
-    """``parked``: images whose rotation has dropped this node while it was closed. ``unseen_mib``: the memory limits of
-    episodes ordered since the last beat, which its available memory does not reflect yet."""
+    """``parked``: images whose rotation has dropped this node while it was closed. ``held_mib``: the memory limits of
+    its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect."""
 
     id: str
     incarnation: str
     beat_at: float
     slots: int = 0
     cpus: float = 0.0
+    memory_mib: int = 0
     available_mib: int = 0
     load: Load = field(default_factory=Load)
+    admission: Admission = field(default_factory=Admission)
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
     images: set[str] = field(default_factory=set)
     parked: set[str] = field(default_factory=set)
     held: dict[tuple[str, int], Episode] = field(default_factory=dict)
+    held_mib: int = 0
     unseen_mib: int = 0
     failures: int = 0
     rest_until: float = 0.0
 
     @property
-    def room_mib(self) -> int:
-        return self.available_mib - self.unseen_mib
-
-    @property
     def share(self) -> float:
         return len(self.held) / self.slots
 
-    def fits(self, task: TaskRef) -> bool:
-        return task.memory_mib <= self.room_mib and task.cpus <= self.cpus
+    def room_mib(self, overcommit: float) -> int:
+        """The highest memory limit that one more episode may have: an episode is taken to use 1/``overcommit`` of its
+        limit until the node's figures show what it does."""
+        by_limits = overcommit * self.memory_mib - self.held_mib
+        by_use = overcommit * self.available_mib - self.unseen_mib
+        return int(min(self.memory_mib, by_limits, by_use))
+
+    def fits(self, task: TaskRef, overcommit: float) -> bool:
+        return task.memory_mib <= self.room_mib(overcommit) and task.cpus <= self.cpus
 
     def condition(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
-        """``open`` and nothing to say, or else ``draining``, ``unwell``, ``pressed`` or ``full``, and why."""
+        """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred."""
         if self.draining:
             return "draining", "it is draining"
         if now < self.rest_until:
             return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
-        if self.load.disk >= settings.disk_limit:
-            return "pressed", f"its disk is {self.load.disk:.0%} full"
-        if self.load.memory >= settings.memory_limit:
-            return "pressed", f"its memory is {self.load.memory:.0%} used"
+        if self.admission.closes(idle=not self.held):
+            return "pressed", self.admission.why
         if len(self.held) >= self.slots:
             return "full", f"its {self.slots} slots are taken"
-        if self.held and self.load.cpu >= settings.cpu_limit:
-            return "pressed", f"{self.load.cpu:.1f} threads wait for each of its cores"
-        return "open", ""
+        return "open", self.admission.why
 
     def is_open(self, now: float, settings: SchedulerSettings) -> bool:
         return self.condition(now, settings)[0] == "open"
@@ -144,7 +146,9 @@ class Fleet:
         self._nodes.move_to_end(node.id)
         node.beat_at = now
         node.slots, node.cpus, node.draining = beat.slots, beat.cpus, beat.draining
-        node.available_mib, node.load, node.outages = beat.memory_available_mib, beat.load, beat.outages
+        node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
+        node.load, node.outages = beat.load, beat.outages
+        node.admission = judge(node.admission, beat, self.settings.admission, now)
         if beat.images is not None:
             self._set_images(node, beat.images)
         return node
@@ -167,6 +171,7 @@ class Fleet:
     def hold(self, episode: Episode, now: float) -> None:
         node = self._nodes[episode.node_id]
         node.held[episode.key] = episode
+        node.held_mib += episode.memory_mib
         if not episode.seen:
             node.unseen_mib += episode.memory_mib
 
@@ -180,6 +185,7 @@ class Fleet:
         node = self._nodes.get(node_id)
         episode = node.held.pop(key, None) if node else None
         if node and episode:
+            node.held_mib -= episode.memory_mib
             self.see(episode)
             self.refresh(node, now)
         return episode
@@ -207,20 +213,24 @@ class Fleet:
         return any(True for _ in self._candidates(self._open, None, now))
 
     def pick(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
-        """The least taken of a few open nodes that fit, first among those that hold the image; None: not now."""
+        """The least taken of a few open nodes that fit, first among those that hold the image; one that is nearly
+        pressed only where no other is found. None: not now."""
         if avoid is not None and len(self) == 1:
             avoid = None
         holders = self._holders.get(task.image)
         node = self._best(holders, task.image, task, avoid, now) if holders else None
-        node = node or self._best(self._open, None, task, avoid, now)
+        if node is None or node.admission.near:
+            other = self._best(self._open, None, task, avoid, now)
+            node = other if node is None or (other and not other.admission.near) else node
         if node and task.image not in node.images:
             node.images.add(task.image)
             self._holders.setdefault(task.image, OrderedDict()).setdefault(node.id)
         return node
 
     def _best(self, rotation: Rotation, image: str | None, task: TaskRef, avoid: str | None, now: float) -> Node | None:
-        fitting = [n for n in self._candidates(rotation, image, now) if n.id != avoid and n.fits(task)]
-        return min(fitting, key=lambda node: node.share, default=None)
+        open_nodes = self._candidates(rotation, image, now)
+        fitting = [n for n in open_nodes if n.id != avoid and n.fits(task, self.settings.overcommit)]
+        return min(fitting, key=lambda node: (node.admission.near, node.share), default=None)
 
     def _candidates(self, rotation: Rotation, image: str | None, now: float) -> Iterator[Node]:
         """Up to CANDIDATES open nodes from the front of a rotation, which go to its back."""
@@ -248,6 +258,8 @@ class Fleet:
 
     def validate(self, now: float) -> None:
         for node in self:
+            held = sum(episode.memory_mib for episode in node.held.values())
+            assert node.held_mib == held, f"{node.id}: {node.held_mib} MiB held, episodes hold {held}"
             unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.seen)
             assert node.unseen_mib == unseen, f"{node.id}: {node.unseen_mib} MiB unseen, episodes hold {unseen}"
             assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held

@@ -141,8 +141,9 @@ class Scheduler:
         parsed = parse_rollout_id(rollout)
         run = self._runs.get(parsed[0]) if parsed else None
         place = run.place(rollout) if run else None
+        memory_mib = run.task(place).memory_mib if run and place is not None else 0
         episode = Episode(
-            rollout, attempt, parsed[0] if parsed else "", place, node.id, 0, now, seen=True, adopted=True
+            rollout, attempt, parsed[0] if parsed else "", place, node.id, memory_mib, now, seen=True, adopted=True
         )
         self.fleet.hold(episode, now)
         if run and place is not None and run.is_open(place) and attempt >= run.attempts.get(place, 0):
@@ -293,9 +294,10 @@ class Scheduler:
                 return f"all {sum(node.slots for node in self.fleet)} slots of {len(self.fleet)} nodes are taken"
             reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
             return "; ".join(reasons[:3])
-        roomiest = max(opened, key=lambda node: node.room_mib)
-        if task.memory_mib > roomiest.room_mib:
-            most = f"the most that an open node has free is {roomiest.room_mib} MiB, on {roomiest.id}"
+        overcommit = self.settings.overcommit
+        roomiest = max(opened, key=lambda node: node.room_mib(overcommit))
+        if task.memory_mib > roomiest.room_mib(overcommit):
+            most = f"the most that an open node has room for is {roomiest.room_mib(overcommit)} MiB, on {roomiest.id}"
             return f"{task.id} needs {task.memory_mib} MiB of memory; {most}"
         if all(task.cpus > node.cpus for node in opened):
             return f"{task.id} needs {task.cpus:g} cores; no open node has so many"

@@ -1,6 +1,7 @@
 """Node agents under a scheduler, in one process: no Ray, a real Redis, pretended sandboxes."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from farm.cluster.agent import AgentSettings, NodeAgent
 from farm.cluster.shelf import ImageShelf
 from farm.cluster.shell import NodeCommand, SchedulerShell
+from farm.core.admission import AdmissionSettings, Marks
 from farm.core.events import Event
 from farm.core.fleet import SchedulerSettings
 from farm.core.rollout import Rollout, Status
@@ -26,7 +28,9 @@ pytestmark = pytest.mark.redis
 Found = TypeVar("Found")
 
 QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
-PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, cpu_limit=1e9)
+NEVER = Marks(math.inf, math.inf, math.inf)
+NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER, NEVER)
+PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, admission=NEVER_PRESSED)
 
 
 @pytest.fixture

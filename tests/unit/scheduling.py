@@ -1,6 +1,6 @@
 """Short ways to say runs, beats and reports in the scheduler's tests."""
 
-from farm.core.events import EpisodeEnded, Load, NodeBeat
+from farm.core.events import EpisodeEnded, Load, NodeBeat, Pressure
 from farm.core.orders import EpisodeOrder, EpisodeReport, Limits, PolicySpec, RunSpec, TaskRef
 from farm.core.rollout import Failure, Origin, Status, StopReason
 
@@ -39,12 +39,25 @@ def beat(
     running: dict[str, int] | None = None,
     incarnation: str = "1",
     memory_mib: int = 100_000,
+    available_mib: int | None = None,
     images: frozenset[str] | None = None,
     load: Load | None = None,
+    pressure: Pressure | None = None,
     draining: bool = False,
 ) -> NodeBeat:
+    """``available_mib`` None: all of its memory."""
     return NodeBeat(
-        node_id, incarnation, slots, 8.0, memory_mib, load or Load(), running or {}, images, draining=draining
+        node_id,
+        incarnation,
+        slots,
+        cpus=8.0,
+        memory_mib=memory_mib,
+        memory_available_mib=memory_mib if available_mib is None else available_mib,
+        load=load or Load(),
+        running=running or {},
+        images=images,
+        draining=draining,
+        pressure=pressure or Pressure(),
     )
 
 

@@ -20,6 +20,7 @@ from farm.core.events import (
     StopEpisode,
     Tick,
 )
+from farm.core.fleet import SchedulerSettings
 from farm.core.orders import parse_rollout_id
 from farm.core.rollout import Failure, Origin
 from farm.core.scheduler import Scheduler
@@ -33,8 +34,8 @@ def starts(commands: list[Command]) -> list[StartEpisode]:
 class Driver:
     """A scheduler whose invariants are checked after each event."""
 
-    def __init__(self, *, hold_until: float = 0.0) -> None:
-        self.scheduler = Scheduler(hold_until=hold_until)
+    def __init__(self, *, hold_until: float = 0.0, settings: SchedulerSettings | None = None) -> None:
+        self.scheduler = Scheduler(settings, hold_until=hold_until)
         self.now = 0.0
 
     def tell(self, event: Event, *, after_s: float = 0.0) -> list[Command]:
@@ -296,7 +297,7 @@ def test_a_pressed_node_gets_nothing_and_says_why(load: Load, reason: str) -> No
     driver.tell(beat("a", load=load))
     assert driver.tell(RunSubmitted(run_spec())) == []
     assert reason in driver.why()
-    assert len(starts(driver.tell(beat("a")))) == 1
+    assert len(starts(driver.tell(beat("a"), after_s=5.0))) == 1
 
 
 def test_a_busy_cpu_closes_a_node_but_never_an_idle_one() -> None:
@@ -306,14 +307,43 @@ def test_a_busy_cpu_closes_a_node_but_never_an_idle_one() -> None:
     assert "threads wait" in driver.why()
 
 
-def test_memory_ordered_since_the_last_beat_counts_in_full() -> None:
+def test_memory_ordered_since_the_last_beat_is_taken_to_be_used() -> None:
+    """A quarter of each limit, for the limits may add up to four times the memory."""
     driver = Driver()
-    driver.tell(beat("a", slots=9, memory_mib=250))
-    begun = starts(driver.tell(RunSubmitted(run_spec(groups=9))))
-    assert len(begun) == 2
+    driver.tell(beat("a", slots=20, memory_mib=1000, available_mib=100))
+    begun = starts(driver.tell(RunSubmitted(run_spec(groups=20))))
+    assert len(begun) == 4
     assert "needs 100 MiB" in driver.why()
     running = {start.order.rollout_id: 1 for start in begun}
-    assert len(starts(driver.tell(beat("a", slots=9, memory_mib=240, running=running)))) == 2
+    seen = beat("a", slots=20, memory_mib=1000, available_mib=60, running=running)
+    assert len(starts(driver.tell(seen))) == 2
+
+
+@pytest.mark.parametrize(("overcommit", "fit"), [(1.0, 3), (2.0, 6), (4.0, 12)])
+def test_limits_add_up_to_so_many_times_the_memory(overcommit: float, fit: int) -> None:
+    """However little of it is used."""
+    driver = Driver(settings=SchedulerSettings(overcommit=overcommit))
+    driver.tell(RunSubmitted(run_spec(groups=99)))
+    running: dict[str, int] = {}
+    for _ in range(20):
+        begun = starts(driver.tell(beat("a", slots=50, memory_mib=300, available_mib=300, running=dict(running))))
+        running |= {start.order.rollout_id: 1 for start in begun}
+    assert len(running) == fit
+    assert "the most that an open node has room for is 0 MiB, on a" in driver.why()
+
+
+def test_what_was_taken_over_counts_with_its_limit() -> None:
+    driver = Driver(settings=SchedulerSettings(overcommit=1.0))
+    driver.tell(RunSubmitted(run_spec(groups=9)))
+    begun = starts(driver.tell(beat("a", slots=9, memory_mib=300, running={"r-g000000-000": 1})))
+    assert len(begun) == 2
+
+
+def test_overcommitted_or_not_a_task_must_fit_its_node() -> None:
+    driver = Driver()
+    driver.tell(beat("a", memory_mib=99))
+    assert driver.tell(RunSubmitted(run_spec())) == []
+    assert "needs 100 MiB" in driver.why()
 
 
 def test_a_task_too_large_for_every_node_says_so_and_blocks_nobody() -> None:
