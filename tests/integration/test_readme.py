@@ -18,11 +18,7 @@ ELSEWHERE = {
     "tests/run.sh": "it is what runs this test",
 }
 SHORTER = {
-    "deploy/quickstart.sh": "deploy/quickstart.sh --group-size 1",
     ".venv/bin/farm bench episodes": ".venv/bin/farm bench episodes --rounds 1",
-    ".venv/bin/farm run images/tasks --policy oracle --group-size 4": (
-        ".venv/bin/farm run images/tasks --policy oracle --group-size 1"
-    ),
 }
 """The same command with less of it."""
 
