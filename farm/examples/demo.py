@@ -23,7 +23,12 @@ def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
     """Run both policies, let the sample learner drain them, print what came of it. True when every reward is right."""
     began = time.monotonic()
     runs = {policy: farm.create_run(str(taskset), policy, group_size).run_id for policy in EXPECTED}
-    _follow(farm, runs)
+    try:
+        _follow(farm, runs)
+    except KeyboardInterrupt:
+        for run_id in runs.values():
+            farm.cancel(run_id)
+        raise CliError("interrupted; the demo's runs are cancelled") from None
     table = Table("policy", "task", title="what the farm did", title_justify="left", box=None, pad_edge=False)
     for name in ("episodes", "solved", "reward", "seconds each"):
         table.add_column(name, justify="right")
@@ -65,6 +70,9 @@ def main() -> int:
     except (CliError, ConfigError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("error: interrupted\n")
+        return 130
     if not right:
         sys.stderr.write("error: a reward is not what it must be (oracle 1.0, nop 0.0); see `farm rollouts list`\n")
     return 0 if right else 1

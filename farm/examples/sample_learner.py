@@ -51,8 +51,8 @@ def main() -> None:
     try:
         with farm:
             print(json.dumps(learn(farm, given.run, given.consumer)))
-    except FarmError as error:
-        raise SystemExit(f"error: {error}") from None
+    except (FarmError, KeyboardInterrupt) as error:
+        raise SystemExit(f"error: {str(error) or 'interrupted'}") from None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -108,6 +109,18 @@ async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
     assert json.loads(totals)["groups"] == 1
     assert await learner.wait() == 0
     assert await learner.stderr.read() == b""
+
+
+async def test_an_interrupted_sample_learner_ends_with_a_line() -> None:
+    learner = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "farm.examples.sample_learner", "--url", "http://127.0.0.1:1", "--run", "run-a",
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert learner.stderr
+    assert (await learner.stderr.readline()).startswith(b"waiting: ")
+    learner.send_signal(signal.SIGINT)
+    assert await learner.stderr.read() == b"error: interrupted\n"
+    assert await learner.wait() == 1
 
 
 async def test_the_client_reads_what_the_store_holds(store: Store, url: str) -> None:
