@@ -1,6 +1,7 @@
 """How a person would edit a text: unique pieces replaced, worked out from the old and the new text."""
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator
 
@@ -20,10 +21,12 @@ def text_of_view(view: str) -> str | None:
     return "\n".join(lines)
 
 
-def replacements(old: str, new: str) -> list[tuple[str, str]] | None:
+@functools.lru_cache(maxsize=32)
+def replacements(old: str, new: str) -> tuple[tuple[str, str], ...] | None:
     """Pairs that, replaced one after another, turn ``old`` into ``new``; each is unique when its turn comes.
 
     None where no such pairs are found, or the texts are so long that looking for them takes longer than it is worth.
+    Remembered, for all episodes of a task ask for the same, and it was half of what an episode of the oracle cost.
     """
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
     if max(len(before), len(after)) > _MOST_LINES:
@@ -37,7 +40,7 @@ def replacements(old: str, new: str) -> list[tuple[str, str]] | None:
             text = text.replace(piece, replacement)
             pairs.append((piece, replacement))
         if text == new:
-            return pairs
+            return tuple(pairs)
     return None
 
 
