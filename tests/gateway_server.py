@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from farm.config import Config
 from farm.core.orders import RunSpec, TaskRef
 from farm.core.status import FarmStatus, NodeStatus, RunStatus
-from farm.gateway import SchedulerUnavailable, TasksetError, listen, make_app, serving
+from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.store import Store
 from tests.rollouts import TASK
 
@@ -67,6 +67,7 @@ async def running_gateway(
     *,
     tokens: Mapping[Literal["learner", "operator", "viewer"], str] | None = None,
     scheduler: RecordingScheduler | None = None,
+    prepare: Prepare = prepare,
     idle_s: int = 30,
     port: int = 0,
     **settings: Any,

@@ -22,8 +22,10 @@ EXPECTED = {"oracle": 1.0, "nop": 0.0}
 def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
     """Run both policies, let the sample learner drain them, print what came of it. True when every reward is right."""
     began = time.monotonic()
-    runs = {policy: farm.create_run(str(taskset), policy, group_size).run_id for policy in EXPECTED}
+    runs: dict[str, str] = {}
     try:
+        for policy in EXPECTED:
+            runs[policy] = farm.create_run(str(taskset), policy, group_size).run_id
         _follow(farm, runs)
     except KeyboardInterrupt:
         for run_id in runs.values():

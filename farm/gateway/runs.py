@@ -32,7 +32,10 @@ RunIdPath = Annotated[str, Path(pattern=RUN_ID)]
 
 @router.post("/runs", status_code=201)
 async def create_run(body: CreateRun, request: Request, role: AsOperator) -> RunAnswer:
-    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler."""
+    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler.
+
+    Loading may take minutes; a client that has left meanwhile gets no run, for nobody would know of it.
+    """
     store: Store = request.app.state.store
     config: Config = request.app.state.config
     prepare: Prepare = request.app.state.prepare
@@ -49,6 +52,8 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         raise Refused(ProblemType.TASKSET, str(error)) from None
     if not tasks:
         raise Refused(ProblemType.TASKSET, f"taskset {path} holds no task; `farm tasks make` makes one")
+    if await request.is_disconnected():
+        raise Refused(ProblemType.TIMEOUT, "the client left while its task set was prepared; no run was made")
     for reference, bundle in tasks:
         await store.put_bundle(reference.digest, bundle)
     spec = RunSpec(

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from farm.core.orders import PolicySpec
+from farm.core.orders import PolicySpec, TaskRef
 from farm.store import RunState, Store
 from farm.wire.frames import unpack_frames
 from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
 from farm.wire.packing import unpack
 from farm.wire.problem import PREFIX
 from farm.wire.record import RolloutRecord, from_json, from_msgpack
-from tests.gateway_server import RecordingScheduler, running_gateway
+from tests.gateway_server import RecordingScheduler, prepare, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -131,6 +132,33 @@ async def test_a_name_that_no_task_set_has_is_answered_with_those_there_are(plac
     (place.path / "tasksets" / "a file").touch()
     answer = await place.post("/v1/runs", {"taskset": "third", "policy": "nop", "group_size": 1})
     assert answer.json()["detail"].endswith("/tasksets holds demo, second")
+
+
+async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(tmp_path: Path) -> None:
+    begun, prepared = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(path: Path) -> Sequence[tuple[TaskRef, bytes]]:
+        loop.call_soon_threadsafe(begun.set)
+        prepared.wait()
+        return prepare(path)
+
+    body = {"taskset": str(tmp_path), "policy": "nop", "group_size": 1}
+    async with (
+        running_store(tmp_path / "redis") as store,
+        running_gateway(store, tmp_path, prepare=slowly) as url,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+    ):
+        leaving = asyncio.create_task(http.post("/v1/runs", json=body))
+        await begun.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await http.get("/healthz")  # by its answer the gateway has seen what happened before
+        prepared.set()
+        while 'farm_http_requests_total{method="POST",route="/v1/runs"' not in (await http.get("/metrics")).text:
+            pass
+        assert await store.list_runs() == ()
+        assert (await http.post("/v1/runs", json=body)).status_code == 201
 
 
 async def test_an_empty_task_set_says_so(place: Place) -> None:
