@@ -53,7 +53,7 @@ class Toolset:
                 "function": {
                     "name": tool.name,
                     "description": tool.description,
-                    "parameters": dict(schema_of(tool.Input)),
+                    "parameters": schema_of(tool.Input),
                 },
             }
             for tool in self._tools.values()
