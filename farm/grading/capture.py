@@ -1,9 +1,9 @@
 """Change out: what an agent left in its workspace, read without running anything that the agent could have touched."""
 
 import errno
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.batch import each
@@ -34,7 +34,8 @@ RESIDUE_DIRECTORIES = (
     "htmlcov",
     "node_modules",
 )
-RESIDUE_FILES = ("*.py[co]", ".coverage", ".coverage.*", ".*.sw[a-p]", "*~", ".DS_Store", ".nfs*")
+_RESIDUE_NAMES = frozenset(RESIDUE_DIRECTORIES)
+_RESIDUE_FILE = re.compile(r".*\.py[co]|\.coverage(\..*)?|\..*\.sw[a-p]|.*~|\.DS_Store|\.nfs.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,8 @@ async def read_content(sandbox: Sandbox, workspace: str, path: str, kind: FileKi
 
 def is_residue(path: str) -> bool:
     """Whether tools left it behind, not somebody's work."""
-    *directories, name = path.split("/")
-    return (
-        any(part in RESIDUE_DIRECTORIES for part in directories)
-        or name in RESIDUE_DIRECTORIES
-        or any(fnmatchcase(name, pattern) for pattern in RESIDUE_FILES)
-    )
+    parts = path.split("/")
+    return not _RESIDUE_NAMES.isdisjoint(parts) or _RESIDUE_FILE.fullmatch(parts[-1]) is not None
 
 
 def is_executable(entry: FileEntry) -> bool:

@@ -45,10 +45,12 @@ async def grade(
     verify_s: float | None,
     rng: random.Random,
     boot_timeout_s: float = 60.0,
+    baseline: Baseline | None = None,
 ) -> Verdict:
     """Judge a change of the task's workspace.
 
-    ``verify_s`` caps the task's own limit on the verifier. ``rng`` names the canary and the report: it must not be
+    ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
+    limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
     cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless it
     was by the change's doing. A change whose code makes the command hang, die or report nothing, or takes the sandbox
@@ -62,7 +64,7 @@ async def grade(
     exam = asyncio.get_running_loop().run_in_executor(None, _set_exam, bundle, change, rng) if is_exam else None
     async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as sandbox:
         booted = time.monotonic()
-        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s))
+        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s), baseline)
         if exam is not None:
             verdict = await grading.judge_exam(change, await exam)
         else:
@@ -114,11 +116,12 @@ class _Weighed:
 class _Grading:
     """One change in one fresh sandbox."""
 
-    def __init__(self, bundle: TaskBundle, sandbox: Sandbox, limit_s: float) -> None:
+    def __init__(self, bundle: TaskBundle, sandbox: Sandbox, limit_s: float, baseline: Baseline | None) -> None:
         self._bundle = bundle
         self._task: Task = bundle.task
         self._sandbox = sandbox
         self._limit_s = limit_s
+        self._known = baseline
 
     async def judge_exam(self, change: Change, exam: Exam) -> Verdict:
         verifier = self._task.verifier
@@ -167,8 +170,13 @@ class _Grading:
 
         return {file.path: file for file in await each(change.files, read) if file is not None}
 
+    async def _baseline(self) -> Baseline:
+        if self._known is not None and self._known.image_digest == self._sandbox.image_digest:
+            return self._known
+        return await take_baseline(self._sandbox, self._task.workspace)
+
     async def _weigh(self, change: Change, *, injected: Sequence[str]) -> _Weighed:
-        pristine = await take_baseline(self._sandbox, self._task.workspace)
+        pristine = await self._baseline()
         kinds = {path: entry.kind for path, entry in pristine.entries.items()}
         old = await self._read_old(change, pristine)
 

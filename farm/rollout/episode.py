@@ -75,6 +75,7 @@ class _Episode:
         self._watch = Stopwatch()
         self._found = Findings(opening=opening(bundle.task))
         self._change = Change()
+        self._baseline: Baseline | None = None
         self._egress = EgressLog()
         self._loop = TurnLoop(
             policy,
@@ -105,7 +106,7 @@ class _Episode:
         """What the policy left in the workspace; None where it made that impossible and is judged for it."""
         self._found.image_digest = sandbox.image_digest
         with self._watch.phase("baseline_s"):
-            baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
+            baseline = self._baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
         self._egress = sandbox.egress_log
         try:
             self._found.stop = await self._loop.run(sandbox)
@@ -154,6 +155,7 @@ class _Episode:
             verify_s=limits.verify_s,
             rng=random.SystemRandom(),
             boot_timeout_s=limits.boot_s,
+            baseline=self._baseline,
         )
         self._watch.add("verify_s", verdict.total_s)
         self._watch.add("verify_boot_s", verdict.boot_s)

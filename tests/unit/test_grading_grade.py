@@ -7,7 +7,7 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading import VerifierError, grade
+from farm.grading import Baseline, VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime
@@ -63,6 +63,16 @@ async def test_the_verdict_tells_what_the_change_was() -> None:
     assert verdict.components["changed_files"] == 2
     assert "-bug\n+fixed\n" in verdict.patch
     assert "conftest" not in verdict.patch
+
+
+async def test_a_baseline_of_the_image_spares_a_walk_and_one_of_another_is_not_believed() -> None:
+    farm = runtime()
+    digest = await farm.digest_of("task:1")
+    for of, known in ((digest, True), ("sha256:other", False)):
+        emptied = Baseline(of, {})
+        verdict = await grade(make_bundle(), change(FIX), farm, verify_s=None, rng=random.Random(1), baseline=emptied)
+        assert verdict.reward == 1.0
+        assert ("-bug" in verdict.patch) is not known
 
 
 @pytest.mark.parametrize(

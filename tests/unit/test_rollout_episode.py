@@ -131,7 +131,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no boot of the grader": ({"boot_errors": [None, BootError("no answer")]}, "BootError"),
     "killed at once": ({"lifetimes": [0]}, "SandboxGone"),
     "lost by itself before the policy acted": ({"lifetimes": [0], "by": GoneBy.INSIDE}, "SandboxGone"),
-    "lost by itself before the change was judged": ({"lifetimes": [None, 1], "by": GoneBy.INSIDE}, "SandboxGone"),
+    "lost by itself before the change was judged": ({"lifetimes": [None, 0], "by": GoneBy.INSIDE}, "SandboxGone"),
     "killed under the policy": ({"lifetimes": [2]}, "SandboxGone"),
     "killed while the change is taken": ({"lifetimes": [3]}, "SandboxGone"),
     "killed while judging": ({"lifetimes": [None, 2]}, "SandboxGone"),
