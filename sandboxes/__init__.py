@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 
 from sandboxes.errors import (
+    AnswerLost,
     BootError,
     GoneBy,
     ImageError,
@@ -17,6 +18,7 @@ from sandboxes.errors import (
     RuntimeUnavailable,
     SandboxError,
     SandboxGone,
+    SnapshotError,
     SpecError,
 )
 from sandboxes.pool import WarmPool
@@ -24,9 +26,11 @@ from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, Runtime, Sandbox
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import Limits, SandboxSpec
 
 __all__ = [
+    "AnswerLost",
     "BootError",
     "Capture",
     "DockerRuntime",
@@ -47,6 +51,8 @@ __all__ = [
     "SandboxError",
     "SandboxGone",
     "SandboxSpec",
+    "Snapshot",
+    "SnapshotError",
     "SpecError",
     "WarmPool",
     "open_runtime",

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from sandboxes.errors import SandboxError
 from sandboxes.pressure import read_pressure
 from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.uninterrupted import uninterrupted
 
@@ -118,17 +119,20 @@ class WarmPool:
         stock = self._stocks.get(_kind(spec))
         return len(stock.ready) if stock else 0
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
+        """One with files of its own is booted."""
         check_spec(spec)
-        sandbox = await self._take(spec, min(CHECK_S, boot_timeout_s))
+        sandbox = None if base else await self._take(spec, min(CHECK_S, boot_timeout_s))
         if sandbox is None:
-            sandbox = await self._runtime.create(spec, boot_timeout_s=boot_timeout_s)
+            sandbox = await self._runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         self._given.add(sandbox.id)
         return sandbox
 
     @asynccontextmanager
-    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+    async def scope(
+        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+    ) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         try:
             yield sandbox
         finally:
@@ -150,6 +154,12 @@ class WarmPool:
         self._yield_room("images are to be removed")
         await asyncio.gather(*self._removals)
         await self._runtime.release_images()
+
+    async def adopt(self) -> list[Sandbox]:
+        """Also what a pool that died had ready, which nobody can tell from the rest."""
+        adopted = await self._runtime.adopt()
+        self._given |= {sandbox.id for sandbox in adopted}
+        return adopted
 
     async def reap(self) -> int:
         async for _ in self.living():

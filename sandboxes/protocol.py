@@ -4,6 +4,7 @@ What the server sends is hostile: every length is bounded, every value parsed in
 else is a ProtocolError.
 """
 
+import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ READ_CHUNK: Final = 4 * MIB
 TEXTS_MAX: Final = 65536
 SESSION_MAX: Final = 63
 TIMEOUT_MAX_MS: Final = 2**32 - 1
+CHOSEN: Final = 1 << 63
 
 _HEADER = struct.Struct("<IQB")
 _STAT = struct.Struct("<BIQq")
@@ -70,6 +72,12 @@ def frame(request_id: int, op: Op, *parts: bytes) -> bytes:
     if len(body) > REQUEST_MAX:
         raise Unsendable(f"is larger than {REQUEST_MAX} bytes")
     return _HEADER.pack(9 + len(body), request_id, op) + body
+
+
+def chosen_id(call_id: str) -> int:
+    """The request id that stands for a caller's own: never one of those that are counted up from 62 random bits."""
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()
+    return CHOSEN | int.from_bytes(digest[:8], "little")
 
 
 def blob(data: bytes) -> bytes:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sandboxes.egress import EgressLog
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
 
 MIB = 1024 * 1024
@@ -101,14 +102,30 @@ class Sandbox(Protocol):
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        call_id: str | None = None,
     ) -> ExecResult:
-        """Run a program. At the time-out its whole process tree is killed, also what called setsid."""
+        """Run a program. At the time-out its whole process tree is killed, also what called setsid.
+
+        ``call_id`` is the caller's own name for the call. The same call repeated by the same name is not run again:
+        it gets the answer of the first, which may run still, also after ``Runtime.adopt`` in another process. A
+        sandbox remembers the last 256 answers, as many of them as 4 MiB hold; what it has forgotten it refuses with
+        AnswerLost, of the last 4096. Another call by the same name is refused with SpecError.
+        """
         ...
 
     async def shell(
-        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+        self,
+        command: str,
+        *,
+        session: str = "main",
+        timeout_s: float,
+        output_limit: int = MIB,
+        call_id: str | None = None,
     ) -> ExecResult:
-        """Run a command in a shell that lives on: directory, variables, functions and jobs survive. Streams merged."""
+        """Run a command in a shell that lives on: directory, variables, functions and jobs survive. Streams merged.
+
+        ``call_id`` as for ``exec``.
+        """
         ...
 
     async def restart_shell(self, session: str = "main") -> None: ...
@@ -154,6 +171,22 @@ class Sandbox(Protocol):
         """Nothing inside reaches any host when this returns, nor ever again. Idempotent; raises nothing."""
         ...
 
+    async def snapshot(self) -> Snapshot:
+        """A copy of its files as they are at one moment; it stands still meanwhile, and goes on whatever happens.
+
+        Copied is what lies in its file system, whoever owns it: neither processes, nor shells and what they know, nor
+        what is in memory only (``/dev/shm``, ``/proc``). Also of a sandbox whose processes have ended, as long as it is
+        not removed. Raises SnapshotError.
+        """
+        ...
+
+    async def fork(self, *, boot_timeout_s: float = 60.0) -> "Sandbox":
+        """Another sandbox of the same spec on a copy of its files, as by ``snapshot`` and ``Runtime.create``.
+
+        The two share nothing afterwards. Where this one's egress is shut, so is the other's.
+        """
+        ...
+
     def hand_over(self, spec: SandboxSpec) -> None:
         """It goes by ``spec`` from now on, which asks for nothing but what was booted."""
         ...
@@ -169,14 +202,17 @@ class Runtime(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         """A sandbox that has answered once. Raises SpecError, ImageError, BootError or RuntimeUnavailable.
 
+        Its files are those of the image, or of ``base``: a snapshot by this runtime of a sandbox of the same image.
         Nothing is left behind when it raises or is cancelled.
         """
         ...
 
-    def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+    def scope(
+        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+    ) -> AbstractAsyncContextManager[Sandbox]:
         """``create`` for ``async with``; removed at the end, whatever happened, shielded from a second cancel."""
         ...
 
@@ -190,6 +226,14 @@ class Runtime(Protocol):
 
     def living(self) -> AsyncIterator[str]:
         """Ids of the sandboxes on this machine that this runtime's owner holds."""
+        ...
+
+    async def adopt(self) -> list[Sandbox]:
+        """Take over the living sandboxes that a process of the same owner left when it died, each as it was, with what
+        runs inside; what else it left is removed. To be called once, before anything is created.
+
+        A command that was under way goes on; its answer is for whoever repeats the call by its ``call_id``.
+        """
         ...
 
     async def reap(self) -> int:

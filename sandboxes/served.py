@@ -6,19 +6,24 @@ import logging
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, check_seen, listen_inside
 from sandboxes.errors import BootError, GoneBy, PathError, ProtocolError, SandboxError, SandboxGone, SpecError
 from sandboxes.gate import Gate, Pace
+from sandboxes.owner import Owner
+from sandboxes.record import Record
 from sandboxes.runtimes.engine import EngineError
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.uninterrupted import uninterrupted
 from sandboxes.uses import ImageUses
+
+ADOPT_S = 10.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -35,15 +40,40 @@ class Ending:
 class ServingRuntime(ABC):
     """Boots some sandboxes at a time, and leaves nothing of one that does not come up. Uses of images are noted."""
 
-    def __init__(self, uses: ImageUses) -> None:
-        self._uses = uses
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._uses = ImageUses.of(owner.state_dir)
         self._held: set[str] = set()
+        self._snapshots: dict[str, Snapshot] = {}
         self._proxies: dict[str, EgressProxy] = {}
         self._gate = Gate(Pace(len(os.sched_getaffinity(0))))
 
     @abstractmethod
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> "ServedSandbox":
-        """A sandbox that has answered once, within what time the caller leaves."""
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> "ServedSandbox":
+        """A sandbox that has answered once, within what time the caller leaves.
+
+        ``copied``: on the files that ``_copy`` has put under its id.
+        """
+
+    @abstractmethod
+    async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
+        """Put the files of a sandbox or a snapshot under the id of another, which is of ``spec``.
+
+        Raises SnapshotError.
+        """
+
+    @abstractmethod
+    async def _drop(self, snapshot_id: str) -> None:
+        """Also of a copy that failed."""
+
+    @abstractmethod
+    async def _strays(self) -> Collection[str]:
+        """Sandboxes of this owner that it does not hold: an earlier process left them, or a clean-up failed."""
+
+    @abstractmethod
+    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+        """The server of a sandbox that an earlier process left, once it has answered, within what time the caller
+        leaves. Raises SandboxError, OSError or ValueError."""
 
     @abstractmethod
     async def first_pid(self, sandbox_id: str) -> int:
@@ -57,32 +87,66 @@ class ServingRuntime(ABC):
     async def ending_of(self, sandbox_id: str) -> Ending:
         """Never raises."""
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         """The time-out begins with this sandbox's turn; ``sandboxes.gate`` says how many boot at the same time."""
         check_spec(spec)
-        async with self._gate.turn():
-            sandbox_id = secrets.token_hex(6)
-            self._held.add(sandbox_id)
-            try:
-                async with asyncio.timeout(boot_timeout_s):
-                    sandbox = await self._boot(sandbox_id, spec)
-                    self.note_use(spec.image)
-                    await sandbox.go_to_work()
-                    if spec.egress:
-                        await self._open_egress(sandbox)
-                    return sandbox
-            except BaseException as error:
-                await uninterrupted(self._discard_quietly(sandbox_id))
-                match error:
-                    case TimeoutError():
-                        raise BootError(f"a sandbox of {spec.image} did not answer in {boot_timeout_s:g} s") from None
-                    case EngineError():
-                        raise BootError(f"a sandbox of {spec.image} did not start: {error.message}") from None
-                raise
+        if base is None:
+            return await self._start_one(spec, None, boot_timeout_s)
+        if self._snapshots.get(base.id) is not base:
+            raise SpecError(f"snapshot {base.id} was removed, or is another runtime's")
+        if spec.image != base.spec.image:
+            raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
+        return await self._start_one(spec, base.id, boot_timeout_s)
+
+    async def fork(self, sandbox: "ServedSandbox", boot_timeout_s: float) -> Sandbox:
+        made = await self._start_one(sandbox.spec, sandbox.id, boot_timeout_s)
+        if sandbox.id not in self._proxies:
+            await made.shut_egress()
+        return made
+
+    async def snapshot(self, sandbox: "ServedSandbox") -> Snapshot:
+        snapshot = Snapshot(secrets.token_hex(6), sandbox.spec, sandbox.image_digest, self._forget)
+        self._snapshots[snapshot.id] = snapshot
+        try:
+            await self._copy(sandbox.id, snapshot.id, sandbox.spec)
+        except BaseException:
+            await snapshot.remove()
+            raise
+        return snapshot
+
+    async def _forget(self, snapshot_id: str) -> None:
+        if self._snapshots.pop(snapshot_id, None) is not None:
+            await self._drop(snapshot_id)
+
+    async def _start_one(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ServedSandbox":
+        """``base``: the snapshot, or the living sandbox, whose files it begins with."""
+        sandbox_id = secrets.token_hex(6)
+        self._held.add(sandbox_id)
+        try:
+            if base is not None:  # without a turn: how long a copy takes says nothing of how many may boot
+                await self._copy(base, sandbox_id, spec)
+            async with self._gate.turn(), asyncio.timeout(boot_timeout_s):
+                sandbox = await self._boot(sandbox_id, spec, copied=base is not None)
+                self.note_use(spec.image)
+                await sandbox.go_to_work()
+                if spec.egress:
+                    await self._open_egress(sandbox)
+                self.keep_record(sandbox)
+                return sandbox
+        except BaseException as error:
+            await uninterrupted(self._discard_quietly(sandbox_id))
+            match error:
+                case TimeoutError():
+                    raise BootError(f"a sandbox of {spec.image} did not answer in {boot_timeout_s:g} s") from None
+                case EngineError():
+                    raise BootError(f"a sandbox of {spec.image} did not start: {error.message}") from None
+            raise
 
     @contextlib.asynccontextmanager
-    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+    async def scope(
+        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+    ) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         try:
             yield sandbox
         finally:
@@ -90,6 +154,38 @@ class ServingRuntime(ABC):
 
     def note_use(self, image: str) -> None:
         self._uses.note(image)
+
+    async def adopt(self) -> list[Sandbox]:
+        found = await asyncio.gather(*map(self._adopt_one, await self._strays()))
+        return [sandbox for sandbox in found if sandbox is not None]
+
+    async def _adopt_one(self, sandbox_id: str) -> "ServedSandbox | None":
+        self._held.add(sandbox_id)
+        try:
+            async with asyncio.timeout(ADOPT_S):
+                record = Record.parse(self._owner.record(sandbox_id))
+                sandbox = ServedSandbox(
+                    sandbox_id,
+                    record.spec,
+                    image_digest=record.image_digest,
+                    workdir=record.workdir,
+                    server=await self._take_over(sandbox_id, record),
+                    keeper=self,
+                )
+                if record.spec.egress and not record.shut:
+                    await self._open_egress(sandbox)
+                return sandbox
+        except (SandboxError, OSError, ValueError) as error:
+            log.warning("sandbox %s of an earlier process is given up: %s", sandbox_id, error)
+        except asyncio.CancelledError:
+            self._held.discard(sandbox_id)  # the reaper's again
+            raise
+        await uninterrupted(self._discard_quietly(sandbox_id))
+        return None
+
+    def keep_record(self, sandbox: "ServedSandbox", *, shut: bool = False) -> None:
+        record = Record(sandbox.spec, sandbox.image_digest, sandbox.workdir, shut)
+        self._owner.keep_record(sandbox.id, record.dump())
 
     async def _open_egress(self, sandbox: "ServedSandbox") -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
@@ -179,6 +275,7 @@ class ServedSandbox:
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        call_id: str | None = None,
     ) -> ExecResult:
         return await self._answer(
             self._server.exec(
@@ -189,14 +286,23 @@ class ServedSandbox:
                 timeout_s=timeout_s,
                 output_limit=output_limit,
                 merge_stderr=merge_stderr,
+                call_id=call_id,
             )
         )
 
     async def shell(
-        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+        self,
+        command: str,
+        *,
+        session: str = "main",
+        timeout_s: float,
+        output_limit: int = MIB,
+        call_id: str | None = None,
     ) -> ExecResult:
         return await self._answer(
-            self._server.shell(command, session=session, timeout_s=timeout_s, output_limit=output_limit)
+            self._server.shell(
+                command, session=session, timeout_s=timeout_s, output_limit=output_limit, call_id=call_id
+            )
         )
 
     async def restart_shell(self, session: str = "main") -> None:
@@ -227,10 +333,19 @@ class ServedSandbox:
 
     async def shut_egress(self) -> None:
         await self._keeper.shut_egress(self._id)
+        if self._spec.egress and not self._ended:
+            self._keeper.keep_record(self, shut=True)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._copied(self._keeper.snapshot(self))
+
+    async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        return await self._copied(self._keeper.fork(self, boot_timeout_s))
 
     def hand_over(self, spec: SandboxSpec) -> None:
         self._spec = spec
         self._keeper.note_use(spec.image)
+        self._keeper.keep_record(self)
 
     async def remove(self) -> None:
         self._ended = True
@@ -239,10 +354,22 @@ class ServedSandbox:
     async def _remove(self) -> None:
         async with self._removing:
             if not self._removed:
-                await self.shut_egress()
+                await self._keeper.shut_egress(self._id)
                 await self._server.close()
                 await self._keeper.discard(self._id)
                 self._removed = True
+
+    async def _copied(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` makes of this sandbox's files; SandboxGone where it is removed before they are copied."""
+        try:
+            if not self._ended:
+                return await work
+        except SandboxError:
+            if not self._ended:
+                raise
+        finally:
+            work.close()
+        raise SandboxGone(f"sandbox {self._id} was removed")
 
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
         """The call's result; a SandboxGone says what became of the sandbox, and by whose doing."""

@@ -10,9 +10,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
+from weakref import WeakValueDictionary
 
 from sandboxes import protocol
-from sandboxes.errors import BootError, PathError, ProtocolError, SandboxGone, SpecError
+from sandboxes.errors import AnswerLost, BootError, PathError, ProtocolError, SandboxGone, SpecError
 from sandboxes.protocol import Answer, Op, WriteFlag
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry
 
@@ -88,6 +89,7 @@ class ToolServer:
         self._connection = connection
         self._next_id = secrets.randbits(62)
         self._sessions: dict[str, asyncio.Lock] = {}
+        self._chosen: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
     async def connect(cls, path: Path, *, expected_pid: int | None, timeout_s: float) -> Self:
@@ -129,6 +131,7 @@ class ToolServer:
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        call_id: str | None = None,
     ) -> ExecResult:
         if not argv:
             raise SpecError("there is no program to run: argv is empty")
@@ -142,18 +145,24 @@ class ToolServer:
                 output_limit=output_limit,
                 merge_stderr=merge_stderr,
             )
-            return await self._run(Op.EXEC, body, timeout_s, output_limit)
+            return await self._run(Op.EXEC, body, timeout_s, output_limit, call_id)
         except protocol.Unsendable as error:
             return _not_started(error)
 
     async def shell(
-        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+        self,
+        command: str,
+        *,
+        session: str = "main",
+        timeout_s: float,
+        output_limit: int = MIB,
+        call_id: str | None = None,
     ) -> ExecResult:
         name = _session(session)
         try:
             body = protocol.caps(timeout_s, output_limit) + name + protocol.text(command)
             async with self._sessions.setdefault(session, asyncio.Lock()):
-                return await self._run(Op.SHELL, body, timeout_s, output_limit)
+                return await self._run(Op.SHELL, body, timeout_s, output_limit, call_id)
         except protocol.Unsendable as error:
             return _not_started(error)
 
@@ -205,10 +214,23 @@ class ToolServer:
     async def kill_all(self) -> None:
         await self._done(Op.KILL_ALL, b"")
 
-    async def _run(self, op: Op, body: bytes, timeout_s: float, output_limit: int) -> ExecResult:
-        answer = await self._call(op, body, timeout_s + ANSWER_S)
+    async def _run(self, op: Op, body: bytes, timeout_s: float, output_limit: int, call_id: str | None) -> ExecResult:
+        if call_id is None:
+            answer = await self._call(op, body, timeout_s + ANSWER_S)
+        else:
+            answer = await self._call_once(op, body, timeout_s + ANSWER_S, call_id)
         _refuse(answer, op)
         return protocol.exec_result(answer.body, output_limit)
+
+    async def _call_once(self, op: Op, body: bytes, wait_s: float, call_id: str) -> Answer:
+        """A call that the server may know already; a repetition waits for the first, whose answer comes but once."""
+        async with self._chosen.setdefault(call_id, asyncio.Lock()):
+            answer = await self._call(op, body, wait_s, request_id=protocol.chosen_id(call_id))
+        if answer.errno == errno.EBADMSG:
+            raise SpecError(f"call {call_id!r} was another call; give each an id of its own")
+        if answer.errno == errno.ESTALE:
+            raise AnswerLost(f"call {call_id!r} has run, and what it answered is no longer known")
+        return answer
 
     async def _done(self, op: Op, body: bytes) -> None:
         answer = await self._call(op, body)
@@ -227,9 +249,10 @@ class ToolServer:
     async def _path_done(self, op: Op, body: bytes, path: str) -> None:
         protocol.empty((await self._path_call(op, body, path)).body)
 
-    async def _call(self, op: Op, body: bytes, wait_s: float = ANSWER_S) -> Answer:
-        self._next_id += 1
-        request_id = self._next_id
+    async def _call(self, op: Op, body: bytes, wait_s: float = ANSWER_S, *, request_id: int | None = None) -> Answer:
+        if request_id is None:
+            self._next_id += 1
+            request_id = self._next_id
         data = protocol.frame(request_id, op, body)
         try:
             async with asyncio.timeout(wait_s):

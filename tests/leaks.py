@@ -25,8 +25,9 @@ def containers() -> Iterator[str]:
     try:
         for container in client.containers.list(all=True, filters={"label": "farm.sandbox"}):
             yield f"container {container.name}"
-        for image in client.images.list(filters={"label": "farm.test"}):
-            yield f"image {image.tags or image.id}"
+        for label in ("farm.test", "farm.snapshot"):
+            for image in client.images.list(filters={"label": label}):
+                yield f"image {image.tags or image.id}"
     finally:
         client.close()
 

@@ -20,6 +20,7 @@ from sandboxes.spec import Limits, SandboxSpec
 
 LABEL_OWNER = "farm.owner"
 LABEL_SANDBOX = "farm.sandbox"
+LABEL_SNAPSHOT = "farm.snapshot"
 LABEL_STATE_DIR = "farm.state_dir"
 
 TOOLBOX_MOUNT = "/.farm"

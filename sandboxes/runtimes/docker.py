@@ -12,31 +12,37 @@ from sandboxes.errors import (
     ImageError,
     PathError,
     RuntimeUnavailable,
+    SnapshotError,
 )
 from sandboxes.owner import Owner, remove_directory
-from sandboxes.reaper import reap
+from sandboxes.reaper import bury_groups, reap
+from sandboxes.record import Record
 from sandboxes.runtimes.container import (
     HOSTS,
     LABEL_OWNER,
     LABEL_SANDBOX,
+    LABEL_SNAPSHOT,
     LABEL_STATE_DIR,
     container_config,
     socket_bytes,
 )
+from sandboxes.runtimes.docker_snapshots import SnapshotImages
 from sandboxes.runtimes.ending import describe, ending
-from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.engine import Engine, EngineError, Image, ListedContainer
 from sandboxes.runtimes.oci.cgroups import limit_sockets
+from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
-from sandboxes.uses import ImageUses
 
 HOST_ONLY_ID = 0x7FFFFFFD
 """Owner of a run directory once its sandbox has answered: a user that no process inside is or can become."""
 
 SOCKET_NAME = "sock"
+COPIES_OF = (None, "runc", "crun")
+"""The programs under which a container's files are where the daemon looks for them; gVisor keeps changes to itself."""
 HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
 
@@ -45,13 +51,17 @@ class DockerRuntime(ServingRuntime):
     """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
     def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, hosts: Path, oci_runtime: str | None) -> None:
-        super().__init__(ImageUses.of(owner.state_dir))
+        super().__init__(owner)
         self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
         self._oci_runtime = oci_runtime
         self._engine = engine
-        self._owner = owner
         self._toolbox = toolbox
         self._hosts = hosts
+        self._copies = SnapshotImages(engine, self._labels())
+        self._origins: dict[str, Image] = {}
+        """The image behind each sandbox and snapshot."""
+        self._bases: dict[str, str] = {}
+        """What the image of its files is called, for each snapshot and each sandbox that was started from one."""
 
     @classmethod
     async def open(
@@ -59,13 +69,15 @@ class DockerRuntime(ServingRuntime):
         *,
         state_dir: Path,
         owner: str | None = None,
+        grace_s: float = 0.0,
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
         oci_runtime: str | None = None,
     ) -> "DockerRuntime":
         """Find the daemon and the toolbox and become ``owner``. Raises RuntimeUnavailable with the remedy.
 
-        ``oci_runtime``: one that the daemon knows by this name; None: the daemon's own choice.
+        So long after a death as ``grace_s`` says its sandboxes are left for the next ``owner`` of that name, which may
+        ``adopt`` them. ``oci_runtime``: one that the daemon knows by this name; None: the daemon's own choice.
         """
         async with contextlib.AsyncExitStack() as undo:
             engine = Engine(docker_host)
@@ -75,12 +87,16 @@ class DockerRuntime(ServingRuntime):
                 raise RuntimeUnavailable(
                     f"Docker knows no runtime {oci_runtime!r}, only {', '.join(known)}; name it in its daemon.json"
                 )
-            claim = Owner.claim(state_dir, owner)
+            claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             hosts = claim.sandbox_dir("hosts")
-            hosts.write_text(HOSTS)
+            if not hosts.exists():  # sandboxes that live on have it mounted
+                hosts.write_text(HOSTS)
+            if claim.inherited:
+                await bury_groups(claim.state_dir, claim.name)
+                claim.take_over()
             undo.pop_all()
         return cls(engine, claim, toolbox, hosts, oci_runtime)
 
@@ -96,8 +112,27 @@ class DockerRuntime(ServingRuntime):
 
     async def reap(self) -> int:
         """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
-        strays = [container for container, name in (await self._mine()).items() if name not in self._held]
-        return await self._engine.remove_all(strays) + await reap(self._engine, self._owner.state_dir)
+        strays = await self._strays()
+        await asyncio.gather(*map(self.discard, strays))
+        await self._copies.remove_strays()
+        return len(strays) + await reap(self._engine, self._owner.state_dir)
+
+    async def _strays(self) -> list[str]:
+        return [name for name in (await self._mine()).values() if name not in self._held]
+
+    async def adopt(self) -> list[Sandbox]:
+        await self._copies.recall()
+        adopted = await super().adopt()
+        await self._copies.drop_unused()
+        return adopted
+
+    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+        name = container_name(sandbox_id)
+        self._origins[sandbox_id] = await self._engine.image(record.image_digest)
+        if base := (await self._engine.labels(name)).get(LABEL_SNAPSHOT):
+            self._copies.use(base)
+            self._bases[sandbox_id] = base
+        return await self._connect(name, self._owner.sandbox_dir(sandbox_id) / SOCKET_NAME, record.spec)
 
     async def close(self) -> None:
         await uninterrupted(self._close())
@@ -105,7 +140,8 @@ class DockerRuntime(ServingRuntime):
     async def _close(self) -> None:
         try:
             await self.shut_all_egress()
-            await self._engine.remove_all(await self._mine())
+            await self._engine.remove_all(container.id for container in await self._all())
+            await self._copies.close()
             self._held.clear()
             self._owner.release()
         finally:
@@ -113,23 +149,31 @@ class DockerRuntime(ServingRuntime):
 
     async def _mine(self) -> dict[str, str]:
         """Container id → sandbox id, of this owner in this state directory."""
-        found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
-        state_dir = str(self._owner.state_dir)
-        return {c.id: c.labels[LABEL_SANDBOX] for c in found if c.labels.get(LABEL_STATE_DIR) == state_dir}
+        return {c.id: c.labels[LABEL_SANDBOX] for c in await self._all() if LABEL_SANDBOX in c.labels}
 
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> ServedSandbox:
-        image = await self._engine.image(spec.image)
+    async def _all(self) -> list[ListedContainer]:
+        """Also what an earlier process of this owner held its images with, which was another runtime."""
+        found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
+        return [c for c in found if c.labels.get(LABEL_STATE_DIR) == str(self._owner.state_dir)]
+
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
+        if not copied:
+            self._origins[sandbox_id] = await self._engine.image(spec.image)
+        image = self._origins[sandbox_id]
+        copy = await self._engine.image(self._copies.image(self._bases[sandbox_id])) if copied else None
         run_dir = self._owner.sandbox_dir(sandbox_id)
         _make_run_dir(run_dir)
         config = container_config(
             spec,
-            image_id=image.id,
-            labels=self._labels(sandbox_id),
+            image_id=copy.id if copy else image.id,
+            labels={**self._labels(), LABEL_SANDBOX: sandbox_id},
             toolbox=self._toolbox.path.absolute(),
             run_dir=run_dir,
             hosts=self._hosts,
             oci_runtime=self._oci_runtime,
         )
+        if copy:
+            config["Env"] = _environment(image, copy, spec)
         name = container_name(sandbox_id)
         await uninterrupted(self._create(name, config, image))
         await self._engine.start(name)
@@ -138,6 +182,27 @@ class DockerRuntime(ServingRuntime):
         await _refuse_network(server)
         workdir = spec.workdir or image.workdir
         return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
+
+    async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
+        """Of a sandbox an image is made, which is there as long as what is made of it."""
+        if self._oci_runtime not in COPIES_OF:
+            raise SnapshotError(f"what {self.name} writes Docker may not see, so it is not copied")
+        origin = self._origins.get(source)
+        if origin is None:
+            raise SnapshotError(f"{source} was removed")
+        if origin.volumes:
+            raise SnapshotError(f"Docker keeps {', '.join(origin.volumes)} of this image apart and copies none of it")
+        self._origins[name] = origin
+        if source in self._snapshots:
+            self._copies.use(source)
+            self._bases[name] = source
+        else:
+            await self._copies.make(name, container_name(source), below=self._bases.get(source))
+            self._bases[name] = name
+
+    async def _drop(self, snapshot_id: str) -> None:
+        self._origins.pop(snapshot_id, None)
+        await self._copies.give_back(self._bases.pop(snapshot_id, ""))
 
     async def _create(self, name: str, config: Mapping[str, Any], image: Image) -> None:
         try:
@@ -166,12 +231,8 @@ class DockerRuntime(ServingRuntime):
         finally:
             attempt.cancel()
 
-    def _labels(self, sandbox_id: str) -> dict[str, str]:
-        return {
-            LABEL_OWNER: self._owner.name,
-            LABEL_SANDBOX: sandbox_id,
-            LABEL_STATE_DIR: str(self._owner.state_dir),
-        }
+    def _labels(self) -> dict[str, str]:
+        return {LABEL_OWNER: self._owner.name, LABEL_STATE_DIR: str(self._owner.state_dir)}
 
     async def first_pid(self, sandbox_id: str) -> int:
         state = await self._engine.state(container_name(sandbox_id))
@@ -182,11 +243,25 @@ class DockerRuntime(ServingRuntime):
     async def discard(self, sandbox_id: str) -> None:
         """Container and run directory are gone afterwards, or ``reap`` will see to them."""
         self._held.discard(sandbox_id)
-        await self._engine.remove(container_name(sandbox_id))
+        try:
+            await self._engine.remove(container_name(sandbox_id))
+        finally:
+            self._origins.pop(sandbox_id, None)
+            await self._copies.give_back(self._bases.pop(sandbox_id, ""))
         remove_directory(self._owner.sandbox_dir(sandbox_id))
+        self._owner.forget_record(sandbox_id)
 
     async def ending_of(self, sandbox_id: str) -> Ending:
         return await ending(self._engine, container_name(sandbox_id))
+
+
+def _environment(image: Image, copy: Image, spec: SandboxSpec) -> list[str]:
+    """As if the container were made of ``image``: what else stands in ``copy`` was the copied sandbox's own.
+
+    A name without a value takes the variable away.
+    """
+    wanted = {**image.env, **spec.environment}
+    return [f"{name}={value}" for name, value in wanted.items()] + sorted(copy.env.keys() - wanted.keys())
 
 
 async def _refuse_network(server: ToolServer) -> None:

@@ -37,13 +37,14 @@ class EngineError(SandboxError):
 @dataclass(frozen=True, slots=True)
 class Image:
     """``user`` as a Dockerfile has it. ``layers``: where the daemon keeps them, topmost first; none where it keeps no
-    directories."""
+    directories. ``volumes``: what the daemon keeps outside of a container's own files."""
 
     id: str
     workdir: str
     env: Mapping[str, str]
     user: str
     layers: tuple[Path, ...]
+    volumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,15 @@ class ContainerState:
 @dataclass(frozen=True, slots=True)
 class ListedContainer:
     id: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedImage:
+    """``parent``: the image that it was made of, empty where the daemon does not know."""
+
+    id: str
+    parent: str
     labels: Mapping[str, str]
 
 
@@ -116,6 +126,7 @@ class Engine:
             env=dict(item.split("=", 1) for item in config.get("Env") or () if "=" in item),
             user=config.get("User") or "",
             layers=_layers(found.get("GraphDriver") or {}),
+            volumes=tuple(config.get("Volumes") or ()),
         )
 
     async def oci_runtimes(self) -> tuple[str, ...]:
@@ -126,6 +137,13 @@ class Engine:
         """The id of a new container."""
         made = await self._request("POST", "/containers/create", params={"name": name}, body=config)
         return str(made["Id"])
+
+    async def id_of(self, container: str) -> str:
+        return str((await self._request("GET", f"/containers/{container}/json"))["Id"])
+
+    async def labels(self, container: str) -> Mapping[str, str]:
+        found: Mapping[str, str] = (await self._request("GET", f"/containers/{container}/json"))["Config"]["Labels"]
+        return found
 
     async def start(self, container: str) -> None:
         await self._request("POST", f"/containers/{container}/start")
@@ -189,6 +207,38 @@ class Engine:
         found = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
         return [ListedContainer(id=item["Id"], labels=item["Labels"]) for item in found]
 
+    async def commit(self, container: str, repository: str, tag: str, labels: Mapping[str, str]) -> str:
+        """The id of an image made of a container, which the daemon pauses meanwhile. It cannot be stopped, so however
+        long that takes is waited for."""
+        params = {"container": container, "repo": repository, "tag": tag, "pause": "1"}
+        made = await self._request("POST", "/commit", params=params, body={"Labels": dict(labels)}, timeout_s=None)
+        return str(made["Id"])
+
+    async def images(self, label: str) -> list[ListedImage]:
+        """Those that carry ``label``, with a name or without."""
+        filters = json.dumps({"label": [label]})
+        found = await self._request("GET", "/images/json", params={"all": "1", "filters": filters})
+        return [ListedImage(id=item["Id"], parent=item["ParentId"], labels=item["Labels"]) for item in found]
+
+    async def remove_image(self, image_id: str) -> bool:
+        """And none that it was made of. False where it is not there, or something is made of it.
+
+        By a name the daemon would take that away and leave the image.
+        """
+        try:
+            await self._request("DELETE", f"/images/{image_id}", params={"noprune": "1"})
+        except EngineError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        return True
+
+    async def remove_images(self, image_ids: Iterable[str]) -> None:
+        """Where one is made of the other, that one first; what something else is made of stays."""
+        left = set(image_ids)
+        while gone := {image_id for image_id in left if await self.remove_image(image_id)}:
+            left -= gone
+
     async def export(self, container: str) -> AsyncIterator[bytes]:
         """The container's file system as a tar."""
         try:
@@ -236,16 +286,29 @@ class Engine:
                 raise
 
     async def _request(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float | None = REQUEST_TIMEOUT_S,
     ) -> Any:
-        answer = await self._send(method, path, params=params, body=body)
+        answer = await self._send(method, path, params=params, body=body, timeout_s=timeout_s)
         return answer.json() if answer.content else None
 
     async def _send(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float | None = REQUEST_TIMEOUT_S,
     ) -> httpx.Response:
+        timeout = httpx.Timeout(timeout_s, pool=None)
         try:
-            answer = await self._http.request(method, self._prefix + path, params=params, json=body)
+            answer = await self._http.request(method, self._prefix + path, params=params, json=body, timeout=timeout)
         except httpx.TransportError as error:
             raise self._silent(error) from None
         if answer.is_error:

@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 from sandboxes.egress import EgressLog
 from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SpecError
+from sandboxes.runtimes.fake_calls import Answers
 from sandboxes.runtimes.fake_files import FakeFiles, Node
-from sandboxes.runtimes.fake_programs import Program, Streams
+from sandboxes.runtimes.fake_programs import Program, Streams, captured, streams_of
 from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -59,28 +61,49 @@ class FakeRuntime:
         self._numbers = itertools.count(1)
         self.sandboxes: dict[str, FakeSandbox] = {}
         """Those that live, by id."""
+        self._snapshots: dict[str, tuple[Snapshot, FakeFiles]] = {}
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         check_spec(spec)
-        files = self._files_of(spec.image)
+        copy = self._copied(spec, base) if base else None
+        image = self._files_of(spec.image)
         error = next(self._boot_errors, None)
         if error is not None:
             raise error
         sandbox = FakeSandbox(
             f"fake-{next(self._numbers)}",
             spec,
-            files,
+            copy or FakeFiles(image),
             self._programs,
             self,
+            image_digest=_digest(image),
             lifetime=next(self._lifetimes, None),
             by=self._by,
         )
         self.sandboxes[sandbox.id] = sandbox
         return sandbox
 
+    def snapshot(self, sandbox: "FakeSandbox") -> Snapshot:
+        snapshot = Snapshot(f"copy-{next(self._numbers)}", sandbox.spec, sandbox.image_digest, self.forget)
+        self._snapshots[snapshot.id] = snapshot, sandbox.files.copy()
+        return snapshot
+
+    def _copied(self, spec: SandboxSpec, base: Snapshot) -> FakeFiles:
+        known, files = self._snapshots.get(base.id, (None, FakeFiles({})))
+        if known is not base:
+            raise SpecError(f"snapshot {base.id} was removed, or is another runtime's")
+        if spec.image != base.spec.image:
+            raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
+        return files.copy()
+
+    async def forget(self, snapshot_id: str) -> None:
+        self._snapshots.pop(snapshot_id, None)
+
     @contextlib.asynccontextmanager
-    async def scope(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, boot_timeout_s=boot_timeout_s)
+    async def scope(
+        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+    ) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         try:
             yield sandbox
         finally:
@@ -102,12 +125,17 @@ class FakeRuntime:
         for sandbox_id in list(self.sandboxes):
             yield sandbox_id
 
+    async def adopt(self) -> list[Sandbox]:
+        """All that live: whoever asks is new, and they are in this process alone."""
+        return list(self.sandboxes.values())
+
     async def reap(self) -> int:
         return 0
 
     async def close(self) -> None:
         for sandbox in list(self.sandboxes.values()):
             await sandbox.remove()
+        self._snapshots.clear()
 
 
 class FakeSandbox:
@@ -115,19 +143,20 @@ class FakeSandbox:
         self,
         sandbox_id: str,
         spec: SandboxSpec,
-        files: Mapping[str, bytes],
+        files: FakeFiles,
         programs: Mapping[str, Program],
         runtime: FakeRuntime,
         *,
+        image_digest: str,
         lifetime: int | None,
         by: GoneBy,
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
-        self.image_digest = _digest(files)
+        self.image_digest = image_digest
         self.workdir = spec.workdir or "/"
         self.egress_log = EgressLog()
-        self.files = FakeFiles(files)
+        self.files = files
         try:
             self.files.need_directory(self.workdir)
         except PathError as error:
@@ -135,6 +164,7 @@ class FakeSandbox:
         self._programs = programs
         self._processes = Processes()
         self._shells: dict[str, FakeShell] = {}
+        self._answers = Answers()
         self._runtime = runtime
         self._calls_left = lifetime
         self._by = by
@@ -150,9 +180,11 @@ class FakeSandbox:
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        call_id: str | None = None,
     ) -> ExecResult:
+        asked = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, timeout_s, output_limit, merge_stderr)
         shell = self._shell(cwd=posixpath.normpath(self._path(cwd or "")), env=env or {})
-        streams = _streams(stdin, merge_stderr)
+        streams = streams_of(stdin, merge_stderr)
 
         async def run() -> int:
             try:
@@ -162,18 +194,27 @@ class FakeSandbox:
                 return NOT_FOUND
             return await shell.program(argv, streams)
 
-        return await self._call(self._timed(shell, run, streams, timeout_s, output_limit, session=False))
+        work = self._timed(shell, run, streams, timeout_s, output_limit, session=False)
+        return await self._once(call_id, asked, work)
 
     async def shell(
-        self, command: str, *, session: str = "main", timeout_s: float, output_limit: int = MIB
+        self,
+        command: str,
+        *,
+        session: str = "main",
+        timeout_s: float,
+        output_limit: int = MIB,
+        call_id: str | None = None,
     ) -> ExecResult:
+        asked = ("shell", command, session, timeout_s, output_limit)
         shell = self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
-        streams = _streams(b"", True)
+        streams = streams_of(b"", True)
 
         async def run() -> int:
             return await shell.run(command, streams)
 
-        result = await self._call(self._timed(shell, run, streams, timeout_s, output_limit, session=True))
+        work = self._timed(shell, run, streams, timeout_s, output_limit, session=True)
+        result = await self._once(call_id, asked, work)
         if result.shell_lost:
             self._shells.pop(session, None)
         return result
@@ -246,6 +287,18 @@ class FakeSandbox:
 
         await self._call(answer())
 
+    async def snapshot(self) -> Snapshot:
+        if self._gone.done() and self.id not in self._runtime.sandboxes:
+            raise self._gone.result()
+        return self._runtime.snapshot(self)
+
+    async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        base = await self.snapshot()
+        try:
+            return await self._runtime.create(self.spec, base=base, boot_timeout_s=boot_timeout_s)
+        finally:
+            await self._runtime.forget(base.id)
+
     async def remove(self) -> None:
         await self._end(SandboxGone(f"sandbox {self.id} was removed"))
         self._runtime.sandboxes.pop(self.id, None)
@@ -279,6 +332,15 @@ class FakeSandbox:
             raise self._gone.result()
         return task.result()
 
+    async def _once(self, call_id: str | None, asked: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
+        """The result of a call, or what its first result was where it is a repetition."""
+        if call_id is None:
+            return await self._call(work)
+        if not self._answers.knows(call_id):
+            return await self._answers.keep(call_id, asked, self._call(work))
+        work.close()
+        return await self._call(self._answers.repeat(call_id, asked))
+
     async def _timed(
         self,
         shell: FakeShell,
@@ -308,8 +370,8 @@ class FakeSandbox:
             status, shell_lost = 128 + 9, True
         return ExecResult(
             exit_code=status,
-            stdout=_capture(streams.out, output_limit),
-            stderr=Capture(b"") if streams.err is streams.out else _capture(streams.err, output_limit),
+            stdout=captured(streams.out, output_limit),
+            stderr=Capture(b"") if streams.err is streams.out else captured(streams.err, output_limit),
             timed_out=timed_out,
             duration_s=time.monotonic() - started,
             shell_lost=shell_lost and session,
@@ -329,18 +391,6 @@ class FakeSandbox:
 
     def _path(self, path: str) -> str:
         return posixpath.join(self.workdir, path)
-
-
-def _streams(stdin: bytes, merged: bool) -> Streams:
-    out = bytearray()
-    return Streams(stdin, out, out if merged else bytearray())
-
-
-def _capture(output: bytearray, limit: int) -> Capture:
-    if len(output) <= limit:
-        return Capture(bytes(output))
-    head = limit // 2
-    return Capture(bytes(output[:head]), bytes(output[len(output) - (limit - head) :]), len(output) - limit)
 
 
 def _digest(files: Mapping[str, bytes]) -> str:

@@ -5,7 +5,7 @@ import os
 import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sandboxes.errors import PathError
 from sandboxes.sandbox import WALK_DIRECTORIES_MAX, FileEntry, FileKind
@@ -38,6 +38,11 @@ class FakeFiles:
                 self.make_directory(path)
             else:
                 self.write(path, content, executable=content.startswith(b"#!"), parents=True)
+
+    def copy(self) -> "FakeFiles":
+        made = FakeFiles({})
+        made._nodes = {path: replace(node) for path, node in self._nodes.items()}
+        return made
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The path with every symlink followed; its last part need not exist."""

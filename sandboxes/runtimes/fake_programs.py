@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandboxes.runtimes.fake_files import FakeFiles, Node
-from sandboxes.sandbox import FileKind
+from sandboxes.sandbox import Capture, FileKind
 
 _ESCAPE = re.compile(r"\\(n|t|\\|[0-7]{1,3}|x[0-9A-Fa-f]{1,2})")
 
@@ -19,6 +19,18 @@ class Streams:
     stdin: bytes = b""
     out: bytearray = field(default_factory=bytearray)
     err: bytearray = field(default_factory=bytearray)
+
+
+def streams_of(stdin: bytes, merged: bool) -> Streams:
+    out = bytearray()
+    return Streams(stdin, out, out if merged else bytearray())
+
+
+def captured(output: bytearray, limit: int) -> Capture:
+    if len(output) <= limit:
+        return Capture(bytes(output))
+    head = limit // 2
+    return Capture(bytes(output[:head]), bytes(output[len(output) - (limit - head) :]), len(output) - limit)
 
 
 @dataclass

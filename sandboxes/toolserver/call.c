@@ -9,10 +9,15 @@
 #define RUNNING_MAX 256
 #define REMEMBERED_MAX 256
 #define REMEMBERED_BYTES_MAX (4u << 20)
+#define FORGOTTEN_MAX 4096
 
 /* Oldest first. */
 static struct call *first, *last;
 static size_t running, remembered, remembered_bytes;
+
+/* Ids chosen by callers whose answers were evicted, the oldest overwritten: a repetition of those must run nothing. */
+static uint64_t forgotten[FORGOTTEN_MAX];
+static size_t forgotten_next;
 
 struct call *call_find(uint64_t id)
 {
@@ -20,6 +25,20 @@ struct call *call_find(uint64_t id)
         if (call->id == id)
             return call;
     return NULL;
+}
+
+bool call_forgotten(uint64_t id)
+{
+    for (size_t i = 0; i < FORGOTTEN_MAX && id & CHOSEN_ID; i++)
+        if (forgotten[i] == id)
+            return true;
+    return false;
+}
+
+static void forget(uint64_t id)
+{
+    if (id & CHOSEN_ID)
+        forgotten[forgotten_next++ % FORGOTTEN_MAX] = id;
 }
 
 struct call *call_of_process(pid_t pid)
@@ -99,6 +118,7 @@ static void evict(void)
             remembered--;
             remembered_bytes -= call->answer.cap;
             unlink_call(call);
+            forget(call->id);
             buffer_free(&call->answer);
             free(call);
         }

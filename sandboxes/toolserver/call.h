@@ -9,6 +9,7 @@
 #include "stream.h"
 
 #define ASKERS_MAX 8
+#define CHOSEN_ID (1ull << 63) /* set in ids by which calls may be repeated, and in no others */
 
 struct connection;
 
@@ -30,6 +31,8 @@ struct call {
 
 /* The call of this id that runs or is remembered, or NULL. */
 struct call *call_find(uint64_t id);
+/* Whether a call of this id has run whose answer is remembered no more. */
+bool call_forgotten(uint64_t id);
 struct call *call_of_process(pid_t pid);
 /* NULL without memory, or when too many run. */
 struct call *call_new(uint64_t id, uint64_t fingerprint, struct connection *asker);

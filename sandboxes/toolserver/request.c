@@ -198,6 +198,8 @@ bool request_handle(struct connection *from, const uint8_t *frame, size_t len)
     struct call *call = call_find(id);
     if (call)
         return repeat(call, fingerprint, from);
+    if (call_forgotten(id))
+        return refuse(from, id, ESTALE);
     immediate *change = LOOK_UP(changes, op);
     starter *start = LOOK_UP(starters, op);
     if (!change && !start)

@@ -8,18 +8,20 @@ from pathlib import Path
 import docker
 import pytest
 
-from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, open_runtime
+from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, SnapshotError, open_runtime
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
 from tests.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
+from tests.sandboxes.copying import CopyContract
 from tests.sandboxes.pooling import pooled
+from tests.sandboxes.repeating import RepeatContract
 from tests.services import require_program
 
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
 
 
-class TestFake(RuntimeContract):
+class TestFake(RuntimeContract, CopyContract, RepeatContract):
     @pytest.fixture
     async def runtime(self) -> AsyncIterator[Runtime]:
         runtime = FakeRuntime({"farm-test/fake:1": FILES})
@@ -32,7 +34,7 @@ class TestFake(RuntimeContract):
 
 
 @pytest.mark.docker
-class TestDocker(RuntimeContract):
+class TestDocker(RuntimeContract, CopyContract, RepeatContract):
     @pytest.fixture
     def runtime(self, docker_runtime: Runtime) -> Runtime:
         return docker_runtime
@@ -43,7 +45,7 @@ class TestDocker(RuntimeContract):
 
 
 @pytest.mark.docker
-class TestOci(RuntimeContract):
+class TestOci(RuntimeContract, CopyContract, RepeatContract):
     @pytest.fixture
     def runtime(self, oci_runtime: Runtime) -> Runtime:
         return oci_runtime
@@ -84,6 +86,11 @@ class TestGvisor(RuntimeContract):
     @pytest.fixture
     def image(self, gvisor_image: str) -> str:
         return gvisor_image
+
+    async def test_what_docker_does_not_see_is_not_copied(self, runtime: Runtime, image: str) -> None:
+        async with runtime.scope(SandboxSpec(image)) as sandbox:
+            with pytest.raises(SnapshotError, match="runsc"):
+                await sandbox.snapshot()
 
     async def test_its_kernel_is_another(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as sandbox:

@@ -26,6 +26,7 @@ from sandboxes.errors import BootError, GoneBy, ImageError, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
 from sandboxes.runtimes.fake_shell import FakeProcess
 from sandboxes.sandbox import Sandbox
+from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
 from tests.unit.grading_fixtures import WORKSPACE
 from tests.unit.rollout_fixtures import (
@@ -271,8 +272,8 @@ class StickySandbox(FakeSandbox):
 class StickyRuntime(FakeRuntime):
     """Its first sandbox does not go."""
 
-    async def create(self, spec: SandboxSpec, *, boot_timeout_s: float = 60.0) -> Sandbox:
-        sandbox = await super().create(spec, boot_timeout_s=boot_timeout_s)
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
+        sandbox = await super().create(spec, base=base, boot_timeout_s=boot_timeout_s)
         if len(self.sandboxes) == 1:
             self.sandboxes[sandbox.id].__class__ = StickySandbox
         return sandbox

@@ -8,8 +8,12 @@ import contextlib
 import hashlib
 import os
 import signal
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
+
+from sandboxes.errors import SnapshotError
 
 CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
@@ -27,6 +31,7 @@ HUGE_PAGE = 2 * 1024 * 1024
 """The most that a charge can miss a limit by."""
 
 GONE_S = 10.0
+FREEZE_S = 10.0
 RETRY_S = 0.001
 
 
@@ -89,6 +94,7 @@ class Cgroups:
         self._hierarchies = hierarchies
         self._group = group
         self._roots = hierarchies.roots
+        self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def unified(self) -> bool:
@@ -111,6 +117,10 @@ class Cgroups:
             with contextlib.suppress(FileNotFoundError):
                 found |= {entry.name for entry in os.scandir(root / self._group) if entry.is_dir()}
         return found
+
+    def holds(self, name: str, pid: int) -> bool:
+        procs = (self._read_at(root / self._group / name / "cgroup.procs") for root in self._roots)
+        return any(str(pid) in text.split() for text in procs)
 
     def ran_out_of_memory(self, name: str) -> bool:
         """Whether the kernel killed there because the group's own limit was reached. The machine's want of memory kills
@@ -153,6 +163,26 @@ class Cgroups:
             self._write("freezer", name, "cgroup.freeze", "0")
         else:
             self._write("freezer", name, "freezer.state", "THAWED")
+
+    @contextlib.asynccontextmanager
+    async def standstill(self, name: str) -> AsyncIterator[None]:
+        """No process in it runs during the block. Raises SnapshotError where one did all the same."""
+        one_at_a_time = self._standing.setdefault(name, asyncio.Lock())
+        async with one_at_a_time:
+            try:
+                await self._freeze_in_time(name)
+                yield
+                if not self.is_frozen(name):
+                    raise SnapshotError("it was woken, or removed, while its files were copied")
+            finally:
+                self.thaw(name)
+
+    async def _freeze_in_time(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(FREEZE_S):
+                await self.freeze(name)
+        except TimeoutError:
+            raise SnapshotError(f"its processes did not stand still within {FREEZE_S:g} s") from None
 
     async def remove(self, name: str) -> None:
         """Every process in it dies, and it goes. What will not within ``GONE_S`` is left for the reaper."""

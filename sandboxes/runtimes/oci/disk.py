@@ -23,6 +23,8 @@ from sandboxes.sandbox import MIB
 
 IMAGE = "disk.img"
 LEAST_MIB = 1024
+COPY_S = 120.0
+"""So long a copy may take where it is a copy of every byte."""
 SHARE_OF_FREE = 0.9
 """So much of what is free where the owner lives may its sandboxes fill together."""
 
@@ -43,9 +45,15 @@ class Disk(Protocol):
         """A detached mount of it, the caller's to close."""
         ...
 
+    def names(self) -> set[str]:
+        """Of the directories on it."""
+        ...
+
     def make(self, name: str, limit_mib: int) -> None: ...
 
-    def copy(self, source: str, name: str, limit_mib: int) -> None: ...
+    def copy(self, source: str, name: str, limit_mib: int) -> None:
+        """What the two share counts against the limit of the one who wrote it, as long as either holds it."""
+        ...
 
     def remove(self, name: str) -> None:
         """Nothing there is no error."""
@@ -72,12 +80,18 @@ class PlainDisk:
     def tree(self) -> int:
         return mounts.clone(self.path)
 
+    def names(self) -> set[str]:
+        return set(os.listdir(self.path))
+
     def make(self, name: str, limit_mib: int) -> None:
         (self.path / name).mkdir(mode=0o755)
 
     def copy(self, source: str, name: str, limit_mib: int) -> None:
         command = ["cp", "-a", "--reflink=auto", str(self.path / source), str(self.path / name)]
-        copied = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            copied = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COPY_S)
+        except subprocess.TimeoutExpired:
+            raise OSError(errno.ETIMEDOUT, f"a copy took more than {COPY_S:g} s") from None
         if copied.returncode != 0:
             raise OSError(errno.EIO, f"a copy failed: {copied.stderr.strip()[-200:]}")
 
@@ -94,11 +108,9 @@ class QuotaDisk:
 
     def __init__(self, home: Path) -> None:
         """Raises RuntimeUnavailable where this machine cannot."""
-        image = home / IMAGE
         try:
-            if not image.exists():
-                _format(image)
-            self._mount = _mount(image)
+            living = _mount_living(home / IMAGE)
+            self._mount = _mount_fresh(home / IMAGE) if living is None else living
         except FileNotFoundError as error:
             raise RuntimeUnavailable(
                 f"disks have no limits here: {error.filename} is missing; install btrfs-progs"
@@ -107,7 +119,7 @@ class QuotaDisk:
             said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
             raise RuntimeUnavailable(f"disks have no limits here: {error.cmd[0]}: {' '.join(said)}") from None
         except OSError as error:
-            raise RuntimeUnavailable(f"disks have no limits here: btrfs in {image}: {error.strerror}") from None
+            raise RuntimeUnavailable(f"disks have no limits here: btrfs in {home}: {error.strerror}") from None
         # The one keeps it mounted, the other takes requests.
         self.path = Path(f"/proc/self/fd/{self._mount}")
         self._root = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,6 +131,9 @@ class QuotaDisk:
 
     def tree(self) -> int:
         return os.dup(self._mount)
+
+    def names(self) -> set[str]:
+        return set(os.listdir(self.path))
 
     def make(self, name: str, limit_mib: int) -> None:
         _on_name(self._root, _SUBVOL_CREATE, name)
@@ -165,18 +180,27 @@ def _format(image: Path) -> None:
     new.rename(image)
 
 
-def _mount(image: Path) -> int:
-    """A detached mount of the file system in ``image``, which a sandbox that lives on may hold mounted already."""
-    device = _device_of(image)
-    taken = device is None
-    if device is None:
-        losetup = ["losetup", "--find", "--show", "--direct-io=on", str(image)]
-        device = Path(subprocess.run(losetup, capture_output=True, check=True, text=True).stdout.strip())
+def _mount_living(image: Path) -> int | None:
+    """One more detached mount of the file system that sandboxes hold mounted which have outlived their owner."""
+    while (device := _device_of(image)) is not None:
+        try:
+            return mounts.mount("btrfs", device, OPTIONS)
+        except OSError:  # the last of them has just gone, and the device goes with it
+            if _device_of(image) is not None:
+                raise
+    return None
+
+
+def _mount_fresh(image: Path) -> int:
+    """A detached mount of a new file system. What an earlier one holds is of no use: nothing lives on it."""
+    image.unlink(missing_ok=True)
+    _format(image)
+    losetup = ["losetup", "--find", "--show", "--direct-io=on", str(image)]
+    device = Path(subprocess.run(losetup, capture_output=True, check=True, text=True).stdout.strip())
     try:
         return mounts.mount("btrfs", device, OPTIONS)
-    finally:
-        if taken:  # marks it to be let go with its last user, which is the mount
-            subprocess.run(["losetup", "--detach", device], capture_output=True, check=True)
+    finally:  # marks it to be let go with its last user, which is the mount
+        subprocess.run(["losetup", "--detach", device], capture_output=True, check=True)
 
 
 def _device_of(image: Path) -> Path | None:

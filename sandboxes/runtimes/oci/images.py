@@ -11,6 +11,7 @@ from pathlib import Path
 from sandboxes.errors import ImageError, SandboxError
 from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
 from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.oci.cgroups import group_of
 from sandboxes.runtimes.oci.layers import clone_all, directories, sweep_copies
 from sandboxes.runtimes.oci.starter import LAYERS_MAX, Starter
 from sandboxes.runtimes.oci.users import User, find_user
@@ -85,6 +86,17 @@ class MountedImages:
                 image.users = 0
             await self.sweep(idle_s=0.0)
 
+    async def drop_strays(self) -> None:
+        """Of the pins that an earlier process of this owner left, those that nothing needs."""
+        mine = {LABEL_OWNER: self._owner, LABEL_STATE_DIR: str(self._state_dir)}
+        for container in await self._engine.containers(LABEL_PIN):
+            if mine.items() <= container.labels.items() and not self._is_held(container.labels[LABEL_PIN]):
+                await self._engine.remove(container.id)
+
+    def _is_held(self, image_id: str) -> bool:
+        making = self._locks.get(image_id)
+        return image_id in self._mounted or (making is not None and making.locked())
+
     async def _find(self, name: str) -> MountedImage:
         image = await self._engine.image(name)
         async with self._locks.setdefault(image.id, asyncio.Lock()):
@@ -117,13 +129,21 @@ class MountedImages:
     @contextlib.asynccontextmanager
     async def _pinned(self, image: Image) -> AsyncIterator[str]:
         labels = {LABEL_OWNER: self._owner, LABEL_STATE_DIR: str(self._state_dir), LABEL_PIN: image.id}
-        name = f"farm-pin-{self._owner}-{image.id.removeprefix('sha256:')[:12]}"
+        name = f"farm-pin-{group_of(self._state_dir, self._owner)}-{image.id.removeprefix('sha256:')[:12]}"
         config = {"Image": image.id, "Entrypoint": ["/"], "Labels": labels, "NetworkDisabled": True}
         try:
-            yield await uninterrupted(self._engine.create(name, config))
+            yield await uninterrupted(self._pin(name, config))
         except BaseException as error:
             if image.id not in self._mounted:  # cancelled as it was ready: the next to ask has it
                 await uninterrupted(self._engine.remove(name))
             if isinstance(error, EngineError) and error.status == 404:
                 raise ImageError(f"image {image.id} was removed just now; build or pull it again") from None
             raise
+
+    async def _pin(self, name: str, config: Mapping[str, object]) -> str:
+        try:
+            return await self._engine.create(name, config)
+        except EngineError as error:
+            if error.status != 409:
+                raise
+            return await self._engine.id_of(name)  # an earlier process of this owner left it

@@ -5,15 +5,15 @@ import contextlib
 import json
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError
+from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError, SnapshotError
 from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
-from sandboxes.reaper import reap
+from sandboxes.reaper import bury_containers, reap
+from sandboxes.record import Record
 from sandboxes.runtimes.container import HOSTNAME, HOSTS, socket_bytes
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.engine import Engine
@@ -23,20 +23,18 @@ from sandboxes.runtimes.oci.cgroups import Cgroups, Hierarchies, find_hierarchie
 from sandboxes.runtimes.oci.disk import Disk, open_disk
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
 from sandboxes.runtimes.oci.layers import FIRST_ID, open_user_namespace
+from sandboxes.runtimes.oci.place import PID_FILE, SOCKET, UPPER, WORK, complaint, listen, make_empty, make_fresh
 from sandboxes.runtimes.oci.process import FirstProcess
 from sandboxes.runtimes.oci.programs import PROGRAMS, Program, find_programs
 from sandboxes.runtimes.oci.starter import Starter
+from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
-from sandboxes.uses import ImageUses
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SOCKET, PID_FILE, COMPLAINTS = "sock", "pid", "err"
-UPPER, WORK = "upper", "work"
-COMPLAINT_BYTES = 2000
 TRIAL, TRIAL_S = "trial", 10.0
 FOREVER_S = 86_400.0
 
@@ -70,9 +68,8 @@ class OciRuntime(ServingRuntime):
         user_namespace: int | None,
         lacks: Sequence[str],
     ) -> None:
-        super().__init__(ImageUses.of(ground.owner.state_dir))
+        super().__init__(ground.owner)
         self._ground = ground
-        self._owner = ground.owner
         self._disk = ground.disk
         group = group_of(self._owner.state_dir, self._owner.name)
         self._cgroups = Cgroups(_seen(ground.hierarchies, program), group)
@@ -86,7 +83,7 @@ class OciRuntime(ServingRuntime):
             owner=self._owner.name,
             user_namespace=user_namespace,
         )
-        self._taken: dict[str, str] = {}
+        self._taken: dict[str, MountedImage] = {}
         self._first: dict[str, FirstProcess] = {}
         self.lacks = (*ground.lacks, *lacks)
         """What sandboxes here go without, a line each: for whoever set the machine up."""
@@ -107,13 +104,15 @@ class OciRuntime(ServingRuntime):
         *,
         state_dir: Path,
         owner: str | None = None,
+        grace_s: float = 0.0,
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
         programs: Sequence[str] = PROGRAMS,
     ) -> "OciRuntime":
         """Become ``owner``, and start a sandbox of nothing with one of ``programs`` after the other to see what works.
 
-        Raises RuntimeUnavailable.
+        So long after a death as ``grace_s`` says its sandboxes are left for the next ``owner`` of that name, which may
+        ``adopt`` them. Raises RuntimeUnavailable.
         """
         if os.geteuid() != 0:
             raise RuntimeUnavailable("the oci runtime needs root")
@@ -122,12 +121,16 @@ class OciRuntime(ServingRuntime):
             engine = Engine(docker_host)
             undo.push_async_callback(engine.close)
             await engine.connect()
-            claim = Owner.claim(state_dir, owner)
+            claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             ground = await _prepare(undo, engine, claim, toolbox)
-            return await cls._first_that_works(ground, list(find_programs(programs)))
+            runtime = await cls._first_that_works(ground, list(find_programs(programs)))
+            if claim.inherited:
+                await bury_containers(engine, claim.state_dir, claim.name)
+                claim.take_over()
+            return runtime
         except BaseException:
             await undo.aclose()
             raise
@@ -169,7 +172,10 @@ class OciRuntime(ServingRuntime):
         spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64))
         self._held.add(TRIAL)
         try:
+            await self.discard(TRIAL)  # of one that died here
+            self._held.add(TRIAL)
             async with asyncio.timeout(TRIAL_S), self._images.trial(empty) as image:
+                self._make_empty(TRIAL, spec)
                 box = await self._start(TRIAL, spec, image)
                 routes = await box.read_file("/proc/net/route")
                 if len(routes.splitlines()) > 1:
@@ -192,11 +198,29 @@ class OciRuntime(ServingRuntime):
     async def reap(self) -> int:
         """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
         await self._images.sweep()
+        await self._images.drop_strays()
         self._starter.bury()
-        strays = self._cgroups.names() - self._held
+        strays = await self._strays()
         for sandbox_id in strays:
             await self.discard(sandbox_id)
         return len(strays) + await reap(self._ground.engine, self._owner.state_dir)
+
+    async def _strays(self) -> set[str]:
+        return (self._cgroups.names() | self._disk.names()) - self._held - self._snapshots.keys()
+
+    async def adopt(self) -> list[Sandbox]:
+        adopted = await super().adopt()
+        await self._images.drop_strays()
+        return adopted
+
+    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+        place = self._disk.path / sandbox_id
+        first = self._first[sandbox_id] = FirstProcess(int((place / PID_FILE).read_text()), self._starter)
+        if not self._cgroups.holds(sandbox_id, first.pid):
+            raise BootError("its first process has ended")
+        self._cgroups.thaw(sandbox_id)  # its owner may have died while it copied it
+        self._taken[sandbox_id] = await self._images.take(record.image_digest)
+        return await self._connect(place / SOCKET, first, record.spec.image, listener=None)
 
     async def close(self) -> None:
         await uninterrupted(self._close())
@@ -209,40 +233,38 @@ class OciRuntime(ServingRuntime):
         finally:
             await self._ground.undo.aclose()
 
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec) -> ServedSandbox:
-        image = await self._images.take(spec.image)
-        self._taken[sandbox_id] = image.id
-        return await self._start(sandbox_id, spec, image)
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
+        if copied:
+            make_fresh(self._disk.path / sandbox_id)
+        else:
+            self._taken[sandbox_id] = await self._images.take(spec.image)
+            self._make_empty(sandbox_id, spec)
+        return await self._start(sandbox_id, spec, self._taken[sandbox_id])
 
     async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> ServedSandbox:
         self._lay_out(sandbox_id, spec, image)
         bundle = starter.DISK / sandbox_id
         options = f"lowerdir={':'.join(image.lower)},upperdir={bundle / UPPER},workdir={bundle / WORK},volatile"
         place = self._disk.path / sandbox_id
-        with _listen(place / SOCKET) as listener:
+        with listen(place) as listener:
             status = await self._starter.start(
                 sandbox_id, options, self._program.command(sandbox_id, PID_FILE), listener
             )
         if status:
-            raise BootError(f"a sandbox of {spec.image} did not start: {_complaint(place, status)}")
+            raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
         try:
             first = FirstProcess(int((place / PID_FILE).read_text()), self._starter)
         except ProcessLookupError:
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._first[sandbox_id] = first
         self._cgroups.limit_sockets(sandbox_id, socket_bytes(spec.limits))
-        server = await self._connect(place / SOCKET, first, spec.image)
+        # Who made the socket listens, by its peer's word: this process.
+        server = await self._connect(place / SOCKET, first, spec.image, listener=os.getpid())
         workdir = spec.workdir or image.workdir
         return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
 
     def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> None:
-        """Its directory: the OCI bundle, and the layer that takes what it writes."""
-        self._disk.make(sandbox_id, spec.limits.disk_mib)
-        place = self._disk.path / sandbox_id
-        for name in (UPPER, WORK):
-            (place / name).mkdir(mode=0o755)
-        if self._mapped:
-            os.chown(place / UPPER, FIRST_ID, FIRST_ID)
+        """The OCI bundle in its directory."""
         described = config(
             env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.environment},
             user=image.user,
@@ -253,12 +275,41 @@ class OciRuntime(ServingRuntime):
             user_namespace=self._mapped,
             compiled_filter=self._program.compiled_filter,
         )
-        (place / "config.json").write_text(json.dumps(described))
+        (self._disk.path / sandbox_id / "config.json").write_text(json.dumps(described))
 
-    async def _connect(self, path: Path, first: FirstProcess, image: str) -> ToolServer:
+    def _make_empty(self, sandbox_id: str, spec: SandboxSpec) -> None:
+        self._disk.make(sandbox_id, spec.limits.disk_mib)
+        make_empty(self._disk.path / sandbox_id, FIRST_ID if self._mapped else 0)
+
+    async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
+        """A living sandbox stands still meanwhile."""
+        image = self._taken.get(source)
+        if image is None:
+            raise SnapshotError(f"{source} was removed")
+        self._taken[name] = await self._images.take(image.id)
+        still = self._cgroups.standstill(source) if source in self._held else contextlib.nullcontext()
+        try:
+            async with still:
+                await uninterrupted(asyncio.to_thread(self._disk.copy, source, name, spec.limits.disk_mib))
+        except OSError as error:
+            raise SnapshotError(f"{source} cannot be copied: {error.strerror}") from None
+
+    async def _drop(self, snapshot_id: str) -> None:
+        await self._remove_files(snapshot_id)
+
+    async def _remove_files(self, name: str) -> None:
+        """Of a sandbox or a snapshot; its hold on the image with them."""
+        if self._disk.bounded:
+            self._disk.remove(name)
+        else:
+            await asyncio.to_thread(self._disk.remove, name)
+        if (image := self._taken.pop(name, None)) is not None:
+            self._images.give_back(image.id)
+
+    async def _connect(self, path: Path, first: FirstProcess, image: str, *, listener: int | None) -> ToolServer:
         """The server once it has answered; gives up as soon as the first process has ended."""
-        # The caller bounds the time. Who made the socket listens, by its peer's word: this process.
-        attempt = asyncio.create_task(ToolServer.connect(path, expected_pid=os.getpid(), timeout_s=FOREVER_S))
+        # The caller bounds the time.
+        attempt = asyncio.create_task(ToolServer.connect(path, expected_pid=listener, timeout_s=FOREVER_S))
         end = asyncio.create_task(first.until_ended(FOREVER_S))
         try:
             await asyncio.wait({attempt, end}, return_when=asyncio.FIRST_COMPLETED)
@@ -280,12 +331,8 @@ class OciRuntime(ServingRuntime):
             await first.until_ended(STOPPING_S)
             first.close()
         await self._cgroups.remove(sandbox_id)
-        if self._disk.bounded:
-            self._disk.remove(sandbox_id)
-        else:
-            await asyncio.to_thread(self._disk.remove, sandbox_id)
-        if (image_id := self._taken.pop(sandbox_id, None)) is not None:
-            self._images.give_back(image_id)
+        await self._remove_files(sandbox_id)
+        self._owner.forget_record(sandbox_id)
         self._held.discard(sandbox_id)
 
     async def ending_of(self, sandbox_id: str) -> Ending:
@@ -301,7 +348,7 @@ class OciRuntime(ServingRuntime):
             return Ending("its first process lives", GoneBy.INSIDE)
         await first.until_told(STOPPING_S)
         # Of two reasons for one kill the likelier is told: few kill by hand a sandbox that was short of memory.
-        if first.status == KILLED and self._cgroups.ran_out_of_memory(sandbox_id):
+        if first.status in (None, KILLED) and self._cgroups.ran_out_of_memory(sandbox_id):
             return Ending("it ran out of memory", GoneBy.MEMORY)
         by = GoneBy.OUTSIDE if first.status in (None, KILLED) else GoneBy.INSIDE
         return Ending(f"its first process ended with status {first.status}", by)
@@ -313,7 +360,8 @@ async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner
     if not hierarchies.places:
         raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
     hosts = owner.sandbox_dir("hosts")
-    hosts.write_text(HOSTS)
+    if not hosts.exists():  # sandboxes that live on have it mounted
+        hosts.write_text(HOSTS)
     disk, unlimited = await asyncio.to_thread(open_disk, hosts.parent)
     undo.callback(disk.close)
     return _Ground(engine, owner, toolbox, hosts, disk, hierarchies, undo, (unlimited,) if unlimited else ())
@@ -342,23 +390,3 @@ async def _launch(ground: _Ground, program: Program) -> Starter:
             )
     except OSError as error:
         raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None
-
-
-def _listen(path: Path) -> socket.socket:
-    """Made by us and inherited by the first process, so that no path inside leads to it."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.bind(str(path))
-        listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _complaint(place: Path, status: int) -> str:
-    with contextlib.suppress(OSError):
-        lines = (place / COMPLAINTS).read_bytes()[-COMPLAINT_BYTES:].decode(errors="replace").split()
-        if lines:
-            return " ".join(lines)
-    return f"exit status {status}"

@@ -1,0 +1,100 @@
+"""Snapshots as images of the daemon, each kept as long as anything is made of it: before that it cannot be removed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sandboxes.errors import SnapshotError
+from sandboxes.runtimes.container import LABEL_SNAPSHOT
+from sandboxes.runtimes.engine import Engine, EngineError, ListedImage
+from sandboxes.uninterrupted import uninterrupted
+
+REPOSITORY = "farm-snapshot"
+"""An image without a name would be taken for litter."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """``image``: its id, once it is made. ``below``: the snapshot that the copied sandbox itself was made of."""
+
+    below: str | None
+    image: str = ""
+    users: int = 1
+
+
+class SnapshotImages:
+    """Each has a name of its own, and is counted: whoever makes or uses it has to give it back."""
+
+    def __init__(self, engine: Engine, owner: Mapping[str, str]) -> None:
+        """``owner``: the labels by which the reaper finds them."""
+        self._engine = engine
+        self._owner = owner
+        self._kept: dict[str, _Kept] = {}
+
+    async def make(self, name: str, container: str, below: str | None) -> None:
+        """Raises SnapshotError, with nothing to be given back."""
+        if below is not None:
+            self.use(below)
+        self._kept[name] = _Kept(below)
+        try:
+            await uninterrupted(self._make(name, container))
+        except BaseException as error:
+            await uninterrupted(self.give_back(name))
+            if isinstance(error, EngineError):
+                raise SnapshotError(f"Docker makes no image of it: {error.message}") from None
+            raise
+
+    async def _make(self, name: str, container: str) -> None:
+        labels = {**self._owner, LABEL_SNAPSHOT: name}
+        self._kept[name].image = await self._engine.commit(container, REPOSITORY, name, labels)
+
+    def use(self, name: str) -> None:
+        """Raises SnapshotError where it is not there any more."""
+        if name not in self._kept:
+            raise SnapshotError(f"snapshot {name} was removed")
+        self._kept[name].users += 1
+
+    def image(self, name: str) -> str:
+        """The id of one that is held."""
+        return self._kept[name].image
+
+    async def give_back(self, name: str) -> None:
+        """Of one that is gone already: nothing."""
+        kept = self._kept.get(name)
+        if kept is None:
+            return
+        kept.users -= 1
+        if kept.users:
+            return
+        del self._kept[name]
+        if kept.image:
+            await self._engine.remove_image(kept.image)
+        if kept.below is not None:
+            await self.give_back(kept.below)
+
+    async def recall(self) -> None:
+        """Take up those that an earlier process of this owner made. Whoever uses one says so; ``drop_unused`` then."""
+        found = {image.id: image for image in await self._mine()}
+        for image in found.values():
+            below = found[image.parent].labels[LABEL_SNAPSHOT] if image.parent in found else None
+            self._kept[image.labels[LABEL_SNAPSHOT]] = _Kept(below, image.id, users=0)
+        for kept in self._kept.values():
+            if kept.below is not None:
+                self._kept[kept.below].users += 1
+
+    async def drop_unused(self) -> None:
+        for name in [name for name, kept in self._kept.items() if not kept.users]:
+            self._kept[name].users = 1
+            await self.give_back(name)
+
+    async def close(self) -> None:
+        self._kept.clear()
+        await self.remove_strays()
+
+    async def remove_strays(self) -> None:
+        """Those of this owner that nobody here knows of: an earlier process left them, or a clean-up failed."""
+        mine = await self._mine()
+        await self._engine.remove_images(image.id for image in mine if image.labels[LABEL_SNAPSHOT] not in self._kept)
+
+    async def _mine(self) -> list[ListedImage]:
+        found = await self._engine.images(LABEL_SNAPSHOT)
+        return [image for image in found if self._owner.items() <= image.labels.items()]

@@ -1,0 +1,47 @@
+"""A sandbox's own directory on its owner's disk: its bundle, its socket, and in ``upper`` what it wrote."""
+
+import contextlib
+import os
+import shutil
+import socket
+from pathlib import Path
+
+SOCKET, PID_FILE, COMPLAINTS = "sock", "pid", "err"
+UPPER, WORK = "upper", "work"
+COMPLAINT_BYTES = 2000
+
+
+def make_empty(place: Path, root: int) -> None:
+    """``root``: who root inside is outside."""
+    for name in (UPPER, WORK):
+        (place / name).mkdir(mode=0o755)
+    if root:
+        os.chown(place / UPPER, root, root)
+
+
+def make_fresh(place: Path) -> None:
+    """In a copy of another sandbox's directory all but its files goes: no overlay takes a work directory twice."""
+    shutil.rmtree(place / WORK)
+    (place / WORK).mkdir(mode=0o755)
+    for name in (SOCKET, PID_FILE, COMPLAINTS):
+        (place / name).unlink(missing_ok=True)
+
+
+def listen(place: Path) -> socket.socket:
+    """Made by us and inherited by the first process, so that no path inside leads to it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind(str(place / SOCKET))
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def complaint(place: Path, status: int) -> str:
+    with contextlib.suppress(OSError):
+        lines = (place / COMPLAINTS).read_bytes()[-COMPLAINT_BYTES:].decode(errors="replace").split()
+        if lines:
+            return " ".join(lines)
+    return f"exit status {status}"
