@@ -1,5 +1,6 @@
 """What only the host sees of a sandbox, and does to its first process: that stands for a way which the inside found."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -50,3 +51,12 @@ def _of_its_own(runtime: OciRuntime) -> set[str]:
     group = group_of(runtime._owner.state_dir, runtime._owner.name)
     groups = {f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"**/{group}/*/")}
     return groups | {f"on its disk {name}" for name in os.listdir(runtime._disk.path)}
+
+
+def backing_files() -> list[Path]:
+    """The files that loop devices stand on."""
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # let go just now
+            found.append(Path(file.read_text().rstrip("\n")))
+    return found

@@ -5,6 +5,7 @@ would hold a thread and could not be cancelled; over its socket the interface is
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import stat
@@ -18,11 +19,14 @@ import httpx
 
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
 from sandboxes.runtimes.names import Names
+from sandboxes.trees import remove_tree
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 REQUEST_TIMEOUT_S = 120.0
 PULL_SILENCE_S = 300.0
 CONNECTIONS = 16
+MESSAGE_MAX = 500
+"""Characters of the daemon's words; it quotes paths, which are the sandboxes' to choose."""
 
 
 class EngineError(SandboxError):
@@ -188,10 +192,23 @@ class Engine:
         except EngineError as error:
             if error.status == 404:
                 return False
-            if error.status != 409:
+            if error.status == 409:
+                await self._until_removed(container)
+            elif await self._emptied(container):
+                await self._request("DELETE", f"/containers/{container}", params={"force": "1", "v": "1"})
+            else:
                 raise
-            await self._until_removed(container)
         return True
+
+    async def _emptied(self, container: str) -> bool:
+        """Whether what it wrote could be removed in the daemon's stead, which holds a descriptor for each level of a
+        tree, and so keeps for ever what is deeper than it may have descriptors."""
+        found = await self._request("GET", f"/containers/{container}/json")
+        written = (found.get("GraphDriver") or {}).get("Data") or {}
+        with contextlib.suppress(KeyError, OSError):
+            await asyncio.to_thread(remove_tree, Path(written["UpperDir"]))
+            return True
+        return False
 
     async def remove_all(self, containers: Iterable[str]) -> int:
         """How many there were. One that cannot be removed keeps none of the others; its error is raised at the end."""
@@ -330,7 +347,7 @@ def _layers(driver: Mapping[str, Any]) -> tuple[Path, ...]:
 
 def _message(answer: httpx.Response) -> str:
     try:
-        return " ".join(str(answer.json()["message"]).split())
+        return " ".join(str(answer.json()["message"]).split())[:MESSAGE_MAX]
     except (ValueError, KeyError, TypeError):
         return answer.reason_phrase
 

@@ -5,6 +5,8 @@
      probe files          opens files until no more can be had: prints how many
      probe grow PATH MIB  writes that much: prints the errno of the write that failed, or 0
      probe connect PATH   connects to a Unix socket and waits for a byte: prints ERRNO, or how many bytes came
+     probe crowd PATH N   makes N empty files in directories of 1,000: prints how many there are
+     probe dig PATH N     makes directories N deep: prints how deep they are
      probe reach ADDRESS  a TCP connection to port 80: prints ERRNO */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -169,6 +171,32 @@ static int grow(const char *path, long mib) {
     return unlink(path);
 }
 
+static int crowd(const char *path, long count) {
+    char name[32];
+    long made = 0;
+    if (mkdir(path, 0755) || chdir(path)) return 1;
+    for (; made < count; made++) {
+        if (made % 1000 == 0) {
+            snprintf(name, sizeof name, "%ld", made);
+            if ((made && chdir("..")) || mkdir(name, 0755) || chdir(name)) break;
+        }
+        snprintf(name, sizeof name, "f%ld", made);
+        int fd = open(name, O_CREAT | O_WRONLY, 0644);
+        if (fd < 0) break;
+        close(fd);
+    }
+    printf("%ld\n", made);
+    return 0;
+}
+
+static int dig(const char *path, long depth) {
+    long made = 0;
+    for (; made < depth && !mkdir(made ? "d" : path, 0755) && !chdir(made ? "d" : path); made++)
+        ;
+    printf("%ld\n", made);
+    return 0;
+}
+
 static int connect_to(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval patience = {.tv_sec = 5};
@@ -195,6 +223,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "files")) return files();
     if (argc > 2 && !strcmp(what, "memory")) return memory(atol(argv[2]));
+    if (argc > 3 && !strcmp(what, "crowd")) return crowd(argv[2], atol(argv[3]));
+    if (argc > 3 && !strcmp(what, "dig")) return dig(argv[2], atol(argv[3]));
     if (argc > 3 && !strcmp(what, "grow")) return grow(argv[2], atol(argv[3]));
     if (argc > 2 && !strcmp(what, "connect")) return connect_to(argv[2]);
     if (argc > 2 && !strcmp(what, "reach")) return reach(argv[2]);

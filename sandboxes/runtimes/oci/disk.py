@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Protocol
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.oci import mounts
 from sandboxes.sandbox import MIB
+from sandboxes.trees import remove_tree
 
 IMAGE = "disk.img"
 LEAST_MIB = 1024
@@ -96,8 +96,7 @@ class PlainDisk:
             raise OSError(errno.EIO, f"a copy failed: {copied.stderr.strip()[-200:]}")
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.path / name)
+        remove_tree(self.path / name)
 
     def close(self) -> None:
         pass
