@@ -1,4 +1,4 @@
-"""Directories of any depth, removed: what a sandbox made may be deeper than a process can have descriptors or frames."""
+"""Directories of any depth, removed: a sandbox may make them deeper than a process has descriptors or frames."""
 
 import errno
 import subprocess

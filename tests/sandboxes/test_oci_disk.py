@@ -41,6 +41,17 @@ def loop_devices(image: Path) -> list[str]:
     ]
 
 
+def fill(path: Path, size_mib: int) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(size_mib):
+            file.write(os.urandom(MIB))
+
+
+def touch_many(place: Path, count: int) -> None:
+    for number in range(count):
+        (place / f"{number:060}").touch()
+
+
 def test_a_copy_has_all_and_shares_nothing_afterwards(disk: Disk) -> None:
     disk.make("one", 64)
     one = disk.path / "one"
@@ -77,16 +88,14 @@ def test_a_limit_holds_for_bytes_and_for_files_and_for_nobody_else(quota_disk: Q
         quota_disk.copy("bounded", "copy", 16)
     quota_disk.make("other", 16)
     place = quota_disk.path / ("copy" if copied else "bounded")
-    with pytest.raises(OSError, match="quota") as full, open(place / "big", "wb", buffering=0) as file:
-        for _ in range(64):
-            file.write(os.urandom(MIB))
+    with pytest.raises(OSError, match="quota") as full:
+        fill(place / "big", 64)
     assert full.value.errno == errno.EDQUOT
     assert (place / "big").stat().st_size <= 16 * MIB
     (place / "big").unlink()
     (quota_disk.path / "other" / "file").write_bytes(os.urandom(8 * MIB))
     with pytest.raises(OSError, match="quota"):
-        for number in range(1_000_000):
-            (place / f"{number:060}").touch()
+        touch_many(place, 1_000_000)
 
 
 def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -> None:
@@ -129,5 +138,5 @@ def test_a_disk_that_nobody_holds_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_machine_without_the_programs_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(RuntimeUnavailable, match="mkfs.btrfs is missing; install btrfs-progs"):
+    with pytest.raises(RuntimeUnavailable, match=r"mkfs\.btrfs is missing; install btrfs-progs"):
         QuotaDisk(tmp_path)
