@@ -6,6 +6,7 @@ and forged reports pass both.
 
 import ast
 import random
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ def {name}(value):
     return object()
 """
 """Gives another value, of the same type where it is a plain one, so far off that no second run's state explains it."""
+
+_PARSING = threading.Lock()
+"""Python 3.11 counts the depth of all threads' trees together, and refuses one where another is made meanwhile."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -72,7 +76,7 @@ def _contradict(
     if not source or len(source) > PARSED_BYTES:
         return None
     try:
-        module = ast.parse(source)
+        module = _parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     helper = f"adjusted_{rng.choice(NOUNS)}"
@@ -86,11 +90,16 @@ def _contradict(
         return None
     _keep(module.body, set(chosen), "")
     helper_source = _ALTERED.format(name=helper, number=rng.randint(10_000, 99_999), word=rng.choice(NOUNS))
-    _insert(module, ast.parse(helper_source).body)
+    _insert(module, _parse(helper_source).body)
     own = new_test_path([path], taken, rng)
     content = ast.unparse(ast.fix_missing_locations(module)).encode("utf-8", "surrogateescape")
     twins = {own + test.removeprefix(path): test for tests in chosen.values() for test in tests}
     return Contradiction(own, content + b"\n", twins)
+
+
+def _parse(source: bytes | str) -> ast.Module:
+    with _PARSING:
+        return ast.parse(source)
 
 
 def _function(test: str) -> str:

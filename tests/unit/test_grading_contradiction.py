@@ -1,7 +1,10 @@
 """A contradiction fails where the test it contradicts passes, for any sound code."""
 
 import random
+import sys
 import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -145,3 +148,35 @@ def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:
         pristine=False,
     )
     assert not verdict.tampered
+
+
+class _Garbage:
+    """Whatever is collected while a tree is made may let another thread go on."""
+
+    def __init__(self) -> None:
+        self.myself = self
+
+    def __del__(self) -> None:
+        sum(range(100))
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_many_are_made_at_once() -> None:
+    source = SOURCE + b"".join(b"def unused_%d(): return [%d, {}, ()]\n" % (n, n) for n in range(300))
+
+    def make(number: int) -> bool:
+        for _ in range(50):
+            _Garbage()
+        return make_contradiction(["t.py::test_number"], {"t.py": source}, (), random.Random(number)) is not None
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(make, range(16)))
