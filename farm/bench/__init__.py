@@ -6,6 +6,7 @@ A bench is an ``async`` function that gives figures; the command line calls it, 
 from farm.bench.density import measure_density
 from farm.bench.episodes import measure_episodes
 from farm.bench.figures import BenchError, BenchResult, Figure, Machine
+from farm.bench.fork import measure_fork
 from farm.bench.start import measure_start
 from farm.bench.tools import measure_tools
 
@@ -16,6 +17,7 @@ __all__ = [
     "Machine",
     "measure_density",
     "measure_episodes",
+    "measure_fork",
     "measure_start",
     "measure_tools",
 ]

@@ -1,7 +1,9 @@
 """The baselines: containers, as one makes and uses them through the Docker SDK, with the limits that a sandbox has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import io
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TypeVar
@@ -79,3 +81,14 @@ def container(client: docker.DockerClient, image: str, limits: Limits) -> Iterat
 
 def exec_true(client: docker.DockerClient, made: Container) -> None:
     client.api.exec_start(client.api.exec_create(made.id, ["sh", "-c", "true"])["Id"])
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar of plain files, as ``put_archive`` takes it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o644
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -98,7 +98,7 @@ async def measure_density(
     """``sandboxes`` alive at once, and what further starts and calls cost; the same beside a tenth of them, before and
     after. Memory is the mean of what it rises by and what it falls by; the baseline's containers come first and last.
     Raises BenchError where something is left."""
-    crowd, few, count = _Crowd(spec, runtime, on_progress), max(1, sandboxes // 10), min(CONTAINERS, sandboxes)
+    crowd, few, count = _Crowd(spec, runtime, on_progress), max(1, sandboxes // 10), min(CONTAINERS, sandboxes // 5)
     await crowd.warm_up()
     resting_mib = [await settled_mib()]
     containers_mib = [await _containers_mib(spec, count, docker_host, on_progress)]

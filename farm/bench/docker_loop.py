@@ -4,8 +4,6 @@ A container in which the gold change is put and read back out, a second one that
 both removed. No checks, no deadlines, no limits on what comes back.
 """
 
-import io
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from shlex import quote
@@ -13,7 +11,7 @@ from shlex import quote
 import docker
 from docker.models.containers import Container
 
-from farm.bench.containers import container
+from farm.bench.containers import archive, container
 from farm.bench.figures import BenchError
 from farm.core.change import ChangeKind
 from farm.grading.verify import PYTEST_ENV
@@ -32,12 +30,12 @@ def solve_once(client: docker.DockerClient, bundle: TaskBundle) -> float:
     deleted = [file.path for file in gold.files if file.kind is ChangeKind.DELETE]
     limits = Limits(memory_mib=bundle.task.memory_mib, cpus=bundle.task.cpus)
     with container(client, bundle.task.image, limits) as worked_in:
-        worked_in.put_archive("/tmp", _archive({"gold.tar": _archive(written)}))
+        worked_in.put_archive("/tmp", archive({"gold.tar": archive(written)}))
         _run(worked_in, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)
         change = _run(worked_in, f"tar -c {_words(written)}", workspace)
     with container(client, bundle.task.image, limits) as graded_in:
         graded_in.put_archive(workspace, change)
-        graded_in.put_archive(workspace, _archive({path: file.content for path, file in bundle.tests.items()}))
+        graded_in.put_archive(workspace, archive({path: file.content for path, file in bundle.tests.items()}))
         _run(graded_in, f"rm -f {_words(deleted)} /tmp/none", workspace)
         began = time.monotonic()
         code, output = graded_in.exec_run(
@@ -70,13 +68,3 @@ def _test_command(bundle: TaskBundle) -> str:
 
 def _words(names: Sequence[str] | Mapping[str, bytes]) -> str:
     return " ".join(map(quote, names))
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for path, content in files.items():
-            entry = tarfile.TarInfo(path)
-            entry.size, entry.mode = len(content), 0o644
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()

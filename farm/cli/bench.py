@@ -117,6 +117,32 @@ def density(
 
 
 @app.command()
+def fork(
+    image: ImageName = BASE_IMAGE,
+    rounds: Rounds = 10,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Another sandbox on a copy of one that holds 50 MiB, beside a container committed and started anew."""
+    settings = read_config(config, state_dir)
+
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_fork
+        from sandboxes import SandboxSpec
+
+        return await measure_fork(
+            SandboxSpec(image),
+            runtime,
+            docker_host=settings.docker_host,
+            rounds=rounds,
+            on_round=lambda number: say("forks", number + 1, rounds + 1),
+        )
+
+    _show(_run("fork", settings, measure), as_json)
+
+
+@app.command()
 def episodes(
     task: Annotated[
         Path | None, typer.Option(help="A task directory; the farm's own sqlparse task by default.")

@@ -17,6 +17,7 @@ from farm.bench import (
     Machine,
     measure_density,
     measure_episodes,
+    measure_fork,
     measure_start,
     measure_tools,
 )
@@ -100,6 +101,18 @@ async def test_many_sandboxes_live_at_once_and_all_go(pool: WarmPool, tiny_image
         "first_reply_growth": ("times", None),
         "call_growth": ("times", None),
     }
+
+
+async def test_forks_are_measured_beside_commits(
+    pool: WarmPool, tiny_image: str, docker_client: docker.DockerClient
+) -> None:
+    figures = _by_name(
+        await measure_fork(SandboxSpec(tiny_image), pool, docker_host=None, rounds=1, on_round=lambda _: None)
+    )
+    assert {name: (figure.unit, figure.baseline_name) for name, figure in figures.items()} == {
+        "fork_50mib_p50_ms": ("ms", "docker_commit")
+    }
+    assert docker_client.images.list("farm-bench-fork") == []
 
 
 async def test_a_call_that_fails_is_no_figure(pool: WarmPool, tiny_image: str) -> None:
