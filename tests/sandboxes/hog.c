@@ -89,8 +89,8 @@ static long pending_signal(void) {
 }
 
 static long watched_by_epoll(void) {
-    static int watcher = -1, watched[2000], made, next;
-    while (made < 2000 && (watched[made] = eventfd(0, 0)) >= 0) made++;
+    static int watcher = -1, watched[500], made, next;
+    while (made < 500 && (watched[made] = eventfd(0, 0)) >= 0) made++;
     struct epoll_event event = {.events = EPOLLIN};
     if (watcher < 0 || next == made) {
         if ((watcher = epoll_create1(0)) < 0) return 0;
