@@ -64,14 +64,27 @@ RuntimeKind = str
 log = logging.getLogger(__name__)
 
 
-async def open_runtime(kind: RuntimeKind = "auto", *, state_dir: Path, docker_host: str | None = None) -> Runtime:
-    """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable."""
+async def open_runtime(
+    kind: RuntimeKind = "auto",
+    *,
+    state_dir: Path,
+    owner: str | None = None,
+    grace_s: float = 0.0,
+    docker_host: str | None = None,
+) -> Runtime:
+    """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable.
+
+    ``owner`` None: a fresh name. What lives when a process of a name dies is spared for ``grace_s``, and may be adopted
+    by the next of that name.
+    """
     docker, _, oci_runtime = kind.partition(":")
     if docker != "docker":
         try:
-            return await OciRuntime.open(state_dir=state_dir, docker_host=docker_host)
+            return await OciRuntime.open(state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host)
         except RuntimeUnavailable as error:
             if kind == "oci":
                 raise
             log.warning("sandboxes are Docker containers, which start slower: %s", error)
-    return await DockerRuntime.open(state_dir=state_dir, docker_host=docker_host, oci_runtime=oci_runtime or None)
+    return await DockerRuntime.open(
+        state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, oci_runtime=oci_runtime or None
+    )

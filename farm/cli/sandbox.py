@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sandboxes import Capture, ExecResult, Runtime, Sandbox, SandboxSpec
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
+FORK, BACK = MOVES = (":fork", ":back")
 TIMED_OUT = 124
 INTERRUPTED = 130
 TERMINATED = 143
@@ -34,7 +35,8 @@ def sandbox(
     """Start a sandbox of IMAGE, as an episode gets it: no network, no capabilities. It is removed at the end.
 
     With CMD runs it and exits with its code, 124 where it timed out. Without, reads commands line by line for one
-    shell, and shows what each printed when it ends; Ctrl-C kills the command that runs.
+    shell, and shows what each printed when it ends; Ctrl-C kills the command that runs. The line :fork goes on in a
+    copy of the sandbox (its files, in a fresh shell), and :back throws the copy away and goes on where it was made.
     """
     from sandboxes import SandboxError, SandboxSpec
 
@@ -74,6 +76,7 @@ async def _open(config: Config) -> "Runtime":
 def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
     """Until the input or the shell ends; the last command's exit code."""
     prompt = ""
+    boxes = [box]
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):  # only makes lines editable; some Pythons come without
             importlib.import_module("readline")
@@ -88,7 +91,10 @@ def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
         if not line.strip():
             continue
         try:
-            result = runner.run(box.shell(line, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))
+            if line.strip() in MOVES:
+                progress_console.print(runner.run(_move(line.strip(), boxes)))
+                continue
+            result = runner.run(boxes[-1].shell(line, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))
         except KeyboardInterrupt:
             progress_console.print("interrupted: the command was killed, the next begins in a fresh shell")
             code = INTERRUPTED
@@ -96,6 +102,22 @@ def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
         code = _show(result, timeout_s)
         if result.shell_lost and not result.timed_out:
             return code
+
+
+async def _move(move: str, boxes: "list[Sandbox]") -> str:
+    """Into a fork, or back out of it; what there is to tell."""
+    from sandboxes import BootError, SnapshotError
+
+    if move == BACK:
+        if len(boxes) == 1:
+            return f"there is nothing to go back to; {FORK} makes a copy to try things in"
+        await boxes.pop().remove()
+        return f"back in sandbox {boxes[-1].id}, as it was"
+    try:
+        boxes.append(await boxes[-1].fork())
+    except (SnapshotError, BootError) as error:
+        return f"no fork: {error}"
+    return f"in sandbox {boxes[-1].id}, a copy; {BACK} throws it away"
 
 
 def _show(result: "ExecResult", timeout_s: float) -> int:

@@ -65,6 +65,26 @@ def test_the_end_of_input_ends_it_with_the_last_code(farm: Farm, test_image: str
     assert farm(test_image, lines="true\nfalse\n").returncode == 1
 
 
+def test_a_fork_is_tried_and_thrown_away(farm: Farm, test_image: str) -> None:
+    lines = (
+        "cd /tmp; echo first > f; x=1",
+        ":fork",
+        "cat /tmp/f; echo second > /tmp/f; echo $PWD[$x]",
+        " :fork ",
+        "cat /tmp/f",
+        ":back",
+        ":back",
+        "cat f; echo $PWD[$x]",
+        ":back",
+        ": > g; ls",
+    )
+    done = farm(test_image, lines="\n".join(lines) + "\n")
+    assert done.stdout == "first\n/[]\nsecond\nfirst\n/tmp[1]\nf\ng\n"
+    assert done.returncode == 0
+    said = done.stderr.splitlines()
+    assert [line.split()[0] for line in said] == ["in", "in", "back", "back", "there"]
+
+
 def test_a_missing_image_is_one_line(farm: Farm) -> None:
     done = farm("no-such-image:1", "--", "true")
     assert done.returncode == 1
