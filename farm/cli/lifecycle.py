@@ -78,13 +78,17 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
 
 
 async def _reap(config: Config) -> None:
-    """Remove the sandboxes that a farm which was killed has left on this machine."""
+    """Remove the sandboxes that a farm which was killed has left on this machine: in the name of its agent, for which
+    they would be spared for a while."""
+    from farm.cluster.equipment import AGENT
     from sandboxes import RuntimeUnavailable, open_runtime
 
     if not (config.state_dir / "owners").is_dir():
         return
     try:
-        runtime = await open_runtime(config.runtime, state_dir=config.state_dir, docker_host=config.docker_host)
+        runtime = await open_runtime(
+            config.runtime, state_dir=config.state_dir, owner=AGENT, docker_host=config.docker_host
+        )
     except RuntimeUnavailable:  # without a daemon there is no sandbox either
         return
     try:

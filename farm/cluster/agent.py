@@ -20,7 +20,7 @@ from farm.core.rollout import Rollout
 from farm.policy import Endpoints, make_policy
 from farm.rollout import Baselines, Policy, aborted, failed, report, run_episode
 from farm.store import RunEnded, StoreUnavailable, UnknownRun
-from sandboxes import ImageError, Runtime
+from sandboxes import ImageError, Runtime, Sandbox
 from sandboxes.uninterrupted import uninterrupted
 
 Tell = Callable[[Sequence[Event]], Awaitable[None]]
@@ -118,6 +118,7 @@ class NodeAgent:
 
     async def __aenter__(self) -> Self:
         self._state_dir.mkdir(parents=True, exist_ok=True)
+        await self._take_up(await self._runtime.adopt())
         await self._reap()
         loops = (self._talk(), self._reap_on(), self._shelf.keep_tidy())
         self._loops = [asyncio.create_task(loop) for loop in loops]
@@ -295,6 +296,18 @@ class NodeAgent:
         )
 
     # Ends
+
+    async def _take_up(self, left: Sequence[Sandbox]) -> None:
+        """What a process of this agent that was killed has left alive, each with the labels of its rollout.
+
+        Turns are not written down while an episode goes on, so none can go on where it was: all of it goes, and the
+        scheduler, which has missed our beats, orders the episodes anew.
+        """
+        for sandbox in left:
+            _log.info("sandbox %s of rollout %s goes, whose episode was cut off", sandbox.id, sandbox.spec.labels)
+        for result in await asyncio.gather(*(sandbox.remove() for sandbox in left), return_exceptions=True):
+            if isinstance(result, Exception):
+                _log.warning("a sandbox that was left stays for the reaper: %s", result)
 
     async def _reap_on(self) -> None:
         while True:

@@ -18,6 +18,12 @@ from sandboxes.images import ImageStore
 from sandboxes.retention import Retention, Watermarks
 from sandboxes.uses import ImageUses
 
+AGENT = "agent"
+"""Who owns the sandboxes of a farm's node: one agent a state directory, whatever node it has become since."""
+
+GRACE_S = 300.0
+"""So long an agent that died may take to come back to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPlan:
@@ -70,7 +76,9 @@ def load_equip(name: str) -> Equip:
 async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """Docker's sandboxes and images. Raises RuntimeUnavailable."""
     async with AsyncExitStack() as stack:
-        runtime = await open_runtime(plan.runtime, state_dir=plan.state_dir, docker_host=plan.docker_host)
+        runtime = await open_runtime(
+            plan.runtime, state_dir=plan.state_dir, owner=AGENT, grace_s=GRACE_S, docker_host=plan.docker_host
+        )
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
         settings = await asyncio.to_thread(read_build_settings)

@@ -1,0 +1,125 @@
+"""A node agent that is killed while real sandboxes are at work: Ray brings it up again, and nothing is left behind."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import docker
+import pytest
+from pydantic import SecretStr
+
+from farm.cluster.equipment import AGENT
+from farm.cluster.farm import start_farm
+from farm.cluster.port import RayScheduler
+from farm.config import Config
+from farm.core.orders import Limits, PolicySpec, RunSpec
+from farm.store import RunState, Store
+from farm.tasks import pack, task_ref
+from sandboxes.owner import owner_names
+from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
+from sandboxes.toolbox import Toolbox
+from tests.integration import tiny
+from tests.integration.cluster_process import JOIN_TOKEN
+from tests.owner_process import OwnerProcess
+from tests.services import require_program
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.docker, pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+ROOT = Path(__file__).parents[2]
+
+
+def sandboxes_of(client: docker.DockerClient, state_dir: Path) -> set[str]:
+    """By the word of the kernel and of the daemon, whoever owns them."""
+    labels = [f"farm.state_dir={state_dir}", "farm.sandbox"]
+    containers = client.api.containers(all=True, filters={"label": labels})
+    groups = Cgroups(find_hierarchies(), group_of(state_dir, AGENT)).names()
+    return {str(container["Labels"]["farm.sandbox"]) for container in containers} | groups
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(180):
+        while not await holds():  # noqa: ASYNC110 - processes and Redis tell nobody
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["oci", "docker"])
+async def test_a_killed_agent_comes_back_and_its_run_completes(
+    kind: str,
+    docker_client: docker.DockerClient,
+    toolbox: Toolbox,
+    tiny_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_program("redis-server")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    state_dir = tmp_path / "state"
+    (state_dir / "toolbox").mkdir(parents=True)
+    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    stores: list[Store] = []
+
+    @asynccontextmanager
+    async def serve(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+        stores.append(store)
+        yield "http://127.0.0.1:1"
+
+    before: set[str] = set()
+
+    async def two_at_work() -> bool:
+        before.update(sandboxes_of(docker_client, state_dir))
+        return len(before) >= 2
+
+    async def finished() -> bool:
+        record = await stores[0].get_run("cut-off")
+        return record is not None and record.state is RunState.FINISHED
+
+    config = Config(state_dir=state_dir, slots=2, runtime=kind, join_token=SecretStr(JOIN_TOKEN))
+    async with start_farm(config, serve=serve) as farm:
+        await farm.scheduler.submit(await submit(stores[0], tiny_image, groups=3))
+        await until(two_at_work)
+        os.kill(await farm.agent.pid(), signal.SIGKILL)
+        await until(finished)
+        heads = (await stores[0].list_rollouts("cut-off", limit=100)).rollouts
+        assert [head.reward for head in heads] == [1.0] * 6
+        assert max(head.attempt for head in heads) == 2
+        assert not before & sandboxes_of(docker_client, state_dir)
+        assert AGENT in owner_names(state_dir)
+    assert sandboxes_of(docker_client, state_dir) == set()
+    assert owner_names(state_dir) == []
+    assert docker_client.api.containers(all=True, filters={"label": f"farm.state_dir={state_dir}"}) == []
+
+
+async def submit(store: Store, image: str, *, groups: int) -> RunSpec:
+    bundle = tiny.task(image, gold=tiny.GOLD)
+    verifier = replace(bundle.task.verifier, command=f"sleep 1; {bundle.task.verifier.command}")
+    bundle = replace(bundle, task=replace(bundle.task, verifier=verifier))
+    spec = RunSpec("cut-off", (task_ref(bundle),), PolicySpec("oracle"), 2, groups, Limits(), max_attempts=3)
+    await store.put_bundle(bundle.task.digest, pack(bundle))
+    await store.put_run(spec)
+    return spec
+
+
+async def test_what_a_whole_farm_left_that_was_killed_is_not_spared(
+    docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
+) -> None:
+    """Nothing comes back by itself where nothing is left that would bring it back."""
+    state_dir = tmp_path / "state"
+    (state_dir / "toolbox").mkdir(parents=True)
+    (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    owner = await OwnerProcess.start("oci", state_dir, toolbox)
+    left = await owner.told("create", tiny_image, [])
+    await owner.kill()
+    assert sandboxes_of(docker_client, state_dir) == {left}
+    down = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "farm.cli.main", "down", "--state-dir", str(state_dir), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await down.communicate()
+    assert b"removed 1 sandboxes that nobody owned" in said
+    assert sandboxes_of(docker_client, state_dir) == set()
+    assert owner_names(state_dir) == []
+    assert docker_client.api.containers(all=True, filters={"label": f"farm.state_dir={state_dir}"}) == []
