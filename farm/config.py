@@ -47,6 +47,7 @@ class Config(BaseModel):
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time.
+    A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
     The memory limits of a node's tasks may add up to ``overcommit`` times its memory, as long as memory is left.
     """
 
@@ -62,6 +63,7 @@ class Config(BaseModel):
     docker_host: str | None = None
     slots: int | None = Field(default=None, ge=1, le=10_000)
     overcommit: float = Field(default=4.0, ge=1, le=1000)
+    warm: int = Field(default=2, ge=0, le=1000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
     max_attempts: int = Field(default=3, ge=1, le=20)
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)

@@ -86,9 +86,10 @@ class WarmPool:
         self._clock = clock
         self._stocks: dict[str, _Stock] = {}
         self._calm_at = 0.0
-        self._given: set[str] = set()
         self._news = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
+        self._filling = asyncio.Lock()
+        self._going: set[str] = set()
         self._removals: set[asyncio.Task[None]] = set()
         self._closed = False
         self.handed_out = 0
@@ -125,7 +126,6 @@ class WarmPool:
         sandbox = None if base else await self._take(spec, min(CHECK_S, boot_timeout_s))
         if sandbox is None:
             sandbox = await self._runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
-        self._given.add(sandbox.id)
         return sandbox
 
     @asynccontextmanager
@@ -142,12 +142,13 @@ class WarmPool:
         return await self._runtime.digest_of(image)
 
     async def living(self) -> AsyncIterator[str]:
-        """Those that somebody was given: what is pooled nobody holds."""
-        known = set(self._given)
-        here = {sandbox_id async for sandbox_id in self._runtime.living()}
-        self._given -= known - here
-        for sandbox_id in known & here:
-            yield sandbox_id
+        """Those that somebody holds: none that is pooled, or was and goes."""
+        async with self._filling:  # what boots for the pool has no name yet
+            here = [sandbox_id async for sandbox_id in self._runtime.living()]
+            ours = {sandbox.id for stock in self._stocks.values() for sandbox in stock.ready} | self._going
+        for sandbox_id in here:
+            if sandbox_id not in ours:
+                yield sandbox_id
 
     async def release_images(self) -> None:
         """What is pooled holds its image: it goes, and its like is not booted again for some time."""
@@ -157,13 +158,9 @@ class WarmPool:
 
     async def adopt(self) -> list[Sandbox]:
         """Also what a pool that died had ready, which nobody can tell from the rest."""
-        adopted = await self._runtime.adopt()
-        self._given |= {sandbox.id for sandbox in adopted}
-        return adopted
+        return await self._runtime.adopt()
 
     async def reap(self) -> int:
-        async for _ in self.living():
-            pass  # what was given and has gone is forgotten
         return await self._runtime.reap()
 
     async def close(self) -> None:
@@ -190,8 +187,7 @@ class WarmPool:
                 digest = await self._runtime.digest_of(spec.image)
                 while stock.ready:
                     sandbox = stock.ready.popleft()
-                    if await self._is_well(sandbox, digest):
-                        sandbox.hand_over(spec)
+                    if await self._hand_over(sandbox, spec, digest):
                         self.handed_out += 1
                         return sandbox
         except (TimeoutError, SandboxError):
@@ -200,19 +196,20 @@ class WarmPool:
             self._wake()  # no sooner: the boot that replaces it would delay it
         return None
 
-    async def _is_well(self, sandbox: Sandbox, digest: str) -> bool:
-        """Whether it may be handed out; if not, or if that is not to be known, it goes."""
-        well = False
+    async def _hand_over(self, sandbox: Sandbox, spec: SandboxSpec, digest: str) -> bool:
+        """Whether it could be; if not, or if that is not to be known, it goes."""
+        done = False
         try:
             if sandbox.image_digest == digest:
                 await sandbox.ping()
-                well = True
-        except SandboxError as error:
+                sandbox.hand_over(spec)
+                done = True
+        except (SandboxError, OSError) as error:
             log.warning("a pooled sandbox was of no use: %s", error)
         finally:
-            if not well:
+            if not done:
                 self._discard(sandbox)
-        return well
+        return done
 
     # Into the pool
 
@@ -255,23 +252,25 @@ class WarmPool:
                 del self._stocks[key]
 
     async def _fill(self, stock: _Stock) -> None:
-        try:
-            sandbox = await self._runtime.create(stock.spec)
-        except Exception as error:  # whoever needs the sandbox meets the same, and decides; here it is tried again
-            stock.failed(self._clock())
-            log.warning("no sandbox of %s is kept ready: %s", stock.spec.image, error)
-            return
-        stock.failures = 0
-        if self._clock() < self._calm_at:
-            self._discard(sandbox)
-        else:
-            stock.ready.append(sandbox)
+        async with self._filling:
+            try:
+                sandbox = await self._runtime.create(stock.spec)
+            except Exception as error:  # whoever needs the sandbox meets the same, and decides; here it is tried again
+                stock.failed(self._clock())
+                log.warning("no sandbox of %s is kept ready: %s", stock.spec.image, error)
+                return
+            stock.failures = 0
+            if self._clock() < self._calm_at:
+                self._discard(sandbox)
+            else:
+                stock.ready.append(sandbox)
 
     def _drop(self, stock: _Stock, count: int) -> None:
         for _ in range(count):
             self._discard(stock.ready.popleft())
 
     def _discard(self, sandbox: Sandbox) -> None:
+        self._going.add(sandbox.id)
         removal = asyncio.create_task(self._remove(sandbox))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
@@ -281,6 +280,7 @@ class WarmPool:
             await sandbox.remove()
         except Exception as error:  # nobody waits for it, and the reaper takes what stays
             log.warning("sandbox %s stays for the reaper: %s", sandbox.id, error)
+        self._going.discard(sandbox.id)
 
 
 def _kind(spec: SandboxSpec) -> str:

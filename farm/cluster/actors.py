@@ -142,6 +142,7 @@ class NodeAgentActor:
             slots=plan.slots,
             tell=self._tell,
             state_dir=plan.state_dir,
+            pool=equipment.pool,
             image_disk=equipment.image_disk,
             endpoints=Endpoints(api_key=plan.policy_key),
         )

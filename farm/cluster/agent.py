@@ -13,14 +13,15 @@ from typing import Protocol, Self, TypeVar
 
 from farm.cluster.bundles import Bundles
 from farm.cluster.machine import cores, read_machine
+from farm.cluster.readiness import Readiness
 from farm.cluster.shelf import ImageShelf
-from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode
+from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode, WarmUp
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout
 from farm.policy import Endpoints, make_policy
 from farm.rollout import Baselines, Policy, aborted, failed, report, run_episode
 from farm.store import RunEnded, StoreUnavailable, UnknownRun
-from sandboxes import ImageError, Runtime, Sandbox
+from sandboxes import ImageError, Runtime, Sandbox, WarmPool
 from sandboxes.uninterrupted import uninterrupted
 
 Tell = Callable[[Sequence[Event]], Awaitable[None]]
@@ -75,7 +76,7 @@ class NodeAgent:
     No more than ``slots`` episodes run at once. An order is taken once, whatever comes twice; a newer attempt of a
     rollout replaces an older one. An episode is listed in the beats until the scheduler has taken its report, and
     reports and beats leave in order, one message at a time. A finished rollout is published however long the store
-    stays away, and keeps its slot meanwhile.
+    stays away, and keeps its slot meanwhile. ``pool`` is the ``runtime`` itself, where that keeps sandboxes ready.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class NodeAgent:
         slots: int,
         tell: Tell,
         state_dir: Path,
+        pool: WarmPool | None = None,
         image_disk: Path | None = None,
         endpoints: Endpoints | None = None,
         settings: AgentSettings | None = None,
@@ -102,6 +104,7 @@ class NodeAgent:
         self._image_disk = image_disk
         self._settings = settings or AgentSettings()
         self._bundles = Bundles(store, state_dir / "bundles")
+        self._readiness = Readiness(pool, self._bundles, shelf)
         self._endpoints = endpoints or Endpoints()
         self._baselines = Baselines()
         self._incarnation = secrets.token_hex(8)
@@ -129,7 +132,7 @@ class NodeAgent:
     ) -> None:
         await uninterrupted(self._close())
 
-    def obey(self, commands: Sequence[StartEpisode | StopEpisode]) -> None:
+    def obey(self, commands: Sequence[StartEpisode | StopEpisode | WarmUp]) -> None:
         for command in commands:
             match command:
                 case StartEpisode(_, order):
@@ -138,6 +141,8 @@ class NodeAgent:
                     work = self._works.get(rollout_id)
                     if work and work.order.attempt == attempt:
                         self._cancel(work)
+                case WarmUp(_, sandboxes) if not self._closing:
+                    self._readiness.expect(sandboxes)
 
     async def drain(self) -> None:
         """Take no more work; return when the last episode has ended and been reported."""
@@ -197,9 +202,16 @@ class NodeAgent:
             policy = work.policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
             spent.until_now("prepare_s", began)
             try:
-                rollout = await run_episode(
-                    order, bundle, self._runtime, policy, node=self.node_id, baselines=self._baselines
-                )
+                with self._readiness.to_judge(bundle) as on_event:
+                    rollout = await run_episode(
+                        order,
+                        bundle,
+                        self._runtime,
+                        policy,
+                        node=self.node_id,
+                        baselines=self._baselines,
+                        on_event=on_event,
+                    )
             finally:
                 await policy.close()
         except Exception as error:  # whatever keeps an episode from beginning becomes its failure
@@ -253,7 +265,8 @@ class NodeAgent:
             if not await self._say(self._settings.tell_timeout_s):
                 await asyncio.sleep(self._settings.beat_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._settings.beat_s)
+                async with asyncio.timeout(self._settings.beat_s):  # wait_for may swallow that we are cancelled
+                    await self._news.wait()
 
     async def _say(self, timeout_s: float) -> bool:
         reports = list(self._outbox)
@@ -328,7 +341,7 @@ class NodeAgent:
         self._draining = self._closing = True
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*self._loops, self._readiness.close(), return_exceptions=True)
         tasks = {work.task for work in self._works.values() if work.task}
         for work in list(self._works.values()):
             self._cancel(work)

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from farm.cluster.machine import short_of
 from farm.cluster.shelf import ImageShelf
 from farm.config import read_build_settings
 from farm.core.fleet import SchedulerSettings
 from farm.tasks import TASK_PREFIX, ensure_image
-from sandboxes import Runtime, RuntimeKind, open_runtime
+from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
 from sandboxes.images import ImageStore
 from sandboxes.retention import Retention, Watermarks
 from sandboxes.uses import ImageUses
@@ -39,8 +40,8 @@ class SchedulerPlan:
 class AgentPlan:
     """All that an agent needs to come up, as values that travel to its process.
 
-    ``equip`` names the function, ``module:name``, that makes its equipment. ``image_disk``: how full Docker's disk may
-    be; ``image_pulls``: so many at once.
+    ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
+    ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once.
     """
 
     node_id: str
@@ -50,6 +51,7 @@ class AgentPlan:
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
     policy_key: str | None = None
+    warm: bool = False
     image_disk: Watermarks = field(default_factory=Watermarks)
     image_pulls: int = 2
     equip: str = "farm.cluster.equipment:docker"
@@ -57,10 +59,12 @@ class AgentPlan:
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
-    """Whoever made the runtime closes it, when the agent has ended. ``image_disk`` is on the disk of the images."""
+    """Whoever made the runtime closes it, when the agent has ended. ``pool`` is the runtime, where that keeps
+    sandboxes ready. ``image_disk`` is on the disk of the images."""
 
     runtime: Runtime
     shelf: ImageShelf
+    pool: WarmPool | None = None
     image_disk: Path | None = None
 
 
@@ -79,6 +83,8 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         runtime = await open_runtime(
             plan.runtime, state_dir=plan.state_dir, owner=AGENT, grace_s=GRACE_S, docker_host=plan.docker_host
         )
+        pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
+        runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
         settings = await asyncio.to_thread(read_build_settings)
@@ -88,4 +94,4 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
-        yield Equipment(runtime, shelf, await images.root())
+        yield Equipment(runtime, shelf, pool, await images.root())

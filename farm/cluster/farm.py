@@ -78,7 +78,7 @@ async def start_farm(
         on_step("starting the cluster")
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
-        settings = settings or SchedulerSettings(overcommit=config.overcommit)
+        settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
         plan = SchedulerPlan(redis_url, settings, config.retention_s, config.log_level)
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, driver, config, redis_url, equip)
@@ -158,6 +158,7 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
         slots=config.slots or default_slots(),
         runtime=config.runtime,
         docker_host=config.docker_host,
+        warm=config.warm > 0,
         policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
         image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
         image_pulls=config.image_pulls,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from farm.core.admission import AdmissionSettings
 from farm.core.events import Load, Pressure
 from sandboxes.host_readings import read_memory_mib
 from sandboxes.pressure import read_pressure
@@ -50,6 +51,15 @@ def read_machine(disk: Path, image_disk: Path | None = None) -> Reading:
         disk_free_mib=int(usage.free) // MIB,
         image_disk_free_mib=int(psutil.disk_usage(str(image_disk)).free) // MIB if image_disk else None,
     )
+
+
+def short_of(disk: Path) -> str:
+    """What the machine is too short of to have sandboxes ready that nobody uses; empty where it has enough."""
+    if read_pressure().short_of_memory:
+        return "memory is short"
+    if psutil.disk_usage(str(disk)).percent / 100 >= AdmissionSettings().disk.near:
+        return f"the disk of {disk} is nearly full"
+    return ""
 
 
 def _pressure() -> Pressure:

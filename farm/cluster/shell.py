@@ -21,6 +21,7 @@ from farm.core.events import (
     StartEpisode,
     StopEpisode,
     Tick,
+    WarmUp,
 )
 from farm.core.fleet import Node, SchedulerSettings
 from farm.core.orders import EpisodeOrder
@@ -32,7 +33,7 @@ from farm.rollout import report
 from farm.rollout.record import Findings, compose
 from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 
-NodeCommand = StartEpisode | StopEpisode
+NodeCommand = StartEpisode | StopEpisode | WarmUp
 Send = Callable[[str, Sequence[NodeCommand]], None]
 """Hand commands to a node, in order, without waiting; whoever learns that the node is dead tells NodeLost."""
 
@@ -116,7 +117,7 @@ class SchedulerShell:
 
     def _carry_out(self, command: Command, outgoing: defaultdict[str, list[NodeCommand]]) -> None:
         match command:
-            case StartEpisode() | StopEpisode():
+            case StartEpisode() | StopEpisode() | WarmUp():
                 outgoing[command.node_id].append(command)
             case PublishFailure(order, failure):
                 self._spawn(self._publish_failure(order, failure))

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from farm.core.orders import EpisodeOrder, EpisodeReport, RunSpec
+from farm.core.orders import EpisodeOrder, EpisodeReport, RunSpec, TaskRef
 from farm.core.rollout import Failure
 
 
@@ -124,6 +124,14 @@ class StopEpisode:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmUp:
+    """So many sandboxes of each task the node is likely to need next: a hint, which takes the place of the last one."""
+
+    node_id: str
+    sandboxes: tuple[tuple[TaskRef, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PublishFailure:
     """The attempts are used up and no node is left to say so: publish ``order`` as failed, its reward null."""
 
@@ -136,4 +144,4 @@ class RunFinished:
     run_id: str
 
 
-Command = StartEpisode | StopEpisode | PublishFailure | RunFinished
+Command = StartEpisode | StopEpisode | WarmUp | PublishFailure | RunFinished

@@ -19,6 +19,7 @@ class SchedulerSettings:
     ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
     ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
     times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
+    ``warm``: so many sandboxes at most is a node told to have ready for what it will be ordered next.
     After ``failures_before_rest`` infrastructure failures in a row a node rests for ``rest_s``, doubled each further
     time up to 64-fold: a broken machine that fails fast would otherwise draw all work to itself.
     """
@@ -29,6 +30,7 @@ class SchedulerSettings:
     retry_patience_s: float = 15.0
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     overcommit: float = 4.0
+    warm: int = 0
     failures_before_rest: int = 5
     rest_s: float = 2.0
 
@@ -59,7 +61,8 @@ class Episode:
 @dataclass(slots=True)
 class Node:
     """``parked``: images whose rotation has dropped this node while it was closed. ``held_mib``: the memory limits of
-    its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect."""
+    its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect.
+    ``expects``: what it was last told that it will need next."""
 
     id: str
     incarnation: str
@@ -73,6 +76,7 @@ class Node:
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
     images: set[str] = field(default_factory=set)
+    expects: tuple[tuple[TaskRef, int], ...] | None = None
     parked: set[str] = field(default_factory=set)
     held: dict[tuple[str, int], Episode] = field(default_factory=dict)
     held_mib: int = 0

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from farm.core.fleet import Episode
 from farm.core.orders import EpisodeOrder, RunSpec, TaskRef, group_id, parse_rollout_id, rollout_id
@@ -11,6 +12,7 @@ ASIDE = 64
 """So many places that fit nowhere are stepped over before a run stops offering new ones."""
 
 TRIES = 4
+LOOK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,14 @@ class Run:
         for _ in range(TRIES):
             if len(self.waiting) < ASIDE and (fresh := self._next_fresh()) is not None:
                 yield fresh, Waiting()
+
+    def upcoming(self) -> Iterator[TaskRef]:
+        """The tasks of some places that are to be tried next, in this order."""
+        for place in islice(self.waiting, LOOK):
+            yield self.task(place)
+        for place in range(self._cursor, min(self._cursor + LOOK, self.total)):
+            if self.is_open(place) and place not in self.waiting and place not in self.delayed:
+                yield self.task(place)
 
     def put_aside(self, place: int, waiting: Waiting) -> None:
         self.waiting[place] = waiting

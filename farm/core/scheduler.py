@@ -19,11 +19,13 @@ from farm.core.events import (
     StartEpisode,
     StopEpisode,
     Tick,
+    WarmUp,
 )
 from farm.core.fleet import Episode, Fleet, Node, SchedulerSettings
 from farm.core.orders import EpisodeReport, parse_rollout_id
 from farm.core.rollout import Failure, Origin
 from farm.core.runs import Run, Waiting
+from farm.core.warming import expected
 
 
 class Scheduler:
@@ -82,6 +84,8 @@ class Scheduler:
                     commands += self._lose(node_id, now)
         self._wake(now)
         commands += self._place(now)
+        if isinstance(event, NodeBeat):
+            commands += self._warm_up(event.node_id, now)
         return commands
 
     # Runs
@@ -257,6 +261,17 @@ class Scheduler:
             self.fleet.hold(episode, now)
             return StartEpisode(node.id, order)
         return None
+
+    def _warm_up(self, node_id: str, now: float) -> Iterable[Command]:
+        """Tell a node that is well what it will need next, when that has changed."""
+        node = self.fleet.get(node_id)
+        if node is None or not self.settings.warm:
+            return
+        well = node.condition(now, self.settings)[0] in ("open", "full")
+        expects = expected(node, self._runs.values(), self.settings.warm) if well else ()
+        if expects != node.expects:
+            node.expects = expects
+            yield WarmUp(node_id, expects)
 
     # Answers
 

@@ -2,7 +2,7 @@
 
 from farm.rollout.baselines import Baselines
 from farm.rollout.episode import run_episode
-from farm.rollout.events import EpisodeEvent, EventKind
+from farm.rollout.events import EpisodeEvent, EventKind, OnEvent
 from farm.rollout.failures import classify
 from farm.rollout.policy import Message, Policy, PolicyError, Reply, Sampled, ToolCall
 from farm.rollout.record import aborted, failed, report
@@ -12,6 +12,7 @@ __all__ = [
     "EpisodeEvent",
     "EventKind",
     "Message",
+    "OnEvent",
     "Policy",
     "PolicyError",
     "Reply",

@@ -19,7 +19,7 @@ from farm.core.rollout import Rollout, Status
 from farm.store import EmbeddedRedis, RunState, Store, StreamState
 from farm.tasks import TaskBundle
 from farm.wire.record import RolloutHead
-from sandboxes import BootError, FakeRuntime, ImageError, SandboxError
+from sandboxes import BootError, FakeRuntime, ImageError, SandboxError, WarmPool
 from tests.integration.cluster_fakes import Gate, pretended_runtime, submit
 from tests.redis_server import running_redis
 from tests.rollouts import make_rollout
@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
 NEVER = Marks(math.inf, math.inf, math.inf)
 NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER, NEVER)
-PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, admission=NEVER_PRESSED)
+PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, admission=NEVER_PRESSED, warm=2)
 
 
 @pytest.fixture
@@ -81,6 +81,7 @@ class Cluster:
         self.gate = Gate(directory / "hold")
         self.agents: dict[str, NodeAgent] = {}
         self.runtimes: dict[str, FakeRuntime] = {}
+        self.pools: dict[str, WarmPool] = {}
         self._stack = stack
         self._directory = directory
         self.shell = SchedulerShell(store, self._send, settings=PATIENT)
@@ -101,12 +102,18 @@ class Cluster:
         boot_errors: Iterable[SandboxError | None] = (),
         shelf: ImageShelf | None = None,
         store: Store | None = None,
+        pooled: bool = False,
     ) -> NodeAgent:
         runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
+        pool = None
+        if pooled:
+            pool = self.pools[name] = WarmPool(runtime, short=lambda: "")
+            self._stack.push_async_callback(pool.close)
         agent = NodeAgent(
             name,
             store=store or self.store,
-            runtime=runtime,
+            runtime=pool or runtime,
+            pool=pool,
             shelf=shelf or ImageShelf(nothing_to_do),
             slots=slots,
             tell=self._tell,
@@ -178,6 +185,32 @@ async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
     assert {head.reward for head in heads} == {1.0}
     assert {head.node for head in heads} == {"a", "b"}
     assert {head.attempt for head in heads} == {1}
+
+
+async def test_what_comes_next_finds_its_sandboxes_ready(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1, pooled=True)
+    pool, runtime = cluster.pools["a"], cluster.runtimes["a"]
+    cluster.gate.shut()
+    await cluster.run(groups=6)
+
+    async def one_is_held_and_one_is_ready() -> bool:
+        return len(runtime.sandboxes) == 2 and len([name async for name in pool.living()]) == 1
+
+    await until(one_is_held_and_one_is_ready)
+    cluster.gate.open()
+    assert {head.reward for head in await cluster.ended()} == {1.0}
+    assert pool.handed_out >= 6, "most of twelve: one to work and one to be judged in for each episode"
+    assert not [name async for name in pool.living()]
+
+
+async def test_what_is_ready_goes_with_the_node(cluster: Cluster) -> None:
+    agent = await cluster.node("a", slots=2, pooled=True)
+    cluster.gate.shut()
+    await cluster.run(groups=6)
+    await sandboxes(cluster, 4)
+    await agent.__aexit__(None, None, None)
+    await cluster.pools["a"].close()
+    assert not cluster.runtimes["a"].sandboxes
 
 
 async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:

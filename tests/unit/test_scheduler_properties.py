@@ -22,12 +22,14 @@ from farm.core.events import (
     StartEpisode,
     StopEpisode,
     Tick,
+    WarmUp,
 )
-from farm.core.fleet import Episode
+from farm.core.fleet import Episode, SchedulerSettings
 from farm.core.orders import EpisodeOrder, RunSpec
 from farm.core.scheduler import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
 
+SETTINGS = SchedulerSettings(warm=2)
 NODES = ("a", "b", "c")
 TASKS = (task("t"), task("u", memory_mib=300), task("v"))
 
@@ -54,7 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(slots=st.lists(st.integers(1, 3), min_size=3, max_size=3))
     def begin(self, slots: list[int]) -> None:
         self.now = 0.0
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(SETTINGS)
         self.nodes = {name: PretendedNode(name, count) for name, count in zip(NODES, slots, strict=True)}
         self.specs: dict[str, RunSpec] = {}
         self.paused: set[str] = set()
@@ -76,6 +78,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case StopEpisode(node_id):
                     if node_id in self.nodes:
                         self.nodes[node_id].mail.append(command)
+                case WarmUp(node_id, sandboxes):
+                    node = self.scheduler.fleet.get(node_id)
+                    assert node is not None
+                    assert sum(count for _, count in sandboxes) <= min(SETTINGS.warm, len(node.held))
+                    assert {task.image for task, _ in sandboxes} <= node.images
                 case PublishFailure():
                     self.failures.append(command)
                 case RunFinished(run_id):
@@ -240,7 +247,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The scheduler's process dies and is built again from what the store holds."""
-        self.scheduler = Scheduler(hold_until=self.now + 3.0)
+        self.scheduler = Scheduler(SETTINGS, hold_until=self.now + 3.0)
         self.failures.clear()
         self.spared.clear()
         for run_id, spec in self.specs.items():
