@@ -27,6 +27,9 @@ from sandboxes.uninterrupted import uninterrupted
 Tell = Callable[[Sequence[Event]], Awaitable[None]]
 """Tell the scheduler; returns when it has taken all of it. Raises anything where it has not."""
 
+VERIFIERS_PER_CORE = 2
+"""Test commands at once: bound by the processor, more of them are only slower, and run into their time-outs."""
+
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -107,6 +110,7 @@ class NodeAgent:
         self._readiness = Readiness(pool, self._bundles, shelf)
         self._endpoints = endpoints or Endpoints()
         self._baselines = Baselines()
+        self._verifier_turns = asyncio.Semaphore(VERIFIERS_PER_CORE * cores())
         self._incarnation = secrets.token_hex(8)
         self._free = asyncio.Semaphore(slots)
         self._works: dict[str, _Work] = {}
@@ -210,6 +214,7 @@ class NodeAgent:
                         policy,
                         node=self.node_id,
                         baselines=self._baselines,
+                        verifier_turns=self._verifier_turns,
                         on_event=on_event,
                     )
             finally:

@@ -21,8 +21,18 @@ class ChangeRefused(GradingError):
 
 
 class ReportError(GradingError):
-    pass
+    """``timed_out``: there is none because the verifier did not end in time."""
+
+    def __init__(self, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
 
 
 class VerifierError(GradingError):
-    pass
+    """``retryable``: it was too slow where nothing was changed, which may have been the machine. ``command_s``: so long
+    its test command ran."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.command_s = 0.0

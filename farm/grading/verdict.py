@@ -29,6 +29,7 @@ class Verdict:
     patch: str = ""
     output: str = ""
     boot_s: float = 0.0
+    queue_s: float = 0.0
     command_s: float = 0.0
     total_s: float = 0.0
 
@@ -39,6 +40,7 @@ class Evidence:
 
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     fault: str | None = None
+    timed_out: bool = False
 
 
 def decide(
@@ -54,7 +56,7 @@ def decide(
     lie = _lie(canary, contradiction, evidence.outcomes, complete=not missing)
     fault = evidence.fault or lie
     if fault is not None and pristine:
-        raise VerifierError(f"with nothing changed, {fault}")
+        raise VerifierError(f"with nothing changed, {fault}", retryable=evidence.timed_out)
     tampered = lie is not None
     resolved = fault is None and not missing
     credited: Collection[str] = () if tampered else passed
@@ -71,7 +73,7 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
     """The verdict of a verifier that names its reward itself; ``reward`` is why there is none where there is none."""
     if isinstance(reward, ReportError):
         if pristine:
-            raise VerifierError(f"with nothing changed, {reward}")
+            raise VerifierError(f"with nothing changed, {reward}", retryable=reward.timed_out)
         return refusal(str(reward))
     resolved = reward >= 1.0
     return Verdict(reward, resolved, f"the verifier gave {reward:g}", components={"resolved": float(resolved)})

@@ -46,9 +46,11 @@ async def grade(
     rng: random.Random,
     boot_timeout_s: float = 60.0,
     baseline: Baseline | None = None,
+    turns: asyncio.Semaphore | None = None,
 ) -> Verdict:
     """Judge a change of the task's workspace.
 
+    ``turns``: so many test commands may run at once; a time-out begins with the command's turn.
     ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
     limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
@@ -64,12 +66,22 @@ async def grade(
     exam = asyncio.get_running_loop().run_in_executor(None, _set_exam, bundle, change, rng) if is_exam else None
     async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as sandbox:
         booted = time.monotonic()
-        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s), baseline)
-        if exam is not None:
-            verdict = await grading.judge_exam(change, await exam)
-        else:
-            verdict = await grading.judge_reward_file(change)
-    return replace(verdict, boot_s=booted - started, total_s=time.monotonic() - started)
+        grading = _Grading(bundle, sandbox, _limit_s(task.verifier, verify_s), baseline, turns or asyncio.Semaphore())
+        try:
+            if exam is not None:
+                verdict = await grading.judge_exam(change, await exam)
+            else:
+                verdict = await grading.judge_reward_file(change)
+        except VerifierError as error:
+            error.command_s = grading.command_s
+            raise
+    return replace(
+        verdict,
+        boot_s=booted - started,
+        queue_s=grading.queue_s,
+        command_s=grading.command_s,
+        total_s=time.monotonic() - started,
+    )
 
 
 def _refuse_unfit(verifier: Verifier, bundle: TaskBundle) -> None:
@@ -116,12 +128,22 @@ class _Weighed:
 class _Grading:
     """One change in one fresh sandbox."""
 
-    def __init__(self, bundle: TaskBundle, sandbox: Sandbox, limit_s: float, baseline: Baseline | None) -> None:
+    def __init__(
+        self,
+        bundle: TaskBundle,
+        sandbox: Sandbox,
+        limit_s: float,
+        baseline: Baseline | None,
+        turns: asyncio.Semaphore,
+    ) -> None:
         self._bundle = bundle
         self._task: Task = bundle.task
         self._sandbox = sandbox
         self._limit_s = limit_s
         self._known = baseline
+        self._turns = turns
+        self.queue_s = 0.0
+        self.command_s = 0.0
 
     async def judge_exam(self, change: Change, exam: Exam) -> Verdict:
         verifier = self._task.verifier
@@ -208,20 +230,24 @@ class _Grading:
         await each(self._bundle.tests, put)
 
     async def _run(self, command: str, env: Mapping[str, str]) -> ExecResult:
-        result = await self._sandbox.exec(
-            (*SHELL, command),
-            cwd=self._task.workspace,
-            env=env,
-            timeout_s=self._limit_s,
-            output_limit=OUTPUT_BYTES,
-            merge_stderr=True,
-        )
-        await self._sandbox.kill_all()
+        asked = time.monotonic()
+        async with self._turns:
+            self.queue_s = time.monotonic() - asked
+            result = await self._sandbox.exec(
+                (*SHELL, command),
+                cwd=self._task.workspace,
+                env=env,
+                timeout_s=self._limit_s,
+                output_limit=OUTPUT_BYTES,
+                merge_stderr=True,
+            )
+            await self._sandbox.kill_all()
+        self.command_s = result.duration_s
         return result
 
     async def _read_evidence(self, result: ExecResult, exam: Exam) -> Evidence:
         if result.timed_out:
-            return Evidence(fault=self._timed_out())
+            return Evidence(fault=self._timed_out(), timed_out=True)
         try:
             content = await self._sandbox.read_file(exam.report, limit=MAX_REPORT_BYTES + 1)
             return Evidence(await asyncio.to_thread(parse_junit, content, exam.files))
@@ -232,7 +258,7 @@ class _Grading:
 
     async def _read_reward(self, result: ExecResult) -> float | ReportError:
         if result.timed_out:
-            return ReportError(self._timed_out())
+            return ReportError(self._timed_out(), timed_out=True)
         for name in ("reward.json", "reward.txt"):
             try:
                 content = await self._sandbox.read_file(f"{HARBOR_LOGS}/{name}", limit=MAX_REWARD_BYTES + 1)
@@ -276,5 +302,4 @@ async def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | 
         protected_paths=weighed.dropped,
         patch=await weighed.patch,
         output=output.decode(errors="replace"),
-        command_s=0.0 if result is None else result.duration_s,
     )

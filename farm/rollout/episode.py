@@ -9,7 +9,7 @@ from dataclasses import replace
 from farm.core.change import Change
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout, StopReason, Turn
-from farm.grading import Baseline, ChangeTooLarge, grade, take_change
+from farm.grading import Baseline, ChangeTooLarge, VerifierError, grade, take_change
 from farm.rollout.baselines import Baselines
 from farm.rollout.events import EpisodeEvent, EventKind, OnEvent
 from farm.rollout.failures import classify
@@ -39,14 +39,16 @@ async def run_episode(
     node: str,
     on_event: OnEvent | None = None,
     baselines: Baselines | None = None,
+    verifier_turns: asyncio.Semaphore | None = None,
 ) -> Rollout:
     """Run ``policy`` on the task of ``bundle`` in a sandbox of its own, and judge what it leaves behind.
 
     Every failure becomes a rollout without a reward; only CancelledError is raised, after the sandbox is gone.
-    ``policy`` stays open: it belongs to the caller, as does ``baselines``, which spares a walk of each known image.
+    ``policy`` stays open: it belongs to the caller, as does ``baselines``, which spares a walk of each known image,
+    and ``verifier_turns``, by which no more test commands run at once than the machine has room for.
     """
     try:
-        episode = _Episode(order, bundle, runtime, policy, on_event, baselines or Baselines())
+        episode = _Episode(order, bundle, runtime, policy, on_event, baselines or Baselines(), verifier_turns)
     except Exception as error:  # as below: the task asks for tools that there are none of
         return failed(order, error, node=node)
     failure = None
@@ -66,12 +68,14 @@ class _Episode:
         policy: Policy,
         on_event: OnEvent | None,
         baselines: Baselines,
+        verifier_turns: asyncio.Semaphore | None,
     ) -> None:
         self._order = order
         self._bundle = bundle
         self._runtime = runtime
         self._on_event = on_event
         self._baselines = baselines
+        self._verifier_turns = verifier_turns
         self._watch = Stopwatch()
         self._found = Findings(opening=opening(bundle.task))
         self._change = Change()
@@ -148,17 +152,23 @@ class _Episode:
         limits = self._order.limits
         self._change = change
         self._tell(EventKind.GRADING, len(self._loop.turns), None)
-        verdict = await grade(
-            self._bundle,
-            change,
-            self._runtime,
-            verify_s=limits.verify_s,
-            rng=random.SystemRandom(),
-            boot_timeout_s=limits.boot_s,
-            baseline=self._baseline,
-        )
+        try:
+            verdict = await grade(
+                self._bundle,
+                change,
+                self._runtime,
+                verify_s=limits.verify_s,
+                rng=random.SystemRandom(),
+                boot_timeout_s=limits.boot_s,
+                baseline=self._baseline,
+                turns=self._verifier_turns,
+            )
+        except VerifierError as error:
+            self._watch.add("verify_command_s", error.command_s)
+            raise
         self._watch.add("verify_s", verdict.total_s)
         self._watch.add("verify_boot_s", verdict.boot_s)
+        self._watch.add("verify_queue_s", verdict.queue_s)
         self._watch.add("verify_command_s", verdict.command_s)
         self._found.reward = verdict.reward
         self._found.components = verdict.components
@@ -190,7 +200,7 @@ class _Episode:
     def findings(self) -> Findings:
         """All that is known when the episode has ended, however it did."""
         seconds, total_s = self._watch.seconds, self._watch.total_s
-        elsewhere_s = seconds.get("policy_s", 0.0) + seconds.get("verify_command_s", 0.0)
+        elsewhere_s = sum(seconds.get(phase, 0.0) for phase in ("policy_s", "verify_queue_s", "verify_command_s"))
         turns = tuple(self._loop.turns)
         return replace(
             self._found,

@@ -12,7 +12,7 @@ judged, and worth 0, or losing episodes would be lost on purpose and tried again
 | ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
 | ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |
 | PolicyError                                        | `model`    | as it says       |
-| VerifierError                                      | `verifier` | no               |
+| VerifierError                                      | `verifier` | where it was too slow |
 | anything else: a defect of the farm                | `infra`    | no: it would repeat |
 """
 
@@ -46,7 +46,7 @@ def classify(error: Exception, *, begun: bool) -> Failure:
         case PolicyError():
             return _failure(error, Origin.MODEL, retryable=error.retryable)
         case VerifierError():
-            return _failure(error, Origin.VERIFIER, retryable=False)
+            return _failure(error, Origin.VERIFIER, retryable=error.retryable)
         case ImageError() if begun:
             return _failure(error, Origin.INFRA, retryable=True)
         case ImageError() | SpecError() | PathError() | TaskError():

@@ -125,10 +125,24 @@ async def all_pass(process: FakeProcess) -> int:
 async def test_a_verifier_without_a_sound_report(verifier: Program, reason: str) -> None:
     bundle = make_bundle(make_verifier(timeout_s=0.05))
     assert await judge(change(FIX), runtime(verifier), bundle) == (0.0, reason)
-    with pytest.raises(VerifierError, match="with nothing changed"):
+    with pytest.raises(VerifierError, match="with nothing changed") as undone:
         await judge(change(), runtime(verifier), bundle)
+    assert undone.value.retryable == (verifier is hang)  # it may have been the machine that was slow
     with pytest.raises(VerifierError, match="with nothing changed"):
         await judge(change(write("conftest.py", b"evil")), runtime(verifier), bundle)
+
+
+async def test_a_time_out_begins_with_the_commands_turn() -> None:
+    turns = asyncio.Semaphore()
+    async with turns:
+        waiting = asyncio.create_task(
+            grade(make_bundle(), change(FIX), runtime(), verify_s=60, rng=random.Random(1), turns=turns)
+        )
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert done == set()
+    verdict = await waiting
+    assert verdict.reward == 1.0
+    assert verdict.queue_s > verdict.command_s
 
 
 @pytest.mark.parametrize(
