@@ -19,7 +19,12 @@ group_size=4
 while [ $# -gt 0 ]; do
   case "$1" in
     --keep) keep=true ;;
-    --group-size) group_size="${2:?--group-size takes a number}"; shift ;;
+    --group-size)
+      group_size="${2-}"
+      [[ "$group_size" =~ ^([1-9][0-9]{0,2}|1000)$ ]] ||
+        { echo "error: --group-size takes a number from 1 to 1000, not '$group_size'" >&2; exit 2; }
+      shift
+      ;;
     -h | --help) usage; exit 0 ;;
     *) echo "error: unknown flag $1; the flags are --keep and --group-size N" >&2; exit 2 ;;
   esac

@@ -3,10 +3,13 @@
 import argparse
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
@@ -15,6 +18,7 @@ from farm.cli.run import totals_by_task
 from farm.client import FarmClient
 from farm.config import ConfigError, load_config
 from farm.examples.sample_learner import learn
+from farm.wire.record import RolloutHead
 
 EXPECTED = {"oracle": 1.0, "nop": 0.0}
 
@@ -31,17 +35,8 @@ def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
         for run_id in runs.values():
             farm.cancel(run_id)
         raise CliError("interrupted; the demo's runs are cancelled") from None
-    table = Table("policy", "task", title="what the farm did", title_justify="left", box=None, pad_edge=False)
-    for name in ("episodes", "solved", "reward", "seconds each"):
-        table.add_column(name, justify="right")
-    right = True
-    for policy, run_id in runs.items():
-        for task_id, totals in totals_by_task(farm.rollouts(run_id)).items():
-            mean = totals.reward / totals.judged if totals.judged else float("nan")
-            right = right and totals.judged == totals.episodes and mean == EXPECTED[policy]
-            each_s = totals.seconds / totals.episodes
-            table.add_row(policy, task_id, str(totals.episodes), str(totals.solved), f"{mean:.2f}", f"{each_s:.1f}")
-    table_console.print(table)
+    heads = {policy: list(farm.rollouts(run_id)) for policy, run_id in runs.items()}
+    table_console.print(_table(heads))
     for policy, run_id in runs.items():
         got = learn(farm, run_id, "sample-learner", say=lambda line: None)
         table_console.print(
@@ -49,7 +44,39 @@ def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
             f"mean reward {got['reward_mean']}, stream {got['stream']}"
         )
     table_console.print(f"{time.monotonic() - began:.1f} s in all")
-    return right
+    wrong = faults(heads)
+    for line, count in Counter(wrong).items():
+        progress_console.print(f"{count} x {line}", style="red", soft_wrap=True)
+    return not wrong
+
+
+def _table(heads: Mapping[str, Sequence[RolloutHead]]) -> Table:
+    table = Table("policy", "task", title="what the farm did", title_justify="left", box=None, pad_edge=False)
+    for name in ("episodes", "solved", "reward", "not judged", "seconds each"):
+        table.add_column(name, justify="right")
+    for policy, seen in heads.items():
+        for task_id, totals in totals_by_task(seen).items():
+            mean = f"{totals.reward / totals.judged:.2f}" if totals.judged else "-"
+            unjudged = totals.episodes - totals.judged
+            counts = (str(totals.episodes), str(totals.solved), mean)
+            each = f"{totals.seconds / totals.episodes:.1f}"
+            table.add_row(policy, task_id, *counts, Text(str(unjudged), style="red" if unjudged else ""), each)
+    return table
+
+
+def faults(heads: Mapping[str, Sequence[RolloutHead]]) -> list[str]:
+    """What is wrong, a line for each episode that was not judged or whose reward is not what it must be."""
+    lines = []
+    for policy, seen in heads.items():
+        if not seen:
+            lines.append(f"{policy}: no episode at all")
+        for head in seen:
+            if head.reward is None:
+                why = f"{head.error.origin}: {head.error.message}" if head.error else head.stop_reason
+                lines.append(f"{policy} {head.task_id}: not judged: {why}")
+            elif head.reward != EXPECTED[policy]:
+                lines.append(f"{policy} {head.task_id}: reward {head.reward:g}, not {EXPECTED[policy]:g}")
+    return lines
 
 
 def _follow(farm: FarmClient, runs: dict[str, str]) -> None:
@@ -76,7 +103,8 @@ def main() -> int:
         sys.stderr.write("error: interrupted\n")
         return 130
     if not right:
-        sys.stderr.write("error: a reward is not what it must be (oracle 1.0, nop 0.0); see `farm rollouts list`\n")
+        remedy = "to look closer: deploy/quickstart.sh --keep, then .venv/bin/farm rollouts list"
+        sys.stderr.write(f"error: not every episode was rewarded as it must be (oracle 1, nop 0); {remedy}\n")
     return 0 if right else 1
 
 
