@@ -1,6 +1,7 @@
 """A learner in miniature: leases groups until the run is drained, and does with them what GRPO would."""
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -19,25 +20,24 @@ def advantages(group: Group) -> dict[str, float]:
 
 
 def learn(farm: FarmClient, run_id: str, consumer: str, say: Callable[[str], object] = print) -> dict[str, object]:
-    """Lease, learn, ack; returns the totals."""
-    totals = {"groups": 0, "rollouts": 0}
-    rewards: list[float] = []
+    """Lease, learn, and only then ack; returns the totals."""
+    learned: set[str] = set()
+    rewards: list[float | None] = []
     while (lease := farm.lease(consumer, run_id=run_id, max_groups=4, wait_s=30)) is None or lease.groups:
         if lease is None:
             continue
-        try:
-            farm.ack(lease.lease_id)
-        except LeaseLost:
-            continue
-        for group in lease.groups:
+        for group in (group for group in lease.groups if group.group_id not in learned):
             found = advantages(group)
             signs = " ".join(f"{found[r.rollout_id]:+.2f}" if r.rollout_id in found else "n/a" for r in group.rollouts)
             say(f"{group.group_id}  {group.rollouts[0].task_id}  advantages {signs}")
-            totals["groups"] += 1
-            totals["rollouts"] += len(group.rollouts)
-            rewards += [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
-    mean = statistics.fmean(rewards) if rewards else None
-    return {**totals, "judged": len(rewards), "stream": lease.stream, "reward_mean": mean}
+            learned.add(group.group_id)
+            rewards += [rollout.reward for rollout in group.rollouts]
+        with contextlib.suppress(LeaseLost):  # too late: they are delivered again, here or to another learner
+            farm.ack(lease.lease_id)
+    judged = [reward for reward in rewards if reward is not None]
+    mean = statistics.fmean(judged) if judged else None
+    totals = {"groups": len(learned), "rollouts": len(rewards), "judged": len(judged)}
+    return {**totals, "stream": lease.stream, "reward_mean": mean}
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from farm.client import FarmClient, FarmError, GatewayUnavailable, LeaseLost
+from farm.examples.sample_learner import learn
 from farm.store import EmbeddedRedis, RunState, Store
 from farm.wire.problem import PREFIX
 from tests.gateway_server import running_gateway
@@ -80,6 +81,17 @@ async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url
     seen = [line.split()[0] for lines in outputs for line in lines[:-1]]
     assert sorted(seen) == [f"run-a-g{number:06d}" for number in range(12)]
     assert all("advantages -1.00 +1.00" in line for lines in outputs for line in lines[:-1])
+
+
+async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Store, url: str) -> None:
+    await fill(store, groups=2)
+
+    def work(farm: FarmClient) -> tuple[list[int], int]:
+        acked_at_use: list[int] = []
+        learn(farm, "run-a", "c", say=lambda line: acked_at_use.append(farm.run("run-a").summary.groups_acked))
+        return acked_at_use, farm.run("run-a").summary.groups_acked
+
+    assert await using(url, work) == ([0, 0], 2)
 
 
 async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(store: Store, tmp_path: Path) -> None:
