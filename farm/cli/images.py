@@ -128,12 +128,20 @@ def gc(
     older_than: Annotated[
         float | None, typer.Option(parser=_age, metavar="AGE", help="Only what was not used for so long: 90m, 12h, 7d.")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of this Docker daemon, other farms' too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays."""
+    """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays.
+
+    What stays or goes is to be said: task sets to keep, --keep, --older-than, or --all.
+    """
+    chosen = bool(keep_sets) or keep is not None or older_than is not None
+    if chosen == every:
+        wrong = "--all goes with no other choice" if every else "say what stays or goes"
+        raise typer.BadParameter(f"{wrong}: task sets to keep, --keep N, --older-than AGE, or --all", param_hint="gc")
     if keep is not None and older_than is not None:
         raise typer.BadParameter("say how many or how old, not both", param_hint="--keep")
     settings = read_config(config, state_dir)

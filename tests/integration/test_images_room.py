@@ -209,7 +209,11 @@ async def test_a_person_removes_by_number_and_by_age(
         report = json.loads(done.stdout)
         return report["cache_freed_bytes"], [row["name"].removeprefix(TASK_PREFIX) for row in report["removed"]]
 
-    assert told("--dry-run") == (0, [old, "c:1", "b:1", "a:1"])
+    for refused in ([], ["--dry-run"], ["--all", "--keep", "1"]):
+        done = farm(daemon, tmp_path, "gc", *refused)
+        assert done.returncode == 2
+        assert "task sets to keep, --keep N, --older-than AGE, or --all" in done.stderr
+    assert told("--all", "--dry-run") == (0, [old, "c:1", "b:1", "a:1"])
     assert told("--older-than", "1d")[1] == [old]
     freed, names_gone = told("--keep", "1")
     assert names_gone == ["c:1", "b:1"]
