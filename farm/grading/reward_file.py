@@ -1,17 +1,17 @@
-"""The reward file of a Harbor ``test.sh``, parsed to one finite number."""
+"""The reward file of a Harbor ``test.sh``, parsed to one number that rewards can be summed with."""
 
 import json
-import math
 
 from farm.grading.errors import ReportError
 
 MAX_REWARD_BYTES = 64 * 1024
+MAX_REWARD = 1e6
 
 
 def parse_reward(content: bytes, *, is_json: bool) -> float:
     """``reward.txt`` holds a number; ``reward.json`` a number, or an object whose key ``reward`` is one.
 
-    Raises ReportError for anything else.
+    Raises ReportError for anything else, and for a number farther from 0 than MAX_REWARD.
     """
     if len(content) > MAX_REWARD_BYTES:
         raise ReportError(f"the reward file holds more than {MAX_REWARD_BYTES} bytes")
@@ -28,6 +28,6 @@ def parse_reward(content: bytes, *, is_json: bool) -> float:
         reward = float(value)
     except OverflowError:
         raise ReportError("the reward file's number is too large") from None
-    if not math.isfinite(reward):
-        raise ReportError(f"the reward file holds {reward}")
+    if not abs(reward) <= MAX_REWARD:  # not a number neither
+        raise ReportError(f"the reward file holds {reward:g}; a reward lies between {-MAX_REWARD:g} and {MAX_REWARD:g}")
     return reward

@@ -253,6 +253,12 @@ def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
             f"schema {manifest.schema_version} is not known",
             "write a task of Harbor's schema 1.x",
         ),
+        (
+            manifest.metadata.farm.grading is not GradingMode.PATCH,
+            "metadata.farm.grading",
+            f"grading mode {manifest.metadata.farm.grading.value} is not available",
+            'write grading = "patch"',
+        ),
         (bool(manifest.steps), "steps", "tasks of several steps cannot be run", "make one task of each step"),
         (environment.gpus > 0, "environment.gpus", "sandboxes have no GPU", "take a task that needs none"),
         (

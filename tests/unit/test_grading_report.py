@@ -83,6 +83,7 @@ def test_no_bytes_raise_anything_else(content: bytes) -> None:
         (b" 0.25\n", False, 0.25),
         (b'{"reward": 0.5, "note": "x"}', True, 0.5),
         (b"1", True, 1.0),
+        (b"-1e6", False, -1e6),
     ],
 )
 def test_a_reward_file_holds_a_number(content: bytes, is_json: bool, reward: float) -> None:
@@ -96,6 +97,9 @@ def test_a_reward_file_holds_a_number(content: bytes, is_json: bool, reward: flo
         (b"nan", False),
         (b"inf", False),
         (b"1e999", False),
+        (b"1.5e308", False),
+        (b"-1000001", False),
+        (b"1000001", True),
         (b"one", False),
         (b"\xff", False),
         (b"NaN", True),

@@ -117,6 +117,8 @@ def test_sizes(text: str, mib: int) -> None:
         ("[metadata.farm]\nfail_to_pass = ['../../etc/x.py::t']", "metadata.farm.fail_to_pass", "etc/x.py"),
         ("[metadata.farm]\nfail_to_pass = ['tests/a.py']", "metadata.farm.fail_to_pass", "not a pytest id"),
         ("[metadata.farm]\ngrading = 'patsh'", "metadata.farm.grading", "'patch'"),
+        ("[metadata.farm]\ngrading = 'snapshot'", "metadata.farm.grading", 'write grading = "patch"'),
+        ("[metadata.farm]\ngrading = 'shared'", "metadata.farm.grading", "mode shared is not available"),
         ("[metadata.farm]\nnetwork = 'all'", "metadata.farm.network", "'none'"),
         ("[metadata.farm]\nnetwork = ['http://pypi.org']", "metadata.farm.network", "pypi.org"),
         ("[metadata.farm]\nnetwork = ['169.254.169.254']", "metadata.farm.network", "no address of the internet"),
