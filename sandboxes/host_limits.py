@@ -38,7 +38,7 @@ class Footprint:
     ``tasks``: processes and threads, those of a shim included. ``own_files``: in the process that made it;
     ``daemon_files``: in dockerd, and again in containerd. ``mounts``: in the mount namespace of the host.
     ``key_bytes``: of a session keyring of its own, where it has one. ``inotify``: instances of a shim, where control
-    groups are of version 2.
+    groups are of version 2. ``own_user``: what the kernel counts by user, it counts for each sandbox alone.
     """
 
     tasks: int
@@ -49,7 +49,7 @@ class Footprint:
     daemon_files: int = 0
     mounts: int = 0
     inotify: int = 0
-    user_namespaces: int = 0
+    own_user: bool = False
 
 
 DOCKER = Footprint(tasks=13, files=52, own_files=1, key_bytes=70, memory_mib=5, daemon_files=4, mounts=1, inotify=1)
@@ -57,7 +57,7 @@ DOCKER = Footprint(tasks=13, files=52, own_files=1, key_bytes=70, memory_mib=5, 
 
 def oci_footprint(*, mapped: bool) -> Footprint:
     """``mapped``: each sandbox has a user namespace."""
-    return Footprint(tasks=2, files=26, own_files=2, memory_mib=2, user_namespaces=int(mapped))
+    return Footprint(tasks=2, files=26, own_files=2, memory_mib=2, own_user=mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +161,16 @@ def _of_tasks(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
 
 
 def _of_namespaces(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
-    """namespaces(7): counted for the user who makes them, which is root for all sandboxes."""
-    for kind in NAMESPACES:
-        yield from _sysctl(host, f"user.max_{kind}_namespaces", 1, "a sandbox has one of its own")
-    if each := footprint.user_namespaces:
-        yield from _sysctl(host, "user.max_user_namespaces", each, "a sandbox has one of its own")
+    """namespaces(7): counted for the user who makes them, else root for all sandboxes."""
+    if not footprint.own_user:
+        for kind in NAMESPACES:
+            yield from _sysctl(host, f"user.max_{kind}_namespaces", 1, "a sandbox has one of its own")
 
 
 def _of_watches(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
-    """inotify(7). Counted for the real user, and for whoever made its user namespace as well: so all sandboxes share
-    what root has, mapped or not (tried on Linux 6.18)."""
+    """inotify(7). Counted for the real user, and for whoever made its user namespace as well, else root for all."""
+    if footprint.own_user:
+        return
     instances = WATCHERS_INSIDE + (footprint.inotify if host.cgroup_version == 2 else 0)
     why = "all sandboxes share what root may have; one that waits for changes of files takes"
     yield from _sysctl(host, "fs.inotify.max_user_instances", instances, f"{why} {instances}")

@@ -79,16 +79,19 @@ class Layer:
 def made_image(
     client: docker.DockerClient, layers: Sequence[Layer], config: Mapping[str, Any] | None = None
 ) -> Iterator[str]:
-    """``config`` as an image's configuration has it (``User``, ``Env`` …). The image is removed when asked again."""
+    """``config`` as an image's configuration has it (``User``, ``Env`` …). The image is removed when asked again.
+
+    It is like no other, or whoever makes the same would have a part in it.
+    """
     packed = [layer.packed() for layer in layers]
     digests = [f"sha256:{hashlib.sha256(data).hexdigest()}" for data in packed]
+    name = f"farm-test:{secrets.token_hex(4)}"
     described = {
         "architecture": client.version()["Arch"],
         "os": "linux",
-        "config": {**(config or {}), "Labels": {"farm.test": "1"}},
+        "config": {**(config or {}), "Labels": {"farm.test": name}},
         "rootfs": {"type": "layers", "diff_ids": digests},
     }
-    name = f"farm-test:{secrets.token_hex(4)}"
     files = {f"{number}.tar": data for number, data in enumerate(packed)}
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": list(files)}]
     archive = Layer().file("config.json", json.dumps(described).encode())

@@ -5,15 +5,14 @@
        HOST_FD  a SOCK_SEQPACKET socket to the owner; the others are detached mounts: where sandboxes are kept, the
                 toolbox, the file that becomes /etc/hosts. CGROUP: the hierarchies of control groups, version 1, that
                 the OCI runtime is to see, below /sys/fs/cgroup; none: it sees what the machine has.
-   starter --user-namespace
-       Stands in a new user namespace until its standard input ends.
 
    A request is one packet, its fields end with a zero byte:
-       L                                       with the descriptors of an image's layers   answer: L, their numbers here
-       U NUMBER...                             close such descriptors                      no answer
-       S ID OPTIONS PROGRAM ARGUMENT...        with the listening socket                   answer: S, ID, status
-   S mounts an overlay with OPTIONS at ROOTFS, then runs PROGRAM, which finds the socket as descriptor 3 and writes its
-   complaints to DISK/ID/err. A status is a shell's: 128 and the signal for a death by one.
+       S ID FIRST LIMITS OPTIONS COUNT LAYER... PROGRAM ARGUMENT...
+                                               with the listening socket                   answer: S, ID, status
+   S mounts an overlay with OPTIONS on so many LAYERs at ROOTFS, then runs PROGRAM, which finds the socket as descriptor 3
+   and writes its complaints to DISK/ID/err. LIMITS are pairs of a resource of setrlimit(2) and its limit. Unless FIRST is 0, there is a user namespace at USERS, in which the ids from 0
+   are those from FIRST outside, and so the layers' owners are mapped. A status is a shell's: 128 and the signal for a
+   death by one.
        E PID                                   of a first process that has ended           answer: E, PID, status,
                                                -1 where it was another's child
        B                                       all that have ended are nobody's any more   answers: E, PID, status */
@@ -23,12 +22,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -39,8 +40,9 @@
 #include <unistd.h>
 
 #define PACKET_MAX (64 << 10)
-#define FIELDS_MAX 64
-#define DESCRIPTORS_MAX 128
+#define FIELDS_MAX 256
+#define DESCRIPTORS_MAX 8
+#define IDS 65536
 #define STARTS_MAX 256
 
 #define PLACE "/mnt" /* hidden by a tmpfs, where only we see it */
@@ -49,6 +51,7 @@
 #define HOSTS PLACE "/hosts"
 #define ROOTFS PLACE "/rootfs"
 #define STATE PLACE "/state"
+#define USERS PLACE "/users"
 #define CGROUPS "/sys/fs/cgroup"
 #define HIERARCHIES_MAX 16
 
@@ -110,6 +113,12 @@ static bool keep_hierarchies(char **kept)
     return !mount(NULL, CGROUPS, NULL, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 }
 
+static bool touch(const char *path)
+{
+    int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+    return file >= 0 && !close(file);
+}
+
 static bool settle(int disk, int toolbox, int hosts, char **hierarchies)
 {
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
@@ -118,12 +127,8 @@ static bool settle(int disk, int toolbox, int hosts, char **hierarchies)
         return false;
     if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m"))
         return false;
-    int file = open(HOSTS, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
-    if (file < 0)
-        return false;
-    close(file);
-    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
-           attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
+    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) && touch(HOSTS) &&
+           touch(USERS) && attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
 }
 
 /* OCI runtimes run from a sealed copy of themselves, so that no sandbox can write to them through /proc, and make that
@@ -151,10 +156,102 @@ static void seal_copy(const char *path)
     }
 }
 
-static int run(const char *id, const char *options, char **argv, int socket)
+static int stand(void *nothing)
+{
+    (void)nothing;
+    while (pause())
+        ;
+    return 0;
+}
+
+static bool map_ids(pid_t pid, const char *kind, const char *first)
+{
+    char path[64], map[64];
+    snprintf(path, sizeof path, "/proc/%d/%s_map", (int)pid, kind);
+    int len = snprintf(map, sizeof map, "0 %s %d\n", first, IDS);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool written = fd >= 0 && write(fd, map, (size_t)len) == len;
+    close(fd);
+    return written;
+}
+
+/* Bound at USERS, and its descriptor. It belongs to `first`: what the kernel counts by who made a namespace is then no
+   other sandbox's either. */
+static int make_user_namespace(const char *first)
+{
+    static _Alignas(16) char stack[4096];
+    char path[64];
+    if (seteuid((uid_t)atol(first)))
+        return -1;
+    pid_t pid = clone(stand, stack + sizeof stack, CLONE_NEWUSER | CLONE_VM | SIGCHLD, NULL);
+    int error = errno, fd = -1;
+    if (seteuid(0))
+        return -1;
+    errno = error;
+    if (pid < 0)
+        return -1;
+    snprintf(path, sizeof path, "/proc/%d/ns/user", (int)pid);
+    if (map_ids(pid, "uid", first) && map_ids(pid, "gid", first))
+        fd = mount(path, USERS, NULL, MS_BIND, NULL) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    error = errno;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    errno = error;
+    return fd;
+}
+
+/* A mount of it that is attached nowhere, owners mapped where there is a namespace to map them by. */
+static int clone_layer(const char *path, int namespace)
+{
+    struct {
+        uint64_t set, clear, propagation, user_namespace;
+    } wanted = {0x1 /* MOUNT_ATTR_RDONLY */, 0, 0, 0};
+    if (namespace >= 0) {
+        wanted.set |= 0x100000; /* MOUNT_ATTR_IDMAP */
+        wanted.user_namespace = (uint64_t)namespace;
+    }
+    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC);
+    if (fd >= 0 && !syscall(442 /* mount_setattr */, fd, "", AT_EMPTY_PATH, &wanted, sizeof wanted))
+        return fd;
+    return -1;
+}
+
+static bool mount_overlay(char **layers, size_t count, const char *options, int namespace)
+{
+    char data[4096];
+    int len = snprintf(data, sizeof data, "%s,lowerdir=", options);
+    for (size_t i = 0; i < count && len < (int)sizeof data; i++) {
+        int fd = clone_layer(layers[i], namespace);
+        if (fd < 0)
+            return false;
+        len += snprintf(data + len, sizeof data - (size_t)len, "%s/proc/self/fd/%d", i ? ":" : "", fd);
+    }
+    errno = E2BIG;
+    return len < (int)sizeof data && !mount("overlay", ROOTFS, "overlay", MS_NODEV, data);
+}
+
+/* Here, for an OCI runtime may not where root lacks CAP_SYS_RESOURCE and the namespace is another's. */
+static bool set_limits(const char *limits)
+{
+    for (char *at = (char *)(uintptr_t)limits; *at;) {
+        int resource = (int)strtol(at, &at, 10);
+        rlim_t value = strtoull(at, &at, 10);
+        if (setrlimit(resource, &(struct rlimit){value, value}))
+            return false;
+    }
+    return true;
+}
+
+struct wanted {
+    const char *id, *first, *limits, *options;
+    char **layers, **argv;
+    size_t layer_count;
+};
+
+static int run(const struct wanted *wanted, int socket)
 {
     char complaints[sizeof DISK + 80];
-    snprintf(complaints, sizeof complaints, DISK "/%s/err", id);
+    snprintf(complaints, sizeof complaints, DISK "/%s/err", wanted->id);
     int err = open(complaints, O_CREAT | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (err < 0)
         return 125;
@@ -164,21 +261,27 @@ static int run(const char *id, const char *options, char **argv, int socket)
     /* What is mounted from here on is the sandbox's alone and ends with it. */
     if (unshare(CLONE_NEWNS))
         return fail("unshare");
-    if (mount("overlay", ROOTFS, "overlay", MS_NODEV, options))
+    bool mapped = strcmp(wanted->first, "0") != 0;
+    int namespace = mapped ? make_user_namespace(wanted->first) : -1;
+    if (mapped && namespace < 0)
+        return fail("no user namespace");
+    if (!mount_overlay(wanted->layers, wanted->layer_count, wanted->options, namespace))
         return fail("the layers cannot be mounted");
     if (mount("state", STATE, "tmpfs", 0, "mode=700,size=1m"))
         return fail("mount");
     if (dup2(socket, 3) < 0)
         return fail("dup2");
+    if (!set_limits(wanted->limits))
+        return fail("its limits");
     syscall(SYS_close_range, 4u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC: the program's copy is one of them */);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
     if (program.fd >= 0)
-        fexecve(program.fd, argv, environ);
-    execv(argv[0], argv);
-    return fail(argv[0]);
+        fexecve(program.fd, wanted->argv, environ);
+    execv(wanted->argv[0], wanted->argv);
+    return fail(wanted->argv[0]);
 }
 
 static void refuse(const char *id, int status)
@@ -190,17 +293,19 @@ static void refuse(const char *id, int status)
 static void start(char **fields, size_t count, int socket)
 {
     const char *id = count > 1 ? fields[1] : "";
+    size_t layers = count > 5 ? (size_t)atol(fields[5]) : 0;
     struct start *slot = starts;
     while (slot < starts + STARTS_MAX && slot->pid)
         slot++;
-    if (count < 4 || socket < 0 || strlen(id) >= sizeof slot->id || slot == starts + STARTS_MAX) {
+    if (!layers || layers > count || count < 7 + layers || socket < 0 || strlen(id) >= sizeof slot->id || slot == starts + STARTS_MAX) {
         refuse(id, 125);
         return;
     }
-    seal_copy(fields[3]);
+    struct wanted wanted = {id, fields[2], fields[3], fields[4], fields + 6, fields + 6 + layers, layers};
+    seal_copy(*wanted.argv);
     pid_t pid = fork();
     if (!pid)
-        _exit(run(id, fields[2], fields + 3, socket));
+        _exit(run(&wanted, socket));
     if (pid < 0) {
         refuse(id, 125);
         return;
@@ -249,28 +354,12 @@ static void bury(void)
     }
 }
 
-static void keep_layers(const int *descriptors, size_t count)
-{
-    char text[DESCRIPTORS_MAX * 12] = "L";
-    size_t len = 2;
-    for (size_t i = 0; i < count; i++)
-        len += (size_t)snprintf(text + len, sizeof text - len, "%d", descriptors[i]) + 1;
-    answer(text, len);
-}
-
 static void handle(char *packet, size_t len, int *descriptors, size_t received)
 {
     char *fields[FIELDS_MAX + 1] = {0};
     size_t count = 0;
     for (size_t at = 0; at < len && count < FIELDS_MAX; at += strlen(packet + at) + 1)
         fields[count++] = packet + at;
-    if (!strcmp(packet, "L")) {
-        keep_layers(descriptors, received);
-        return;
-    }
-    if (!strcmp(packet, "U"))
-        for (size_t i = 1; i < count; i++)
-            close(atoi(fields[i]));
     if (!strcmp(packet, "E") && count > 1) {
         bool ended;
         pid_t pid = atoi(fields[1]);
@@ -311,20 +400,8 @@ static bool listen_to_host(void)
     return true;
 }
 
-static int stand_in_user_namespace(void)
-{
-    char byte;
-    if (unshare(CLONE_NEWUSER))
-        return fail("unshare");
-    if (write(1, "", 1) != 1)
-        return 125;
-    return read(0, &byte, 1) != 0;
-}
-
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--user-namespace"))
-        return stand_in_user_namespace();
     if (argc < 5)
         return 2;
     host = atoi(argv[1]);

@@ -63,24 +63,30 @@ def test_the_kernels_own_most_is_said() -> None:
 
 def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
     host = HostReadings(
-        sysctls={"user.max_user_namespaces": 10, "fs.mount-max": 10, "kernel.keys.root_maxkeys": 10},
+        sysctls={"user.max_pid_namespaces": 10, "fs.mount-max": 10, "kernel.keys.root_maxkeys": 10},
         daemon_nofile={"dockerd": 1024},
         nofile=1024,
     )
     assert [found.name for found in judge(host, DOCKER, 1)] == [
         "fs.mount-max",
         "kernel.keys.root_maxkeys",
+        "user.max_pid_namespaces",
         "open files of dockerd",
         "open files of the farm",
     ]
-    assert [found.name for found in judge(host, OCI, 1)] == ["user.max_user_namespaces", "open files of the farm"]
+    assert [found.name for found in judge(host, OCI, 1)] == ["open files of the farm"]
 
 
 def test_a_shim_waits_for_memory_events_where_control_groups_are_of_version_2() -> None:
     name = "fs.inotify.max_user_instances"
     assert verdict(name, 128, host=HostReadings(cgroup_version=1)).allows == 64
     assert verdict(name, 128, host=HostReadings(cgroup_version=2)).allows == 42
-    assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=OCI).allows == 64
+    assert verdict(name, 128, host=HostReadings(cgroup_version=2), footprint=oci_footprint(mapped=False)).allows == 64
+
+
+def test_whoever_has_a_user_of_its_own_shares_nothing_that_is_counted_by_user() -> None:
+    names = ("fs.inotify.max_user_instances", "fs.inotify.max_user_watches", "user.max_net_namespaces")
+    assert list(judge(HostReadings(sysctls=dict.fromkeys(names, 1)), OCI, 1000)) == []
 
 
 @pytest.mark.parametrize(("kernel", "count"), [((6, 9), 2), ((6, 10), 0), ((6, 18), 0), ((5, 15), 2)])

@@ -4,18 +4,20 @@ What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.c
 """
 
 import base64
+import resource
 from collections.abc import Mapping
 from typing import Any
 
 from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
 from sandboxes.runtimes.oci import starter
-from sandboxes.runtimes.oci.layers import FIRST_ID, IDS
+from sandboxes.runtimes.oci.ids import IDS
 from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
 from sandboxes.spec import Limits
 
 SHM_BYTES = 64 * MIB
+RLIMIT_SIGPENDING = 11
 TERMINALS = 64
 """The machine has some 3,000 for all sandboxes."""
 NAMESPACES = ("pid", "mount", "ipc", "uts", "network", "cgroup")
@@ -32,10 +34,10 @@ def config(
     limits: Limits,
     cgroup: str,
     swap: bool,
-    user_namespace: bool,
+    first_id: int,
     compiled_filter: bytes | None,
 ) -> dict[str, Any]:
-    """``swap``: the machine can limit memory and swap together."""
+    """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -45,12 +47,6 @@ def config(
             "env": [f"{key}={value}" for key, value in env.items()],
             "cwd": workdir,
             "capabilities": {name: [] for name in CAPABILITY_SETS},
-            "rlimits": [
-                _rlimit("NOFILE", limits.open_files),
-                _rlimit("FSIZE", limits.file_size_mib * MIB),
-                _rlimit("CORE", 0),
-                _rlimit("SIGPENDING", SIGNALS),
-            ],
             "noNewPrivileges": True,
         },
         "root": {"path": str(starter.ROOTFS), "readonly": False},
@@ -64,10 +60,10 @@ def config(
             "resources": _resources(limits, swap),
         },
     }
-    if user_namespace:
-        made["linux"]["namespaces"].append({"type": "user"})
+    if first_id:
+        made["linux"]["namespaces"].append({"type": "user", "path": str(starter.USERS)})
         for kind in ("uidMappings", "gidMappings"):
-            made["linux"][kind] = [{"containerID": 0, "hostID": FIRST_ID, "size": IDS}]
+            made["linux"][kind] = [{"containerID": 0, "hostID": first_id, "size": IDS}]
     if compiled_filter is None:
         made["linux"]["seccomp"] = {key: value for key, value in profile().items() if key != "archMap"}
     else:
@@ -75,8 +71,14 @@ def config(
     return made
 
 
-def _rlimit(name: str, value: int) -> dict[str, Any]:
-    return {"type": f"RLIMIT_{name}", "soft": value, "hard": value}
+def rlimits(limits: Limits) -> dict[int, int]:
+    """By the numbers of setrlimit(2)."""
+    return {
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.file_size_mib * MIB,
+        resource.RLIMIT_CORE: 0,
+        RLIMIT_SIGPENDING: SIGNALS,
+    }
 
 
 def _resources(limits: Limits, swap: bool) -> dict[str, Any]:

@@ -107,9 +107,10 @@ class QuotaDisk:
 
     def __init__(self, home: Path) -> None:
         """Raises RuntimeUnavailable where this machine cannot."""
+        self._image = home / IMAGE
         try:
-            living = _mount_living(home / IMAGE)
-            self._mount = _mount_fresh(home / IMAGE) if living is None else living
+            living = _mount_living(self._image)
+            self._mount = _mount_fresh(self._image) if living is None else living
         except FileNotFoundError as error:
             raise RuntimeUnavailable(
                 f"disks have no limits here: {error.filename} is missing; install btrfs-progs"
@@ -129,7 +130,9 @@ class QuotaDisk:
             raise RuntimeUnavailable(f"disks have no limits here: btrfs quotas: {error.strerror}") from None
 
     def tree(self) -> int:
-        return os.dup(self._mount)
+        mount = _mount_living(self._image)
+        assert mount is not None  # we hold it mounted
+        return mount
 
     def names(self) -> set[str]:
         return set(os.listdir(self.path))
@@ -180,7 +183,7 @@ def _format(image: Path) -> None:
 
 
 def _mount_living(image: Path) -> int | None:
-    """One more detached mount of the file system that sandboxes hold mounted which have outlived their owner."""
+    """One more detached mount of the file system that we, or sandboxes that outlived their owner, hold mounted."""
     while (device := _device_of(image)) is not None:
         try:
             return mounts.mount("btrfs", device, OPTIONS)

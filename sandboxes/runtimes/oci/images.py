@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from sandboxes.errors import ImageError, SandboxError
 from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
 from sandboxes.runtimes.engine import Engine, EngineError, Image
 from sandboxes.runtimes.oci.cgroups import group_of
-from sandboxes.runtimes.oci.layers import clone_all, directories, sweep_copies
-from sandboxes.runtimes.oci.starter import LAYERS_MAX, Starter
+from sandboxes.runtimes.oci.layers import directories, sweep_copies
+from sandboxes.runtimes.oci.starter import LAYERS_MAX
 from sandboxes.runtimes.oci.users import User, find_user
 from sandboxes.uninterrupted import uninterrupted
 
@@ -24,30 +23,25 @@ IDLE_S = 600.0
 
 @dataclass(slots=True)
 class MountedImage:
-    """``lower``: its layers, topmost first, as the starter's mounts name them. ``pin``: a container that never runs,
-    which keeps the daemon from removing the layers."""
+    """``layers``: topmost first. ``pin``: a container that never runs, which keeps the daemon from removing them."""
 
     id: str
     workdir: str
     env: Mapping[str, str]
     user: User
-    lower: tuple[str, ...]
+    layers: tuple[Path, ...]
     pin: str
     users: int = 0
     idle_since: float = field(default_factory=time.monotonic)
 
 
 class MountedImages:
-    """What costs more than a moment is done once an image: asking the daemon, and mounting the layers."""
+    """What costs more than a moment is done once an image: asking the daemon, and holding the layers."""
 
-    def __init__(
-        self, engine: Engine, starter: Starter, *, state_dir: Path, owner: str, user_namespace: int | None
-    ) -> None:
+    def __init__(self, engine: Engine, *, state_dir: Path, owner: str) -> None:
         self._engine = engine
-        self._starter = starter
         self._state_dir = state_dir
         self._owner = owner
-        self._user_namespace = user_namespace
         self._mounted: dict[str, MountedImage] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -62,13 +56,6 @@ class MountedImages:
         image.users -= 1
         image.idle_since = time.monotonic()
 
-    @contextlib.asynccontextmanager
-    async def trial(self, directory: Path) -> AsyncIterator[MountedImage]:
-        """``directory`` as if it were an image."""
-        lower = await self._lower([directory])
-        yield MountedImage("", "/", {}, User(), lower, "")
-        self._starter.drop_layers(lower)
-
     async def sweep(self, idle_s: float = IDLE_S) -> None:
         """Let go of what has not been used for so long."""
         for image in list(self._mounted.values()):
@@ -76,7 +63,6 @@ class MountedImages:
                 idle = not image.users and time.monotonic() - image.idle_since >= idle_s
                 if idle and self._mounted.get(image.id) is image:
                     del self._mounted[image.id]
-                    self._starter.drop_layers(image.lower)
                     await self._engine.remove(image.pin)
         await sweep_copies(self._engine, self._state_dir)
 
@@ -110,21 +96,7 @@ class MountedImages:
             if len(layers) > LAYERS_MAX:
                 raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
-
-            async def keep() -> None:
-                lower = await self._lower(layers)
-                self._mounted[image.id] = MountedImage(image.id, image.workdir, image.env, user, lower, pin)
-
-            # Given up halfway, the layers would be what the next image to be mounted is told it has.
-            await uninterrupted(keep())
-
-    async def _lower(self, layers: Sequence[Path]) -> tuple[str, ...]:
-        clones = await asyncio.to_thread(clone_all, layers, self._user_namespace)
-        try:
-            return await self._starter.take_layers(clones)
-        finally:
-            for fd in clones:
-                os.close(fd)
+            self._mounted[image.id] = MountedImage(image.id, image.workdir, image.env, user, tuple(layers), pin)
 
     @contextlib.asynccontextmanager
     async def _pinned(self, image: Image) -> AsyncIterator[str]:

@@ -4,19 +4,12 @@ import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
-from sandboxes.errors import ImageError, RuntimeUnavailable
+from sandboxes.errors import ImageError
 from sandboxes.runtimes.engine import Engine, Image
-from sandboxes.runtimes.oci import mounts
 
 UNPACKED = "unpacked"
-
-FIRST_ID = 0x7000_0000
-IDS = 65_536
-"""Root inside is ``FIRST_ID`` outside: above what systemd gives to containers (its UIDS-GIDS), below 2³¹."""
 
 
 async def directories(engine: Engine, image: Image, container: str, state_dir: Path) -> list[Path]:
@@ -73,37 +66,3 @@ async def _unpack(engine: Engine, container: str, place: Path) -> None:
             building.rename(place)
     finally:
         await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
-
-
-def open_user_namespace(starter: Path) -> int:
-    """A user namespace in which ``IDS`` ids from 0 are those from ``FIRST_ID`` outside. Raises RuntimeUnavailable."""
-    with subprocess.Popen(
-        [starter, "--user-namespace"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        if not process.stdout.read(1):
-            said = process.stderr.read().decode(errors="replace").strip()
-            raise RuntimeUnavailable(f"no user namespace: {said}; see user.max_user_namespaces")
-        try:
-            for kind in ("uid", "gid"):
-                Path(f"/proc/{process.pid}/{kind}_map").write_text(f"0 {FIRST_ID} {IDS}\n")
-            return os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise RuntimeUnavailable(f"no user namespace: ids cannot be mapped: {error.strerror}") from None
-        finally:
-            process.stdin.close()
-
-
-def clone_all(layers: Sequence[Path], user_namespace: int | None) -> list[int]:
-    """Detached mounts of ``layers``, read-only, owners mapped. Raises RuntimeUnavailable."""
-    clones: list[int] = []
-    try:
-        for layer in layers:
-            clones.append(mounts.clone(layer, read_only=True, user_namespace=user_namespace))
-    except OSError as error:
-        for fd in clones:
-            os.close(fd)
-        raise RuntimeUnavailable(f"{layer} cannot be mounted with mapped owners: {error.strerror}") from None
-    return clones

@@ -15,7 +15,7 @@ from pathlib import Path
 _OPEN_TREE, _FSOPEN, _FSCONFIG, _FSMOUNT, _MOUNT_SETATTR = 428, 430, 431, 432, 442
 _OPEN_TREE_CLONE = 1
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_NOATIME, _ATTR_IDMAP = 0x1, 0x2, 0x4, 0x10, 0x100000
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV, _ATTR_NOATIME = 0x1, 0x2, 0x4, 0x10
 _SET_STRING, _SET_FLAG, _CMD_CREATE = 1, 0, 6
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,11 +30,10 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def clone(path: Path, *, read_only: bool = False, user_namespace: int | None = None) -> int:
-    """A second mount of what lies at ``path``, owners mapped by ``user_namespace`` where one is given."""
+def clone(path: Path, *, read_only: bool = False) -> int:
+    """A second mount of what lies at ``path``."""
     fd = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC)
-    flags = (_ATTR_RDONLY if read_only else 0) | (0 if user_namespace is None else _ATTR_IDMAP)
-    wanted = _Attributes(flags, 0, 0, user_namespace or 0)
+    wanted = _Attributes(_ATTR_RDONLY if read_only else 0, 0, 0, 0)
     try:
         _call(_MOUNT_SETATTR, fd, b"", _AT_EMPTY_PATH, ctypes.byref(wanted), ctypes.sizeof(wanted))
     except OSError:

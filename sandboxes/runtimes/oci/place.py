@@ -19,6 +19,15 @@ def make_empty(place: Path, root: int) -> None:
         os.chown(place / UPPER, root, root)
 
 
+def overlay_options(place: Path) -> str:
+    return f"upperdir={place / UPPER},workdir={place / WORK},volatile"
+
+
+def root_of(place: Path) -> int:
+    """Who root inside is outside."""
+    return (place / UPPER).stat().st_uid
+
+
 def make_fresh(place: Path) -> None:
     """In a copy of another sandbox's directory all but its files goes: no overlay takes a work directory twice."""
     shutil.rmtree(place / WORK)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,25 @@ from sandboxes.runtimes.container import HOSTNAME, HOSTS, socket_bytes
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.oci import mounts, starter
-from sandboxes.runtimes.oci.bundle import config
+from sandboxes.runtimes.oci.bundle import config, rlimits
 from sandboxes.runtimes.oci.cgroups import Cgroups, Hierarchies, find_hierarchies, group_of
 from sandboxes.runtimes.oci.disk import Disk, open_disk
+from sandboxes.runtimes.oci.ids import Ranges
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
-from sandboxes.runtimes.oci.layers import FIRST_ID, open_user_namespace
-from sandboxes.runtimes.oci.place import PID_FILE, SOCKET, UPPER, WORK, complaint, listen, make_empty, make_fresh
+from sandboxes.runtimes.oci.place import (
+    PID_FILE,
+    SOCKET,
+    complaint,
+    listen,
+    make_empty,
+    make_fresh,
+    overlay_options,
+    root_of,
+)
 from sandboxes.runtimes.oci.process import FirstProcess
 from sandboxes.runtimes.oci.programs import PROGRAMS, Program, find_programs
 from sandboxes.runtimes.oci.starter import Starter
+from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
@@ -37,8 +46,6 @@ from sandboxes.uninterrupted import uninterrupted
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TRIAL, TRIAL_S = "trial", 10.0
 FOREVER_S = 86_400.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,9 @@ class OciRuntime(ServingRuntime):
         ground: _Ground,
         children: Starter,
         program: Program,
-        user_namespace: int | None,
         lacks: Sequence[str],
+        *,
+        mapped: bool,
     ) -> None:
         super().__init__(ground.owner)
         self._ground = ground
@@ -75,14 +83,9 @@ class OciRuntime(ServingRuntime):
         self._cgroups = Cgroups(_seen(ground.hierarchies, program), group)
         self._starter = children
         self._program = program
-        self._mapped = user_namespace is not None
-        self._images = MountedImages(
-            ground.engine,
-            children,
-            state_dir=self._owner.state_dir,
-            owner=self._owner.name,
-            user_namespace=user_namespace,
-        )
+        self._mapped = mapped
+        self._ranges = Ranges()
+        self._images = MountedImages(ground.engine, state_dir=self._owner.state_dir, owner=self._owner.name)
         self._taken: dict[str, MountedImage] = {}
         self._first: dict[str, FirstProcess] = {}
         self.lacks = (*ground.lacks, *lacks)
@@ -138,16 +141,10 @@ class OciRuntime(ServingRuntime):
     @classmethod
     async def _first_that_works(cls, ground: _Ground, programs: Sequence[Program]) -> "OciRuntime":
         lacks: list[str] = []
-        namespace: int | None = None
-        try:
-            namespace = await asyncio.to_thread(open_user_namespace, ground.toolbox.starter)
-            ground.undo.callback(os.close, namespace)
-        except RuntimeUnavailable as error:
-            lacks.append(str(error))
-        for user_namespace in dict.fromkeys((namespace, None)):
+        for mapped in (True, False):
             for program in programs:
                 children = await _launch(ground, program)
-                runtime = cls(ground, children, program, user_namespace, lacks)
+                runtime = cls(ground, children, program, lacks, mapped=mapped)
                 try:
                     await runtime._try()
                 except SandboxError as error:
@@ -174,9 +171,9 @@ class OciRuntime(ServingRuntime):
         try:
             await self.discard(TRIAL)  # of one that died here
             self._held.add(TRIAL)
-            async with asyncio.timeout(TRIAL_S), self._images.trial(empty) as image:
+            async with asyncio.timeout(TRIAL_S):
                 self._make_empty(TRIAL, spec)
-                box = await self._start(TRIAL, spec, image)
+                box = await self._start(TRIAL, spec, MountedImage("", "/", {}, User(), (empty,), ""))
                 routes = await box.read_file("/proc/net/route")
                 if len(routes.splitlines()) > 1:
                     raise BootError("a sandbox of it has a network")
@@ -218,6 +215,7 @@ class OciRuntime(ServingRuntime):
         first = self._first[sandbox_id] = FirstProcess(int((place / PID_FILE).read_text()), self._starter)
         if not self._cgroups.holds(sandbox_id, first.pid):
             raise BootError("its first process has ended")
+        self._ranges.hold(sandbox_id, root_of(place))
         self._cgroups.thaw(sandbox_id)  # its owner may have died while it copied it
         self._taken[sandbox_id] = await self._images.take(record.image_digest)
         return await self._connect(place / SOCKET, first, record.spec.image, listener=None)
@@ -242,13 +240,19 @@ class OciRuntime(ServingRuntime):
         return await self._start(sandbox_id, spec, self._taken[sandbox_id])
 
     async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> ServedSandbox:
-        self._lay_out(sandbox_id, spec, image)
-        bundle = starter.DISK / sandbox_id
-        options = f"lowerdir={':'.join(image.lower)},upperdir={bundle / UPPER},workdir={bundle / WORK},volatile"
         place = self._disk.path / sandbox_id
+        first_id = root_of(place)
+        self._ranges.hold(sandbox_id, first_id)
+        self._lay_out(sandbox_id, spec, image, first_id)
         with listen(place) as listener:
             status = await self._starter.start(
-                sandbox_id, options, self._program.command(sandbox_id, PID_FILE), listener
+                sandbox_id,
+                first_id=first_id,
+                rlimits=rlimits(spec.limits),
+                options=overlay_options(starter.DISK / sandbox_id),
+                layers=image.layers,
+                command=self._program.command(sandbox_id, PID_FILE),
+                listener=listener,
             )
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
@@ -263,7 +267,7 @@ class OciRuntime(ServingRuntime):
         workdir = spec.workdir or image.workdir
         return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
 
-    def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> None:
+    def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, first_id: int) -> None:
         """The OCI bundle in its directory."""
         described = config(
             env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.environment},
@@ -272,14 +276,14 @@ class OciRuntime(ServingRuntime):
             limits=spec.limits,
             cgroup=self._cgroups.path_in_config(sandbox_id),
             swap=self._cgroups.limits_swap,
-            user_namespace=self._mapped,
+            first_id=first_id,
             compiled_filter=self._program.compiled_filter,
         )
         (self._disk.path / sandbox_id / "config.json").write_text(json.dumps(described))
 
     def _make_empty(self, sandbox_id: str, spec: SandboxSpec) -> None:
         self._disk.make(sandbox_id, spec.limits.disk_mib)
-        make_empty(self._disk.path / sandbox_id, FIRST_ID if self._mapped else 0)
+        make_empty(self._disk.path / sandbox_id, self._ranges.free() if self._mapped else 0)
 
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
         """A living sandbox stands still meanwhile."""
@@ -303,6 +307,7 @@ class OciRuntime(ServingRuntime):
             self._disk.remove(name)
         else:
             await asyncio.to_thread(self._disk.remove, name)
+        self._ranges.drop(name)
         if (image := self._taken.pop(name, None)) is not None:
             self._images.give_back(image.id)
 

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
@@ -16,7 +16,9 @@ READY_S = 10.0
 
 # Where the starter puts things, in a mount namespace that only it and its children see.
 PLACE = Path("/mnt")
-DISK, TOOLBOX, HOSTS, ROOTFS, STATE = (PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "state"))
+DISK, TOOLBOX, HOSTS, ROOTFS, USERS, STATE = (
+    PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "users", "state")
+)
 
 Told = Callable[[int | None], None]
 
@@ -28,8 +30,6 @@ class Starter:
         self._process = process
         self._host = host
         self._starts: dict[str, asyncio.Future[int]] = {}
-        self._layers: asyncio.Future[list[int]] | None = None
-        self._one_at_a_time = asyncio.Lock()
         self._asked: dict[int, Told] = {}
         self._gone = False
         self._loop = asyncio.get_running_loop()
@@ -68,23 +68,25 @@ class Starter:
         _, said = await process.communicate()
         raise RuntimeUnavailable(f"the starter did not start: {said.decode(errors='replace').strip()}")
 
-    async def take_layers(self, layers: Sequence[int]) -> tuple[str, ...]:
-        """Hand over detached mounts; their paths as the starter's mounts may name them."""
-        async with self._one_at_a_time:
-            self._layers = self._loop.create_future()
-            self._send([b"L"], layers)
-            return tuple(f"/proc/self/fd/{number}" for number in await self._layers)
-
-    def drop_layers(self, paths: Sequence[str]) -> None:
-        with contextlib.suppress(RuntimeUnavailable):
-            self._send([b"U", *(path.rpartition("/")[2].encode() for path in paths)], ())
-
-    async def start(self, name: str, options: str, command: Sequence[str | Path], listener: socket.socket) -> int:
-        """Mount an overlay with ``options`` and run ``command`` on it; its status, as a shell's.
+    async def start(
+        self,
+        name: str,
+        *,
+        first_id: int,
+        rlimits: Mapping[int, int],
+        options: str,
+        layers: Sequence[Path],
+        command: Sequence[str | Path],
+        listener: socket.socket,
+    ) -> int:
+        """Mount an overlay with ``options`` on ``layers``, topmost first, and run ``command`` on it; its status, as a
+        shell's. Users inside are those from ``first_id`` outside; 0: the same.
 
         Whoever is cancelled while this goes on must ``settle`` it: it goes on all the same.
         """
-        self._send([b"S", name.encode(), options.encode(), *map(os.fsencode, command)], [listener.fileno()])
+        limited = " ".join(f"{number} {value}" for number, value in rlimits.items())
+        fields = (name, str(first_id), limited, options, str(len(layers)), *layers, *command)
+        self._send([b"S", *map(os.fsencode, fields)], [listener.fileno()])
         done = self._starts[name] = self._loop.create_future()
         return await asyncio.shield(done)
 
@@ -140,8 +142,6 @@ class Starter:
 
     def _take(self, fields: Sequence[bytes]) -> None:
         match fields:
-            case [b"L", *numbers] if self._layers is not None and not self._layers.done():
-                self._layers.set_result([int(number) for number in numbers])
             case [b"S", name, status]:
                 done = self._starts.pop(name.decode(), None)
                 if done is not None and not done.done():
@@ -162,8 +162,8 @@ class Starter:
         self._gone = True
         self._loop.remove_reader(self._host)
         self._host.close()
-        for future in (*self._starts.values(), self._layers):
-            if future is not None and not future.done():
+        for future in self._starts.values():
+            if not future.done():
                 future.set_exception(RuntimeUnavailable("the starter of sandboxes has ended"))
         for pid in list(self._asked):
             self._tell(pid, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import ImageError
-from sandboxes.runtimes.oci.layers import IDS
+from sandboxes.runtimes.oci.ids import IDS
 
 FILE_BYTES = 1024 * 1024
 
