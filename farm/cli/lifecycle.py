@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _STEP = "step: "
 _POLL_S = 0.1
+_MOST_RUNS = 20
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
@@ -115,22 +116,26 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         print_json(described)
         return 0
     table_console.print(f"gateway {info.url}   process {info.pid}")
-    if settings.node_ip not in LOOPBACK:
+    if info.open_to_others:
         secret = f"FARM_JOIN_TOKEN=$(cat {info.state_dir / 'join-token'})"
         table_console.print(f"join from another machine with {secret} farm up --join {info.address}", soft_wrap=True)
-    nodes = Table("node", "state", "running", "slots", "cpu", "memory", "disk", "note", box=None, pad_edge=False)
+    nodes = Table(
+        "node", "state", "running", "slots", "load per core", "memory", "disk", "note", box=None, pad_edge=False
+    )
     for node in farm.nodes:
-        loads = (f"{load:.0%}" for load in (node.cpu_load, node.memory_load, node.disk_load))
+        loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
         nodes.add_row(node.node_id[:12], node.state, str(node.running), str(node.slots), *loads, node.why)
     table_console.print(nodes)
     table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
-    for run in runs[:20]:
+    for run in runs[:_MOST_RUNS]:
         counts = run.summary
         reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
         done = f"{counts.accepted}/{counts.expected}"
         note = run.reason or run.outage or run.why_waiting
         table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
     table_console.print(table)
+    if len(runs) > _MOST_RUNS:
+        table_console.print(f"the newest {_MOST_RUNS} of {len(runs)} runs; `farm status --json` lists all")
     return 0
 
 
@@ -274,6 +279,8 @@ def _detach(config: Config) -> None:
     _make(config.state_dir)
     log = config.state_dir / "log" / "farm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        log.replace(log.with_name("farm.log.1"))
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     with log.open("w") as output:
         child = subprocess.Popen(

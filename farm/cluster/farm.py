@@ -17,7 +17,7 @@ from farm.cluster.errors import FarmError
 from farm.cluster.machine import default_slots
 from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
-from farm.config import Config
+from farm.config import LOOPBACK, Config
 from farm.core.fleet import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
 from sandboxes.retention import Watermarks
@@ -85,7 +85,16 @@ async def start_farm(
         await _unless_dead(node, driver.up(scheduler, agent))
         on_step("starting the gateway")
         url = await stack.enter_async_context(serve(store, scheduler))
-        info = FarmInfo(config.state_dir, "head", os.getpid(), url, node.address, driver.node_id, time.time())
+        info = FarmInfo(
+            config.state_dir,
+            "head",
+            os.getpid(),
+            url,
+            node.address,
+            driver.node_id,
+            time.time(),
+            open_to_others=config.node_ip not in LOOPBACK,
+        )
         announce(info)
         yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
 

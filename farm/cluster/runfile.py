@@ -22,7 +22,8 @@ _STOP_S = 90.0
 class FarmInfo:
     """``role`` is ``head`` or ``node``; ``url`` is the gateway's, empty on a node that joined another's farm.
 
-    ``address`` is what further nodes join; ``pid`` the process that owns all others. Times are Unix seconds.
+    ``address`` is what further nodes join where ``open_to_others``; ``pid`` the process that owns all others. Times are
+    Unix seconds.
     """
 
     state_dir: Path
@@ -32,6 +33,7 @@ class FarmInfo:
     address: str
     node_id: str
     started_at: float
+    open_to_others: bool = False
 
 
 @contextmanager

@@ -333,6 +333,23 @@ def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm
         assert farm("down", at="tokens").returncode == 0
 
 
+def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_the_log_of_the_farm_before(
+    farm: Farm, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    assert "--join" not in farm("status").stdout, "it listens on loopback only"
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "farm.log").write_text("what the one before said\n")
+    address = up["address"].rpartition(":")[0]
+    started = farm("up", "--head", "--detach", FARM_STATE_DIR=str(tmp_path), FARM_NODE_IP=address)
+    assert started.returncode == 0, started.stderr
+    try:
+        assert f"farm up --join {address}:" in farm("status", FARM_STATE_DIR=str(tmp_path)).stdout
+        assert (tmp_path / "log" / "farm.log.1").read_text() == "what the one before said\n"
+        assert "what the one before said" not in (tmp_path / "log" / "farm.log").read_text()
+    finally:
+        assert farm("down", FARM_STATE_DIR=str(tmp_path)).returncode == 0
+
+
 def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("up", "--detach")
     assert done.returncode == 1
