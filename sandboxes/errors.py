@@ -6,7 +6,7 @@ SandboxError
 │   └── DiskFull            no room for an image on Docker's disk
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
-├── SnapshotError           a sandbox's files could not be copied; it lives on as it was
+├── SnapshotError           a sandbox's files could not be copied, or none starts on the copy; it lives on as it was
 ├── AnswerLost              a call that was repeated by its id has run, but its answer is no longer remembered
 ├── SandboxGone             the tool server no longer answers, or answers nonsense; it says by whose doing
 ├── ProtocolError           bytes from the tool server make no sense; a sandbox tells it as SandboxGone

@@ -205,7 +205,8 @@ class Runtime(Protocol):
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         """A sandbox that has answered once. Raises SpecError, ImageError, BootError or RuntimeUnavailable.
 
-        Its files are those of the image, or of ``base``: a snapshot by this runtime of a sandbox of the same image.
+        Its files are those of the image, or of ``base``: a snapshot by this runtime of a sandbox of the same image;
+        SnapshotError where it does not start on those, say because the directory to work in was removed.
         Nothing is left behind when it raises or is cancelled.
         """
         ...

@@ -10,12 +10,19 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Seque
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sandboxes.boots import why_not_booted
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, check_seen, listen_inside
-from sandboxes.errors import BootError, GoneBy, PathError, ProtocolError, SandboxError, SandboxGone, SpecError
+from sandboxes.errors import (
+    GoneBy,
+    PathError,
+    ProtocolError,
+    SandboxError,
+    SandboxGone,
+    SpecError,
+)
 from sandboxes.gate import Gate, Pace
 from sandboxes.owner import Owner
 from sandboxes.record import Record
-from sandboxes.runtimes.engine import EngineError
 from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
 from sandboxes.server import ToolServer
 from sandboxes.snapshot import Snapshot
@@ -135,12 +142,7 @@ class ServingRuntime(ABC):
                 return sandbox
         except BaseException as error:
             await uninterrupted(self._discard_quietly(sandbox_id))
-            match error:
-                case TimeoutError():
-                    raise BootError(f"a sandbox of {spec.image} did not answer in {boot_timeout_s:g} s") from None
-                case EngineError():
-                    raise BootError(f"a sandbox of {spec.image} did not start: {error.message}") from None
-            raise
+            raise why_not_booted(error, spec, boot_timeout_s, copied=base is not None) from None
 
     @contextlib.asynccontextmanager
     async def scope(

@@ -6,7 +6,6 @@ by whose doing, or ``FakeSandbox.die`` while a call is under way.
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import posixpath
 import time
@@ -14,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import Any, TypeVar
 
 from sandboxes.egress import EgressLog
-from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SpecError
+from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
 from sandboxes.runtimes.fake_calls import Answers
-from sandboxes.runtimes.fake_files import FakeFiles, Node
+from sandboxes.runtimes.fake_files import FakeFiles, Node, digest_of_files
 from sandboxes.runtimes.fake_programs import Program, Streams, captured, streams_of
 from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
@@ -76,7 +75,8 @@ class FakeRuntime:
             copy or FakeFiles(image),
             self._programs,
             self,
-            image_digest=_digest(image),
+            image_digest=digest_of_files(image),
+            copied=base is not None,
             lifetime=next(self._lifetimes, None),
             by=self._by,
         )
@@ -110,7 +110,7 @@ class FakeRuntime:
             await sandbox.remove()
 
     async def digest_of(self, image: str) -> str:
-        return _digest(self._files_of(image))
+        return digest_of_files(self._files_of(image))
 
     def _files_of(self, image: str) -> Mapping[str, bytes]:
         files = self._images.get(image)
@@ -148,6 +148,7 @@ class FakeSandbox:
         runtime: FakeRuntime,
         *,
         image_digest: str,
+        copied: bool,
         lifetime: int | None,
         by: GoneBy,
     ) -> None:
@@ -160,7 +161,8 @@ class FakeSandbox:
         try:
             self.files.need_directory(self.workdir)
         except PathError as error:
-            raise SpecError(f"{spec.image} has no directory to work in at {error}") from None
+            refused = SnapshotError if copied else SpecError
+            raise refused(f"{spec.image} has no directory to work in at {error}") from None
         self._programs = programs
         self._processes = Processes()
         self._shells: dict[str, FakeShell] = {}
@@ -391,10 +393,3 @@ class FakeSandbox:
 
     def _path(self, path: str) -> str:
         return posixpath.join(self.workdir, path)
-
-
-def _digest(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for path, content in sorted(files.items()):
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    return f"sha256:{digest.hexdigest()}"

@@ -1,6 +1,7 @@
 """The file system of a fake sandbox: a dictionary from absolute path to node, with the kernel's errors."""
 
 import errno
+import hashlib
 import os
 import posixpath
 import time
@@ -160,3 +161,10 @@ class FakeFiles:
 
 def _entry(path: str, node: Node) -> FileEntry:
     return FileEntry(path, node.kind, node.mode, len(node.content), node.mtime_ns)
+
+
+def digest_of_files(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, content in sorted(files.items()):
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return f"sha256:{digest.hexdigest()}"

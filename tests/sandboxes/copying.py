@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sandboxes import FileKind, Runtime, Sandbox, SandboxGone, SandboxSpec, SpecError
+from sandboxes import FileKind, Runtime, Sandbox, SandboxGone, SandboxSpec, SnapshotError, SpecError
 from tests.sandboxes.conformance import WAIT_S, living, refusal, text, until_there
 
 
@@ -149,6 +149,13 @@ class CopyContract:
             await fork.remove()
         assert await living(runtime) == {source.id}
         assert text(await source.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+
+    async def test_a_copy_without_the_directory_to_work_in_is_told_as_such(self, runtime: Runtime, image: str) -> None:
+        async with runtime.scope(SandboxSpec(image, workdir="/srv/here")) as source:
+            await source.remove_path("/srv/here")
+            with pytest.raises(SnapshotError, match="/srv/here"):
+                await source.fork()
+            assert await living(runtime) == {source.id}
 
     async def test_many_forks_at_once(self, source: Sandbox) -> None:
         await source.write_file("/tmp/kept", b"x" * 2**20)

@@ -152,6 +152,30 @@ async def test_what_has_ended_can_still_be_looked_into(runtime: Runtime, test_im
             assert await later.read_file("/tmp/kept") == b"1"
 
 
+@pytest.mark.parametrize(
+    "spoil", ["rm -r /srv/here", "rmdir /srv/here; echo > /srv/here", "mv /srv /x; ln -s /.farm /srv"]
+)
+async def test_files_that_no_sandbox_starts_on_are_told_as_such(runtime: Runtime, test_image: str, spoil: str) -> None:
+    async with runtime.scope(SandboxSpec(test_image, workdir="/srv/here")) as sandbox:
+        assert (await sandbox.exec(["sh", "-c", spoil], cwd="/", timeout_s=WAIT_S)).exit_code == 0
+        with pytest.raises(SnapshotError, match=r"on copied files: .*/srv/here"):
+            await sandbox.fork()
+        assert await living(runtime) == {sandbox.id}
+        assert text(await sandbox.exec(["echo", "on"], cwd="/", timeout_s=WAIT_S)) == "on\n"
+
+
+async def test_a_copied_place_to_work_in_that_leads_elsewhere_stays_inside(runtime: Runtime, test_image: str) -> None:
+    spec = SandboxSpec(test_image, workdir="/srv/here")
+    async with runtime.scope(spec) as sandbox:
+        await sandbox.exec(["sh", "-c", "rmdir /srv/here; ln -s /proc/1/cwd /srv/here"], cwd="/", timeout_s=WAIT_S)
+        try:
+            fork = await sandbox.fork()
+        except SnapshotError:
+            return
+        assert text(await fork.exec(["sh", "-c", "pwd -P; cat /etc/motd"], timeout_s=WAIT_S)).endswith("hello\n")
+        await fork.remove()
+
+
 async def test_docker_does_not_pretend_to_copy_a_volume(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str
 ) -> None:
