@@ -177,6 +177,8 @@ class ServingRuntime(ABC):
                 if record.spec.egress and not record.shut:
                     await self._open_egress(sandbox)
                 return sandbox
+        except FileNotFoundError:
+            log.info("%s of an earlier process goes: a snapshot, or a sandbox that nobody was given yet", sandbox_id)
         except (SandboxError, OSError, ValueError) as error:
             log.warning("sandbox %s of an earlier process is given up: %s", sandbox_id, error)
         except asyncio.CancelledError:

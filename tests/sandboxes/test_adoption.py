@@ -12,14 +12,17 @@ import pytest
 from sandboxes import (
     AnswerLost,
     DockerRuntime,
+    FakeRuntime,
     OciRuntime,
     Runtime,
     RuntimeUnavailable,
     Sandbox,
     SandboxGone,
     SandboxSpec,
+    WarmPool,
 )
 from sandboxes.owner import Owner, estate, owner_names
+from sandboxes.record import Record
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.toolbox import Toolbox
 from tests.owner_process import OwnerProcess
@@ -327,3 +330,24 @@ async def test_removed_is_removed_for_the_next_owner_too(owner: OwnerProcess, co
     await box.remove()
     with pytest.raises(SandboxGone, match="was removed"):
         await box.exec(["true"], timeout_s=WAIT_S)
+
+
+async def test_a_pool_hands_on_what_its_runtime_adopts() -> None:
+    runtime = FakeRuntime({"farm-test/fake:1": {}})
+    left = await runtime.create(SandboxSpec("farm-test/fake:1", labels={"rollout": "r"}))
+    pool = WarmPool(runtime)
+    (found,) = await pool.adopt()
+    assert (found.id, found.spec.labels) == (left.id, {"rollout": "r"})
+    assert await living(pool) == {left.id}
+    await pool.close()
+
+
+async def test_what_was_handed_out_of_a_pool_is_known_by_whom(
+    docker_client: docker.DockerClient, state_dir: Path, toolbox: Toolbox, test_image: str
+) -> None:
+    first = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
+    box = await first.create(SandboxSpec(test_image))
+    box.hand_over(SandboxSpec(test_image, labels={"rollout": "r"}))
+    record = Record.parse(first._owner.record(box.id))
+    assert record.spec == SandboxSpec(test_image, labels={"rollout": "r"})
+    await first.close()
