@@ -19,13 +19,12 @@ from docker.models.images import Image
 from sandboxes.builds import BuildSettings, OnLine, build, write_context
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
-from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.engine import DEFAULT_HOST, Engine, explain_socket
 from sandboxes.spec import check_image_name
 from sandboxes.uses import ImageUses
 
 __all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine", "OnProgress", "PullProgress"]
 
-_SOCKET = "unix:///var/run/docker.sock"
 _API_TIMEOUT_S = 300
 _NO_NAME = 400
 _IN_USE = 409
@@ -210,9 +209,11 @@ class ImageStore:
             raise RuntimeUnavailable(f"the Docker daemon fails: {error.explanation}; see its log") from None
 
     async def _call(self, ask: Callable[[docker.DockerClient], T]) -> T:
+        host = self._docker_host or DEFAULT_HOST
+
         def call() -> T:
             if self._client is None:
-                self._client = docker.DockerClient(base_url=self._docker_host or _SOCKET, timeout=_API_TIMEOUT_S)
+                self._client = docker.DockerClient(base_url=host, timeout=_API_TIMEOUT_S)
             return ask(self._client)
 
         try:
@@ -220,9 +221,10 @@ class ImageStore:
         except APIError:
             raise
         except (DockerException, OSError) as error:
+            if host.startswith("unix://"):
+                explain_socket(Path(host.removeprefix("unix://")))
             raise RuntimeUnavailable(
-                f"the Docker daemon at {self._docker_host or _SOCKET} does not answer "
-                f"({type(error).__name__}); start it, or ask farm doctor"
+                f"Docker does not answer at {host} ({type(error).__name__}); start the daemon, or ask farm doctor"
             ) from error
 
 

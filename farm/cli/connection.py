@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from farm.cli.errors import CliError
 from farm.cli.options import progress_console
 from farm.config import Config
@@ -62,9 +64,10 @@ def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False)
 
 
 def _farm(*arguments: str, config: Config, config_file: Path | None) -> None:
-    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes."""
+    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
+    line that says why it failed, with which this command ends too."""
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
     command = [sys.executable, "-m", "farm.cli.main", *arguments, *chosen]
     status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
     if status:
-        raise CliError(f"`farm {' '.join(arguments)}` failed; its error is above")
+        raise typer.Exit(status)

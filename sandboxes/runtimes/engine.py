@@ -105,7 +105,7 @@ class Engine:
 
     async def connect(self) -> None:
         """Find the daemon and agree on a version. Raises RuntimeUnavailable with the remedy."""
-        _explain_socket(self._socket)
+        explain_socket(self._socket)
         try:
             version = await self._request("GET", "/version")
             self._prefix = f"/v{version['ApiVersion']}"
@@ -352,8 +352,8 @@ def _message(answer: httpx.Response) -> str:
         return answer.reason_phrase
 
 
-def _explain_socket(path: Path) -> None:
-    """Why the socket cannot be used, where that can be seen without connecting."""
+def explain_socket(path: Path) -> None:
+    """Raise RuntimeUnavailable where it can be seen without connecting why the socket cannot be used."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

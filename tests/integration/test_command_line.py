@@ -92,6 +92,13 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["up"], {"FARM_REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
         (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
+        (["run", str(SQLPARSE), "--policy", "nop"], {"FARM_DOCKER_HOST": "unix:///nonexistent/d"}, 1, "/nonexistent/d"),
+        (
+            ["images", "list"],
+            {"FARM_DOCKER_HOST": "unix:///nonexistent/d"},
+            1,
+            "Docker is not running: there is no /no",
+        ),
         (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
         (["up", "--detach"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd"),
         (["status"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd: Not a directory; choose another"),
