@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from sandboxes.dockerfile import grant
-from sandboxes.errors import DiskFull, ImageError
+from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 
 OnLine = Callable[[str], None]
 
@@ -31,6 +31,15 @@ _CA_VARIABLES = (
     "NODE_EXTRA_CA_CERTS",
 )
 _FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
+_FETCH = re.compile(
+    r"#\d+ (?:\[internal\] load metadata for |resolve image config for |docker-image://|\[[^]]*\] FROM )"
+)
+"""Heads of the steps in which BuildKit fetches an image: a base, or what reads the Dockerfile."""
+_REFUSED = re.compile(
+    r"manifest unknown|not found|(?<!permission )denied|unauthorized|authentication required|no basic auth"
+    r"|no matching manifest|invalid reference|does not exist",
+    re.IGNORECASE,
+)
 _SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
 _MOUNT = re.compile(r"--mount=\S+\s+")
 _COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
@@ -107,7 +116,8 @@ async def build(
 ) -> None:
     """Build ``context`` and tag it ``name``. The client is killed at the time-out and under cancellation.
 
-    Raises ImageError, one line that holds the builder's own last error, and DiskFull.
+    Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable where a base
+    image cannot be fetched for something that may pass.
     """
     dockerfile = context / "Dockerfile"
     if not dockerfile.is_file():
@@ -209,6 +219,10 @@ async def _run(
             await asyncio.shield(process.wait())
     if code and is_disk_full("\n".join(last)):
         raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
+    if code and _base_is_away(last):
+        raise RuntimeUnavailable(
+            f"{name} does not build just now: {_reason(list(last))}; see to the way to its base image's registry"
+        )
     if code:
         raise ImageError(f"{name} does not build: {_reason(list(last))}")
 
@@ -216,6 +230,19 @@ async def _run(
 def is_disk_full(said: str) -> bool:
     """Whether that is what a program says, in the kernel's words or the C library's."""
     return os.strerror(errno.ENOSPC).lower() in said.lower()
+
+
+def is_refused(said: str) -> bool:
+    """Whether that is what a registry that answers says of an image that it does not give, now or later; the daemon
+    passes on its words."""
+    return _REFUSED.search(said) is not None
+
+
+def _base_is_away(lines: Collection[str]) -> bool:
+    failed = next((line for line in lines if _FAILED_STEP.match(line)), None)
+    if failed is None or is_refused(failed):
+        return False
+    return any(_FETCH.match(line) and _number(line) == _number(failed) for line in lines)
 
 
 async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line: OnLine | None) -> None:

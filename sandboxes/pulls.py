@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +9,9 @@ from typing import Any
 from docker import auth
 from docker.errors import DockerException
 
-from sandboxes.builds import is_disk_full
+from sandboxes.builds import is_disk_full, is_refused
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 from sandboxes.runtimes.engine import Engine, EngineError
-
-_REFUSED = re.compile(
-    r"manifest unknown|not found|(?<!permission )denied|unauthorized|authentication required|no basic auth"
-    r"|no matching manifest|invalid reference|does not exist",
-    re.IGNORECASE,
-)
-"""What a registry that answers says of an image that it does not give, now or later; the daemon passes on its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,7 @@ def split_name(name: str) -> tuple[str, str]:
 def _explained(name: str, said: str, *, refused: bool = False) -> ImageError | RuntimeUnavailable:
     if is_disk_full(said):
         return DiskFull(f"{name} cannot be pulled: {said}; make room on Docker's disk: farm images gc")
-    if refused or _REFUSED.search(said):
+    if refused or is_refused(said):
         return ImageError(f"{name} cannot be pulled: {said}; check the name, and the login at its registry")
     return RuntimeUnavailable(f"{name} cannot be pulled just now: {said}; see to the way to its registry")
 

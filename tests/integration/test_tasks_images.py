@@ -3,6 +3,7 @@
 import asyncio
 import io
 import secrets
+import socket
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from farm.config import read_build_settings
 from farm.tasks import BASE_IMAGE
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.images import BuildSettings, ImageStore
+from tests.registry import running_registry
 from tests.services import missing
 
 pytestmark = pytest.mark.docker
@@ -96,7 +98,7 @@ async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore)
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"FORM x", "unknown instruction: FORM"), (b"FROM farm-no-such-image:1\nRUN true", "farm-no-such-image")],
+    [(b"FORM x", "unknown instruction: FORM"), (b"FROM farm--x:no:tag\nRUN true", "invalid reference format")],
 )
 async def test_a_dockerfile_that_makes_no_sense_is_told_in_one_line(
     name: str, images: ImageStore, content: bytes, said: str
@@ -160,7 +162,29 @@ async def test_images_are_imported_listed_and_removed(name: str, images: ImageSt
     assert await images.inspect(name) is None
 
 
+async def test_a_base_whose_registry_is_away_is_no_fault_of_the_task(name: str, images: ImageStore) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        base = f"127.0.0.1:{closed.getsockname()[1]}/base:1"
+        with pytest.raises(RuntimeUnavailable, match=f"{name} does not build just now: .*connection refused") as caught:
+            await images.build(name, {"Dockerfile": f"FROM {base}\nRUN true\n".encode()}, timeout_s=60)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_base_that_its_registry_does_not_give_is_the_tasks_fault(name: str, images: ImageStore) -> None:
+    with running_registry() as registry:
+        content = f"FROM {registry.name('nowhere')}\nRUN true\n".encode()
+        with pytest.raises(ImageError, match=f"{name} does not build: .*nowhere.*not found"):
+            await images.build(name, {"Dockerfile": content}, timeout_s=60)
+
+
+async def test_a_step_that_only_says_that_a_network_is_away_is_the_tasks_fault(name: str, images: ImageStore) -> None:
+    step = "RUN echo 'dial tcp: lookup base: no such host'; false"
+    with pytest.raises(ImageError, match="no such host"):
+        await images.build(name, dockerfile(step), timeout_s=60)
+
+
 async def test_a_daemon_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     store = ImageStore(f"unix://{tmp_path}/no.sock")
-    with pytest.raises(RuntimeUnavailable, match=r"does not answer.*start it"):
+    with pytest.raises(RuntimeUnavailable, match=r"Docker is not running: there is no .*no.sock"):
         await store.inspect("anything")
