@@ -58,6 +58,10 @@ class Pace:
         elif stretch > STRETCH[1] and self._number > LEAST:
             self._number = max(self._number - STEP_DOWN, LEAST)
 
+    def timed_out(self) -> None:
+        """One was not ready in its time."""
+        self._number = max(self._number - 1.0, min(self._number, LEAST))
+
     def pressed(self, pressure: Pressure, *, now: float) -> None:
         if pressure.short_of_memory and now - self._halved_at >= PAUSE_S:
             self._number = max(self._number / 2, 1.0)
@@ -90,13 +94,17 @@ class Gate:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for its turn; the block is the boot. One that fails says nothing of how fast the machine is."""
+        """Waits for its turn; the block is the boot, which raises TimeoutError where it takes too long. Any other
+        failure says nothing of how fast the machine is."""
         await self._enter()
         began = self._clock()
         try:
             yield
             now = self._clock()
             self._pace.booted(now - began, others_wait=bool(self._waiting), now=now)
+        except TimeoutError:
+            self._pace.timed_out()
+            raise
         finally:
             self._leave()
 

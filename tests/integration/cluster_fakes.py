@@ -12,7 +12,7 @@ from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.policy import make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref
-from sandboxes import FakeRuntime, SandboxError
+from sandboxes import FakeRuntime, SandboxError, WarmPool
 from sandboxes.runtimes.fake_shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
@@ -75,9 +75,9 @@ def pretended_runtime(gate: Gate, *, boot_errors: Iterable[SandboxError | None] 
 async def pretended(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """For agents that Ray starts. The gate is the file ``hold`` beside the state directory."""
     gate = Gate(plan.state_dir.parent / "hold")
-    runtime = pretended_runtime(gate)
-    yield Equipment(runtime, ImageShelf(_no_image_needed))
-    await runtime.close()
+    pool = WarmPool(pretended_runtime(gate))
+    yield Equipment(pool, ImageShelf(_no_image_needed), pool)
+    await pool.close()
 
 
 async def _no_image_needed(bundle: TaskBundle) -> None:

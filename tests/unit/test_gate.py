@@ -75,6 +75,21 @@ def test_however_slow_some_go_on() -> None:
     assert pace.limit == LEAST
 
 
+def test_boots_that_take_too_long_count_each() -> None:
+    pace = Pace(64)
+    before = pace.limit
+    for _ in range(10):
+        pace.timed_out()
+    assert pace.limit == before - 10
+    for _ in range(1000):
+        pace.timed_out()
+    assert pace.limit == LEAST
+    pace.pressed(SHORT, now=0.0)
+    low = pace.limit
+    pace.timed_out()
+    assert pace.limit == low < LEAST
+
+
 def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
     pace = Pace(16)
     machine = Machine(pace, width=16)
@@ -183,6 +198,15 @@ async def test_a_boot_that_fails_gives_its_turn_on() -> None:
         with pytest.raises(ZeroDivisionError):
             async with entrance.turn():
                 raise ZeroDivisionError
+
+
+async def test_a_time_out_is_told_to_the_pace() -> None:
+    pace = Pace(64)
+    before = pace.limit
+    with pytest.raises(TimeoutError):
+        async with Gate(pace, read=lambda: CALM).turn():
+            raise TimeoutError
+    assert pace.limit == before - 1
 
 
 async def test_want_of_memory_is_seen_at_the_next_turn() -> None:
