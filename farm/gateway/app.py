@@ -1,15 +1,19 @@
 """The gateway put together."""
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 
 import farm
 from farm.config import Config
 from farm.gateway import health, leases, refusals, rollouts, runs
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.intake import Intake
+from farm.gateway.refusals import Refused
 from farm.gateway.scheduler_port import SchedulerPort
 from farm.gateway.tasksets import Prepare
 from farm.store import Store
+from farm.wire.complaints import MOST_FIELDS
+from farm.wire.problem import FieldProblem, ProblemType
 
 
 def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare) -> FastAPI:
@@ -28,8 +32,23 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.prepare = prepare
     app.state.series = health.Series()
     refusals.install(app)
-    for router in (health.router, runs.router, leases.router, rollouts.router):
-        app.include_router(router)
+    app.include_router(health.router)
+    for router in (runs.router, leases.router, rollouts.router):
+        app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(Intake, gatekeeper=Gatekeeper(config.tokens))
     app.add_middleware(health.Counted, series=app.state.series)
     return app
+
+
+def _check_query(request: Request) -> None:
+    """Refuse a parameter that the route does not know: one that is misspelt would otherwise widen a list unseen."""
+    route: APIRoute = request.scope["route"]
+    known = [field.alias for field in route.dependant.query_params]
+    there_are = f"there are: {', '.join(known)}" if known else "there are none here"
+    unknown = tuple(
+        FieldProblem(field=name[:100], message=f"there is no such parameter; {there_are}")
+        for name in request.query_params
+        if name not in known
+    )[:MOST_FIELDS]
+    if unknown:
+        raise Refused(ProblemType.INVALID, f"{unknown[0].field}: {unknown[0].message}", errors=unknown)

@@ -46,7 +46,10 @@ class Intake:
 
     def _check_host(self, host: str) -> None:
         if self._gatekeeper.open and _name_of(host) not in LOOPBACK:
-            raise Refused(ProblemType.FORBIDDEN, "a gateway without tokens answers only to loopback names")
+            raise Refused(
+                ProblemType.FORBIDDEN,
+                "a gateway without tokens answers only to loopback names, such as 127.0.0.1, in the Host header",
+            )
 
 
 def _check_announced(headers: dict[bytes, bytes]) -> None:

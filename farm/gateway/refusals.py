@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.UNAUTHENTICATED: (401, "A bearer token is needed"),
-    ProblemType.FORBIDDEN: (403, "The token's role may not do this"),
+    ProblemType.FORBIDDEN: (403, "This is not allowed"),
     ProblemType.NOT_FOUND: (404, "There is no such thing"),
     ProblemType.METHOD_NOT_ALLOWED: (405, "The method is not allowed here"),
     ProblemType.NOT_ACCEPTABLE: (406, "No acceptable form"),

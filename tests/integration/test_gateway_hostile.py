@@ -149,6 +149,18 @@ async def test_bad_paths_and_methods_are_refused_one_by_one(http: httpx.AsyncCli
     assert await untouched(store)
 
 
+async def test_a_query_parameter_that_there_is_not_is_refused_by_name(http: httpx.AsyncClient) -> None:
+    many = "&".join(f"a{number}=1" for number in range(99))
+    for path in ("/v1/rollouts?run=run-a", "/v1/runs?limit=1", f"/v1/rollouts?limit=1&{many}"):
+        answer = await http.get(path)
+        assert problem(answer) == 422, path
+        assert "there is no such parameter; there are" in answer.json()["detail"]
+    named = (await http.get("/v1/rollouts?run=run-a&limit=1")).json()
+    assert [error["field"] for error in named["errors"]] == ["run"]
+    assert (await http.get("/v1/rollouts?run_id=run-a&limit=1")).status_code == 200
+    assert (await http.get("/healthz?probe=1")).status_code == 200
+
+
 async def test_a_body_without_end_is_cut_off(http: httpx.AsyncClient, store: Store) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(64):
@@ -165,7 +177,9 @@ async def test_another_kind_of_body_or_host_is_refused(http: httpx.AsyncClient, 
         answer = await http.post("/v1/lease", content=b'{"consumer": "c"}', headers={"content-type": kind})
         assert problem(answer) == 415
     for host in ("evil.example", "127.0.0.1.evil.example:80", "[", ""):
-        assert problem(await http.get("/v1/runs", headers={"host": host})) == 403
+        answer = await http.get("/v1/runs", headers={"host": host})
+        assert problem(answer) == 403
+        assert "role" not in answer.text, "no token has anything to do with it"
     assert (await http.get("/v1/runs", headers={"host": "localhost:1"})).status_code == 200
     assert await untouched(store)
 
