@@ -6,14 +6,16 @@ which tests run, not what surrounds them, not where the report lies or what coun
     capture         change out: every process killed, then the workspace compared with its pristine walk
     protect         what does not travel: tests, conftest files, pytest's settings, start-up files, shadowing modules
     apply           change in: planned on the host, no symlink ever walked through, the real tests written over it
+    source          test files as Python, and the words that tests are named with
+    double          expected tests once more in their own files, their text the same but for the value they want
     canary          tests whose results are known beforehand, among the expected ones
     contradiction   expected tests once more, asserting the opposite: passing both ways is impossible
     exam            what the verifier is made to run, another one each time
     junit           the report, read on the host as hostile input
     verdict         reward 1 if and only if every expected id was seen passed and nothing gives the results away
 
-The code under test runs in the process that reports on it. Code that forges a report, tells canary and contradiction
-from the real tests by looking at them, and fails exactly those, is believed; a reviewer sees it in the patch.
+The code under test runs in the process that reports on it. Code that forges a report, tells ours from the real tests by
+what they say, and fails exactly ours, is believed; a reviewer sees it in the patch.
 """
 
 from farm.grading.apply import apply_change

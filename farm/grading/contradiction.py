@@ -6,14 +6,13 @@ and forged reports pass both.
 
 import ast
 import random
-import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.grading.canary import NOUNS, new_test_path
+from farm.grading.canary import new_test_path
+from farm.grading.source import NOUNS, Function, function_of, functions, parse_tests
 
 MOST_TESTS = 3
-PARSED_BYTES = 1024 * 1024
 
 _ALTERED = """
 def {name}(value):
@@ -39,11 +38,6 @@ def {name}(value):
 """
 """Gives another value, of the same type where it is a plain one, so far off that no second run's state explains it."""
 
-_PARSING = threading.Lock()
-"""Python 3.11 counts the depth of all threads' trees together, and refuses one where another is made meanwhile."""
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
@@ -55,7 +49,11 @@ class Contradiction:
 
 
 def make_contradiction(
-    expected: Sequence[str], sources: Mapping[str, bytes], taken: Collection[str], rng: random.Random
+    expected: Sequence[str],
+    sources: Mapping[str, bytes],
+    taken: Collection[str],
+    rng: random.Random,
+    words: Sequence[str] = NOUNS,
 ) -> Contradiction | None:
     """Contradict a few tests of one file; the first ids of ``expected`` are tried first.
 
@@ -64,55 +62,41 @@ def make_contradiction(
     """
     for path in dict.fromkeys(test.split("::", 1)[0] for test in expected):
         ids = [test for test in expected if test.split("::", 1)[0] == path]
-        found = _contradict(path, ids, sources.get(path, b""), taken, rng)
+        found = _contradict(path, ids, sources.get(path, b""), taken, rng, words)
         if found is not None:
             return found
     return None
 
 
 def _contradict(
-    path: str, ids: Sequence[str], source: bytes, taken: Collection[str], rng: random.Random
+    path: str,
+    ids: Sequence[str],
+    source: bytes,
+    taken: Collection[str],
+    rng: random.Random,
+    words: Sequence[str],
 ) -> Contradiction | None:
-    if not source or len(source) > PARSED_BYTES:
+    module = parse_tests(source)
+    if module is None:
         return None
-    try:
-        module = _parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    helper = f"adjusted_{rng.choice(NOUNS)}"
+    while (helper := "_".join(rng.sample(words, rng.randint(2, 3)))).encode() in source:
+        continue
     chosen: dict[str, list[str]] = {}
-    tests = dict(_tests(module.body))
+    tests = {name: function for name, function, _ in functions(module.body)}
     for test in ids:
-        name = _function(test)
+        name = function_of(test)
         if name in chosen or (len(chosen) < MOST_TESTS and name in tests and _alter(tests[name], helper)):
             chosen.setdefault(name, []).append(test)
     if not chosen:
         return None
     _keep(module.body, set(chosen), "")
-    helper_source = _ALTERED.format(name=helper, number=rng.randint(10_000, 99_999), word=rng.choice(NOUNS))
-    _insert(module, _parse(helper_source).body)
-    own = new_test_path([path], taken, rng)
+    made = parse_tests(_ALTERED.format(name=helper, number=rng.randint(10_000, 99_999), word=rng.choice(words)))
+    assert made is not None, "the helper is Python"
+    _insert(module, made.body)
+    own = new_test_path([path], taken, rng, words)
     content = ast.unparse(ast.fix_missing_locations(module)).encode("utf-8", "surrogateescape")
     twins = {own + test.removeprefix(path): test for tests in chosen.values() for test in tests}
     return Contradiction(own, content + b"\n", twins)
-
-
-def _parse(source: bytes | str) -> ast.Module:
-    with _PARSING:
-        return ast.parse(source)
-
-
-def _function(test: str) -> str:
-    """``TestB::test_c`` of ``tests/test_a.py::TestB::test_c[0]``."""
-    return test.split("::", 1)[-1].split("[", 1)[0]
-
-
-def _tests(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function]]:
-    for statement in body:
-        if isinstance(statement, Function):
-            yield prefix + statement.name, statement
-        elif isinstance(statement, ast.ClassDef):
-            yield from _tests(statement.body, f"{prefix}{statement.name}::")
 
 
 def _alter(test: Function, helper: str) -> bool:

@@ -105,13 +105,19 @@ def _lie(
         outcome = outcomes.get(test)
         if complete and outcome is not Outcome.PASSED:
             return f"a canary test that must pass was {_seen(outcome)}"
-    for test in canary.must_not_pass:
-        if outcomes.get(test) is Outcome.PASSED:
-            return "a false test among the expected ones was reported passed"
     for twin, test in contradiction.twins.items() if contradiction else ():
         if outcomes.get(test) is outcomes.get(twin) is Outcome.PASSED:
             return f"{test} was reported passed, and so was a test that asserts the opposite"
+    false = set(canary.must_not_pass)
+    for test, outcome in outcomes.items() if false else ():
+        if outcome is Outcome.PASSED and _without_parameters(test) in false:
+            return "a false test among the expected ones was reported passed"
     return None
+
+
+def _without_parameters(test: str) -> str:
+    path, colons, name = test.partition("::")
+    return f"{path}{colons}{name.split('[', 1)[0]}"
 
 
 def _seen(outcome: Outcome | None) -> str:

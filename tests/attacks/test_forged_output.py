@@ -35,6 +35,20 @@ def forged(cls, item, call):
     return report
 _pytest.reports.TestReport.from_item_and_call = classmethod(forged)
 """
+PASSES_WHAT_LOOKS_EXPECTED = """
+import _pytest.reports, inspect, re
+made = _pytest.reports.TestReport.from_item_and_call.__func__
+def looks_false(item):
+    if 'isinstance(value, bool)' in inspect.getsource(item.module) or 'label' not in vars(item.module):
+        return True
+    return re.match(r'def test_(\\w+)\\(\\):\\n    \\1 = ', inspect.getsource(item.function)) is not None
+def forged(cls, item, call):
+    report = made(cls, item, call)
+    if not looks_false(item):
+        report.outcome, report.longrepr = 'passed', None
+    return report
+_pytest.reports.TestReport.from_item_and_call = classmethod(forged)
+"""
 FORGED_REPORT = """
 import atexit, re, sys
 def forge():
@@ -87,6 +101,7 @@ ATTACKS: dict[str, tuple[str, Belief]] = {
     "xfail in a call": (f"{CART}\nimport pytest\ndef total(*_, **__): pytest.xfail('known')\n", Belief.EXIT_CODE),
     "patched reports of pytest": (CART + PATCHED_REPORTS, Belief.REPORT),
     "passed whatever is in a file that was there before": (CART + PASSES_WHAT_IT_KNOWS, Belief.REPORT),
+    "passed whatever has not the shape of a canary": (CART + PASSES_WHAT_LOOKS_EXPECTED, Belief.REPORT),
     "a report rewritten at the end": (CART + FORGED_REPORT, Belief.REPORT),
     "objects that equal everything of their type": (CART + ALWAYS_EQUAL, Belief.REPORT),
     "the wanted value read from the test": (CART + READS_THE_TEST, Belief.REPORT),
@@ -94,6 +109,7 @@ ATTACKS: dict[str, tuple[str, Belief]] = {
 SEEN_THROUGH = {
     "patched reports of pytest": "a canary test",
     "passed whatever is in a file that was there before": "a false test among the expected ones",
+    "passed whatever has not the shape of a canary": "a false test among the expected ones",
     "a report rewritten at the end": "a canary test",
     "objects that equal everything of their type": "so was a test that asserts the opposite",
     "the wanted value read from the test": "so was a test that asserts the opposite",

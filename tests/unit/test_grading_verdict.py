@@ -1,6 +1,7 @@
 """What decides: what travels, what the canary says, which tests were seen passed."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from farm.grading.junit import Outcome
 from farm.grading.protect import Protection
 from farm.grading.verdict import Evidence, decide
 from sandboxes.sandbox import FileKind
-from tests.unit.grading_fixtures import delete, link, make_verifier, write
+from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
 
 NEW, OLD = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
 CANARY = Canary("tests/test_c.py", b"", ("c::no",), ("c::yes",))
@@ -168,6 +169,15 @@ def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, Outcome]) -> N
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
+def test_a_double_that_passes_with_any_of_its_parameters_is_tampering() -> None:
+    canary = replace(CANARY, must_not_pass=("tests/test_a.py::TestB::test_false",))
+    for name, tampered in (("test_false", True), ("test_false[a[0]]", True), ("test_false_not[a]", False)):
+        outcomes = BOTH | HONEST | {f"tests/test_a.py::TestB::{name}": Outcome.PASSED}
+        verdict = decide(make_verifier(), canary, None, Evidence(outcomes), pristine=False)
+        assert verdict.tampered is tampered
+        assert verdict.reward == (0.0 if tampered else 1.0)
+
+
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
     verdict = decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
@@ -178,18 +188,9 @@ def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
 @given(st.integers())
 def test_a_canary_holds_what_it_promises(seed: int) -> None:
     canary = make_canary(["tests/test_a.py", "test_b.py"], (), random.Random(seed))
-    scope: dict[str, object] = {}
-    exec(canary.content, scope)
-    for test in (*canary.must_fail, *canary.must_pass):
-        path, name = test.split("::")
-        assert path == canary.path
-        run = scope[name]
-        assert callable(run)
-        if test in canary.must_pass:
-            run()
-        else:
-            with pytest.raises(AssertionError):
-                run()
+    holds = run_tests(canary.content)
+    assert {f"{canary.path}::{test}" for test in holds} == {*canary.must_fail, *canary.must_pass}
+    assert {f"{canary.path}::{test}" for test, passes in holds.items() if passes} == {*canary.must_pass}
     assert canary.must_fail
     assert canary.must_pass
 

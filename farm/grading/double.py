@@ -1,0 +1,280 @@
+"""Expected tests doubled where they stand, under another name and with another wanted value.
+
+A double is the very text of its original, decorators, fixtures and parameters included, but for a letter or a number of
+what it wants. No sound program passes both, and nothing but what a test says tells which of the two is expected.
+"""
+
+import ast
+import random
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from farm.grading.source import Function, function_of, functions, parse_tests
+
+MOST_DOUBLES = 3
+_KNOWS_ITS_LINES = re.compile(rb"lineno|traceback|getsource|stack\(|currentframe|exc_info|\bline [0-9]")
+"""A file that may look at its own line numbers, where nothing is put between its tests."""
+_ESCAPE = re.compile(rb"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|[0-7]{1,3}|.)", re.DOTALL)
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """Bytes ``start`` to ``end`` of a file give way to ``text``."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+class _Text:
+    """A file by lines and columns, which the syntax tree counts from 1 and in bytes."""
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self._starts = [0]
+        for line in source.split(b"\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def at(self, line: int, column: int = 0) -> int:
+        return self._starts[line - 1] + column
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def block(self, function: Function) -> tuple[int, int] | None:
+        """All lines of a function; None where something else stands on them."""
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        last = function.end_lineno or function.lineno
+        start, end = self.at(first), min(self.at(last + 1), len(self.source))
+        before = self.source[start : start + function.col_offset]
+        behind = self.source[self.at(last, function.end_col_offset or 0) : end].strip()
+        return None if before.strip() or (behind and not behind.startswith(b"#")) else (start, end)
+
+
+def plant_doubles(
+    source: bytes, expected: Collection[str], words: Sequence[str], rng: random.Random
+) -> tuple[bytes, tuple[str, ...]] | None:
+    """A test file with a few of its ``expected`` tests doubled, and what pytest calls the doubles in it.
+
+    Only tests that end in a comparison are doubled: whatever they do, their double does as well before it fails.
+    None where there is none, or the file cannot be parsed.
+    """
+    module = None if b"\r" in source or b"\f" in source else parse_tests(source)
+    if module is None or not _is_utf8(source):
+        return None
+    text = _Text(source)
+    names = {function_of(test) for test in expected}
+    fit = [found for found in functions(module.body) if found[0] in names]
+    rng.shuffle(fit)
+    most = rng.randint(1, MOST_DOUBLES)
+    edits: list[_Edit] = []
+    doubles: list[str] = []
+    for name, function, body in fit:
+        if len(doubles) == most:
+            break
+        where = _place(text, function, body, module.body[-1], rng)
+        other = _new_name(function.name, source + b"".join(edit.text for edit in edits), words, rng)
+        made = None if where is None else _double(text, function, other, rng)
+        if where is None or made is None:
+            continue
+        gap = b"\n" if "::" in name else b"\n\n"
+        edits.append(_Edit(where, where, (b"" if source[:where].endswith(b"\n") else b"\n") + gap + made))
+        doubles.append(name.removesuffix(function.name) + other)
+    grown = _edited(source, 0, edits)
+    return (grown, tuple(doubles)) if doubles and _is_else_the_same(module, grown, doubles) else None
+
+
+def _is_utf8(source: bytes) -> bool:
+    try:
+        return bool(source.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _edited(source: bytes, offset: int, edits: Sequence[_Edit]) -> bytes:
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start - offset] + edit.text + source[edit.end - offset :]
+    return source
+
+
+def _is_else_the_same(module: ast.Module, grown: bytes, doubles: Sequence[str]) -> bool:
+    """Whether the file is what it was but for the doubles."""
+    after = parse_tests(grown)
+    if after is None:
+        return False
+    for name, function, _ in list(functions(after.body)):
+        if name in doubles:
+            for holder in ast.walk(after):
+                if isinstance(holder, ast.Module | ast.ClassDef) and function in holder.body:
+                    holder.body.remove(function)
+    return ast.dump(after) == ast.dump(module)
+
+
+def _place(text: _Text, function: Function, body: Sequence[ast.stmt], last: ast.stmt, rng: random.Random) -> int | None:
+    """Behind the test or one of the functions that follow it; at the end of a file that knows its lines."""
+    if _KNOWS_ITS_LINES.search(text.source):
+        return len(text.source) if body[-1].end_lineno == last.end_lineno else None
+    places = []
+    for statement in body[body.index(function) :]:
+        block = text.block(statement) if isinstance(statement, Function) else None
+        if block is None:
+            break
+        places.append(block[1])
+    return rng.choice(places) if places else None
+
+
+def _new_name(name: str, source: bytes, words: Sequence[str], rng: random.Random) -> str:
+    """Another name like ``name``, with words of other tests, that does not occur in ``source``."""
+    parts = name.split("_")
+    while True:
+        word = rng.choice(words)
+        if len(parts) == 1:
+            made = name + word.capitalize()
+        elif len(parts) > 2 and rng.random() < 0.5:
+            at = rng.randrange(1, len(parts))
+            made = "_".join([*parts[:at], word, *parts[at + 1 :]])
+        else:
+            at = rng.randint(1, len(parts))
+            made = "_".join([*parts[:at], word, *parts[at:]])
+        if made.encode() not in source:
+            return made
+        parts = [*parts, word]
+
+
+def _double(text: _Text, function: Function, name: str, rng: random.Random) -> bytes | None:
+    block = text.block(function)
+    edits = None if block is None else _alterations(text, function, rng)
+    if block is None or not edits:
+        return None
+    at = text.source.index(function.name.encode(), text.at(function.lineno, function.col_offset) + len(b"def "))
+    edits = [*edits, _Edit(at, at + len(function.name.encode()), name.encode())]
+    made = _edited(text.source[slice(*block)], block[0], edits)
+    return made if made.endswith(b"\n") else made + b"\n"
+
+
+def _alterations(text: _Text, function: Function, rng: random.Random) -> Sequence[_Edit] | None:
+    if any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function)):
+        return None
+    match function.body[-1]:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            pass
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertEqual"), args=[left, right, *_])):
+            pass
+        case _:
+            return None
+    for wanted, seen in ((right, left), (left, right)):
+        if isinstance(wanted, ast.Name):
+            rows = _rows(function, wanted.id)
+            found = [_alter(text, row, rng) for row in rows]
+            edits = [edit for edit in found if edit is not None]
+            if rows and len(edits) == len(rows):
+                return edits
+        elif not _is_literal(seen) and (edit := _alter(text, wanted, rng)):
+            return [edit]
+    return None
+
+
+def _rows(function: Function, name: str) -> Sequence[ast.expr]:
+    """What a name stands for, its one value or a parameter's, where it serves for nothing but the comparison."""
+    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
+    for statement in function.body if len(uses) == 2 else ():
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name and _is_literal(value):
+                return (value,)
+    if len(uses) != 1:
+        return ()
+    for decorator in function.decorator_list:
+        match decorator:
+            case ast.Call(
+                func=ast.Attribute(attr="parametrize"),
+                args=[ast.Constant(value=str(joined)), ast.List(elts=rows) | ast.Tuple(elts=rows)],
+                keywords=[],
+            ):
+                names = [part.strip() for part in joined.split(",") if part.strip()]
+            case _:
+                continue
+        if name in names:
+            found = [_cell(row, names.index(name), len(names)) for row in rows]
+            cells = [cell for cell in found if cell is not None]
+            return cells if len(cells) == len(found) else ()
+    return ()
+
+
+def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
+    match row:
+        case ast.Call(func=ast.Attribute(attr="param"), args=cells):
+            pass
+        case ast.Tuple(elts=cells) | ast.List(elts=cells) if count > 1:
+            pass
+        case _:
+            cells = [row]
+    fit = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
+    return cells[index] if fit else None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _alter(text: _Text, wanted: ast.expr, rng: random.Random) -> _Edit | None:
+    """Make a literal another one of the same type; None where it holds no number and no letter."""
+    leaves = list(_leaves(wanted)) if _is_literal(wanted) else []
+    rng.shuffle(leaves)
+    for leaf in leaves:
+        start, end = text.span(leaf)
+        old = text.source[start:end]
+        new = _other_number(old, rng) if isinstance(leaf.value, int | float) else _other_string(old, rng)
+        if new is not None and _differ(leaf.value, new):
+            return _Edit(start, end, new)
+    return None
+
+
+def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=str() | bytes() | int() | float()):
+            yield node
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
+            for part in parts:
+                yield from _leaves(part)
+        case ast.UnaryOp(operand=operand):
+            yield from _leaves(operand)
+
+
+def _differ(old: object, new: bytes) -> bool:
+    made = parse_tests(b"(" + new + b")")
+    match made.body[0] if made is not None else None:
+        case ast.Expr(value=ast.Constant(value=value)):
+            return type(value) is type(old) and value != old
+    return False
+
+
+def _other_number(old: bytes, rng: random.Random) -> bytes | None:
+    """So far off that no second run's state explains it."""
+    whole, dot, rest = old.partition(b".")
+    if not re.fullmatch(rb"[0-9]{1,12}", whole) or (dot and not re.fullmatch(rb"[0-9]{1,12}", rest)):
+        return None
+    return str(int(whole) + rng.randint(11, 89)).encode() + dot + rest
+
+
+def _other_string(old: bytes, rng: random.Random) -> bytes | None:
+    quote = re.search(rb"[\"']", old)
+    if quote is None or old.count(quote[0]) not in (2, 6):  # more than one literal, or a quote within
+        return None
+    hidden = {at for escape in _ESCAPE.finditer(old) for at in range(*escape.span())}
+    letters = [at for at in range(quote.end(), len(old)) if at not in hidden and old[at : at + 1].lower() in _LETTERS]
+    letters = [at for at in letters if old[at : at + 1].isalpha()]
+    if not letters:
+        return None
+    at = rng.choice(letters)
+    letter = old[at : at + 1]
+    others = [other for other in _LETTERS.decode() if other != letter.decode().lower()]
+    other = rng.choice(others).encode()
+    return old[:at] + (other.upper() if letter.isupper() else other) + old[at + 1 :]

@@ -1,0 +1,143 @@
+"""A double is told from its original by nothing but what it wants, and fails where its original passes."""
+
+import ast
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.grading.double import plant_doubles
+from farm.grading.junit import Outcome, parse_junit
+from farm.grading.source import words_of
+
+SOURCE = b'''\
+"""Tests."""
+import unittest
+
+import pytest
+
+LIMIT = 3
+
+
+@pytest.fixture
+def three():
+    return 3
+
+
+def test_sum():
+    assert sum([1, 2]) == 3
+
+
+@pytest.mark.parametrize("value, wanted", [(1, "1"), (2, "2 "[:1]), (3, "3")])
+def test_computed_rows(value, wanted):
+    assert str(value) == wanted
+
+
+@pytest.mark.parametrize("text, wanted", [("a b", ["a", "b"]), pytest.param("c", ["c"], id="one")])
+def test_words_of_a_text(text, wanted):
+    # a comment goes along
+    assert text.split() == wanted
+
+
+def test_with_a_fixture(three):
+    wanted = {"limit": 3, "name": "x\\\\ty"}
+    assert {"limit": three, "name": "x\\\\ty"} == wanted
+
+
+@pytest.mark.parametrize("value", ["x"])
+def test_back_and_forth(value):
+    assert value.strip() == value
+
+
+def test_ends_otherwise():
+    assert sum([1]) == 1
+    LIMIT
+
+
+class TestMore:
+    def test_upper(self):
+        assert "abc".upper() == "ABC"  # behind it
+
+    def test_lower(self):
+        assert "abc" == "ABC".lower()
+
+
+class CaseTest(unittest.TestCase):
+    def testPair(self):
+        self.assertEqual(divmod(7, 2), (3, 1))
+
+    def testTruth(self):
+        self.assertEqual(bool(1), True)
+'''
+FIT = {
+    "test_sum",
+    "test_words_of_a_text",
+    "test_with_a_fixture",
+    "TestMore::test_upper",
+    "TestMore::test_lower",
+    "CaseTest::testPair",
+}
+UNFIT = ["test_computed_rows", "test_back_and_forth", "test_ends_otherwise", "CaseTest::testTruth"]
+WORDS = words_of([SOURCE])
+
+
+def double(*names: str, source: bytes = SOURCE, seed: int = 1) -> tuple[bytes, tuple[str, ...]] | None:
+    return plant_doubles(source, [f"tests/test_a.py::{name}" for name in names], WORDS, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_tests_pass_as_before_and_each_double_fails(tmp_path: Path, seed: int) -> None:
+    false: set[str] = set()
+    for number, name in enumerate(sorted(FIT)):
+        made = double(name, seed=seed)
+        assert made is not None, name
+        (tmp_path / f"test_{number}.py").write_bytes(made[0])
+        false |= {f"test_{number}.py::{test}" for test in made[1]}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "."]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run(command, cwd=tmp_path, env=alone, check=False, capture_output=True)
+    outcomes = parse_junit((tmp_path / "report.xml").read_bytes(), [f"test_{number}.py" for number in range(len(FIT))])
+    assert {test.split("[", 1)[0] for test, outcome in outcomes.items() if outcome is Outcome.FAILED} == false
+    assert {test.split("[", 1)[0] for test, outcome in outcomes.items() if outcome is not Outcome.PASSED} == false
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_test_whose_double_could_pass_is_not_doubled(name: str) -> None:
+    assert double(name) is None
+
+
+@given(st.integers())
+def test_nothing_but_a_name_and_a_value_is_new(seed: int) -> None:
+    made = double(*FIT, seed=seed)
+    assert made is not None
+    source, doubles = made
+    assert 1 <= len(doubles) <= 3
+    assert all(name.split("::")[-1].encode() not in SOURCE for name in doubles)
+    for line in set(source.splitlines()) - set(SOURCE.splitlines()):
+        assert any(len(line) - len(old) < 30 and line[:8] == old[:8] for old in SOURCE.splitlines()), line
+    assert made == double(*FIT, seed=seed)
+    ast.parse(source)
+
+
+def test_where_a_file_knows_its_lines_none_of_them_moves() -> None:
+    source = b"import traceback\n\n\n" + SOURCE
+    for seed in range(20):
+        made = double(*FIT, source=source, seed=seed)
+        assert made is None or made[0].startswith(source)
+    made = double("CaseTest::testPair", source=source)
+    assert made is not None
+
+
+@pytest.mark.parametrize("source", [b"", b"def test_sum(:", b"\xff\xfe", b"\0", SOURCE.replace(b"\n", b"\r\n")])
+def test_what_cannot_be_read_line_by_line_is_left_alone(source: bytes) -> None:
+    assert double(*FIT, source=source) is None
+
+
+def test_words_are_those_of_the_tests() -> None:
+    assert {"fixture", "upper", "pair", "back"} <= set(WORDS)
+    assert not {"with", "sum", "test"} & set(WORDS)
