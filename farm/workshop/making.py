@@ -1,6 +1,7 @@
 """``farm tasks make release-pair``: two releases of a package become a task directory."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -60,6 +61,7 @@ async def make_release_pair(wish: Wish, *, state_dir: Path, images: ImageStore, 
     """
     if wish.out.exists():
         raise TaskError(wish.out, "exists already", "remove it, or name another place with --out")
+    check_order(wish)
     release, old, new = _fetch(wish, state_dir, say)
     prepared = compare(release.package, old, new)
     wish.out.parent.mkdir(parents=True, exist_ok=True)
@@ -142,6 +144,26 @@ class _Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             os.chmod(path, 0o755 if name.endswith(".sh") else 0o644)
+
+
+def check_order(wish: Wish) -> None:
+    """Raise TaskError unless the newer release is the second one, as far as their numbers tell."""
+    if wish.old == wish.new or _numbers(wish.old) > _numbers(wish.new):
+        raise TaskError(
+            f"{wish.package} {wish.old} → {wish.new}",
+            "is no step to a newer release",
+            "name the older release first, then the newer",
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Those of the release itself, after PEP 440; a pre-release has the numbers of what it leads up to."""
+    epoch, _, release = version.rpartition("!")
+    found = re.match(r"v?(\d+(?:\.\d+)*)", release)
+    numbers = [int(number) for number in found[1].split(".")] if found else []
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return (int(epoch) if epoch.isdecimal() else 0, *numbers)
 
 
 def _fetch(wish: Wish, state_dir: Path, say: Say) -> tuple[Release, Files, Files]:

@@ -16,7 +16,7 @@ from farm.tasks.release_pair import compare, pytest_modules
 from farm.tasks.sources import read_sdist
 from farm.workshop.instruction import changes_of, draft, spoken
 from farm.workshop.layout import task_files
-from farm.workshop.making import Wish, sort_out
+from farm.workshop.making import Wish, check_order, sort_out
 
 RELEASE = Release(package="thing", old="1.0", new="1.1", old_sha256="a" * 64, new_sha256="b" * 64)
 WISH = Wish("thing", "1.0", "1.1", Path("out"))
@@ -170,3 +170,18 @@ def test_the_directory_holds_nothing_of_the_package() -> None:
     assert made["tests/fail_to_pass.txt"] == "tests/test_a.py::a\ntests/test_a.py::b\n"
     assert "thing==1.0 --hash=sha256:" + "a" * 64 in made["environment/Dockerfile"]
     assert "rm -f '/workspace/thing/gone.py'" in made["solution/solve.sh"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("1.1", "1.0"), ("1.10", "1.9"), ("1.0", "1.0"), ("2!1.0", "3.0"), ("1.0", "rc")]
+)
+def test_a_pair_that_goes_back_or_nowhere_is_refused(old: str, new: str) -> None:
+    with pytest.raises(TaskError, match="name the older release first"):
+        check_order(Wish("thing", old, new, Path("out")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("1.9", "1.10"), ("1.0rc1", "1.0"), ("1.0", "1.0.post1"), ("v1.9", "2"), ("1", "1.0.1")]
+)
+def test_a_pair_that_goes_on_is_taken(old: str, new: str) -> None:
+    check_order(Wish("thing", old, new, Path("out")))
