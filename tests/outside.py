@@ -49,7 +49,8 @@ def _names(state_dir: Path) -> set[str]:
 
 def _of_its_own(runtime: OciRuntime) -> set[str]:
     group = group_of(runtime._owner.state_dir, runtime._owner.name)
-    groups = {f"cgroup {path}" for path in Path("/sys/fs/cgroup").glob(f"**/{group}/*/")}
+    places = (f"{group}/*/", f"*/{group}/*/")  # of control groups version 2 and 1
+    groups = {f"cgroup {path}" for place in places for path in Path("/sys/fs/cgroup").glob(place)}
     return groups | {f"on its disk {name}" for name in os.listdir(runtime._disk.path)}
 
 

@@ -7,6 +7,9 @@
      probe connect PATH   connects to a Unix socket and waits for a byte: prints ERRNO, or how many bytes came
      probe crowd PATH N   makes N empty files in directories of 1,000: prints how many there are
      probe dig PATH N     makes directories N deep: prints how deep they are
+     probe abstract NAME  the same to an abstract name
+     probe socket PATH    leaves a socket there
+     probe descriptors    prints the open ones
      probe reach ADDRESS  a TCP connection to port 80: prints ERRNO */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -14,6 +17,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,15 +201,28 @@ static int dig(const char *path, long depth) {
     return 0;
 }
 
-static int connect_to(const char *path) {
+static int connect_to(const char *path, int abstract) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval patience = {.tv_sec = 5};
     char byte;
-    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    strncpy(address.sun_path + abstract, path, sizeof address.sun_path - 2);
+    size_t length = abstract ? offsetof(struct sockaddr_un, sun_path) + 1 + strlen(path) : sizeof address;
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address)) printf("errno %d\n", errno);
+    if (connect(fd, (struct sockaddr *)&address, length)) printf("errno %d\n", errno);
     else printf("bytes %ld\n", (long)read(fd, &byte, 1));
+    return 0;
+}
+
+static int leave_socket(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    return bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&address, sizeof address);
+}
+
+static int descriptors(void) {
+    for (int fd = 0; fd < 1024; fd++)
+        if (fcntl(fd, F_GETFD) >= 0) printf("%d\n", fd);
     return 0;
 }
 
@@ -226,7 +243,10 @@ int main(int argc, char **argv) {
     if (argc > 3 && !strcmp(what, "crowd")) return crowd(argv[2], atol(argv[3]));
     if (argc > 3 && !strcmp(what, "dig")) return dig(argv[2], atol(argv[3]));
     if (argc > 3 && !strcmp(what, "grow")) return grow(argv[2], atol(argv[3]));
-    if (argc > 2 && !strcmp(what, "connect")) return connect_to(argv[2]);
+    if (argc > 2 && !strcmp(what, "connect")) return connect_to(argv[2], 0);
+    if (argc > 2 && !strcmp(what, "abstract")) return connect_to(argv[2], 1);
+    if (argc > 2 && !strcmp(what, "socket")) return leave_socket(argv[2]);
+    if (!strcmp(what, "descriptors")) return descriptors();
     if (argc > 2 && !strcmp(what, "reach")) return reach(argv[2]);
     return 2;
 }
