@@ -1,13 +1,15 @@
 """What a test run left behind on this machine: looked for before and after, and named.
 
 ``python -m tests.leaks snapshot FILE`` writes what is there; ``python -m tests.leaks compare FILE`` fails with a line
-for each container, mount, cgroup, process, socket or directory that is there now and was not. Where Docker does not
-answer both fail: nobody could tell what is left.
+for each container, mount, disk, cgroup, process, socket or directory that is there now and was not. Where Docker does
+not answer both fail: nobody could tell what is left.
 """
 
+import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +17,17 @@ import docker
 from docker.errors import DockerException
 
 OURS = ("farm", "ray")
+SETTLE_S = 10.0
+"""The kernel lets go of a loop device, and a daemon of a container, a moment after it was asked to."""
 PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("/var/tmp"))
 
 
 def containers() -> Iterator[str]:
     client = docker.from_env()
     try:
-        for container in client.containers.list(all=True, filters={"label": "farm.sandbox"}):
-            yield f"container {container.name}"
+        for label in ("farm.sandbox", "farm.pin"):
+            for container in client.containers.list(all=True, filters={"label": label}):
+                yield f"container {container.name}"
         for label in ("farm.test", "farm.snapshot"):
             for image in client.images.list(filters={"label": label}):
                 yield f"image {image.tags or image.id}"
@@ -37,24 +42,39 @@ def mounts() -> Iterator[str]:
             yield f"mount {where}"
 
 
+def disks() -> Iterator[str]:
+    """Of the oci runtime: they are mounted where no mount table shows it, and stand on files by loop devices."""
+    for device in Path("/sys/block").glob("loop*"):
+        with contextlib.suppress(OSError):  # let go just now
+            file = (device / "loop/backing_file").read_text().rstrip("\n").removesuffix(" (deleted)")
+            if Path(file).name == "disk.img" and "owners" in Path(file).parts:
+                yield f"loop device {device.name} on {file}"
+    for device in Path("/sys/fs/btrfs").glob("*/devices/loop*"):
+        yield f"btrfs on {device.name}"
+
+
 def cgroups() -> Iterator[str]:
-    for directory in Path("/sys/fs/cgroup").rglob("*farm*"):
-        if directory.is_dir():
-            yield f"cgroup {directory}"
+    """In every hierarchy."""
+    for place, names, _ in os.walk("/sys/fs/cgroup"):
+        for name in names:
+            if "farm" in name:
+                yield f"cgroup {place}/{name}"
 
 
 def processes(mark: str) -> Iterator[str]:
-    """Processes that carry the run's mark in their environment, but this one and those it descends from."""
+    """Those that carry the run's mark in their environment, but this one and those it descends from; starters and tool
+    servers, whoever started them."""
     spared = set(_ancestors(os.getpid()))
     wanted = f"FARMTEST_MARK={mark}".encode()
     for directory in Path("/proc").iterdir():
         if not directory.name.isdigit() or int(directory.name) in spared:
             continue
         try:
-            if wanted in (directory / "environ").read_bytes().split(b"\0"):
-                command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if command:
-                    yield f"process {directory.name}: {command[:120].strip()}"
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            program = command.partition(" ")[0]
+            marked = wanted in (directory / "environ").read_bytes().split(b"\0")
+            if command and (marked or program.endswith(("/starter", "/toolserver"))):
+                yield f"process {directory.name}: {command[:120].strip()}"
         except OSError:
             continue
 
@@ -81,20 +101,25 @@ def directories() -> Iterator[str]:
 
 
 def snapshot(mark: str) -> list[str]:
-    return sorted({*containers(), *mounts(), *cgroups(), *processes(mark), *directories()})
+    return sorted({*containers(), *mounts(), *disks(), *cgroups(), *processes(mark), *directories()})
 
 
 def main() -> int:
     verb, file = sys.argv[1], Path(sys.argv[2])
+    mark = os.environ.get("FARMTEST_MARK", "none")
     try:
-        now = snapshot(os.environ.get("FARMTEST_MARK", "none"))
+        now = snapshot(mark)
     except DockerException as error:
         print(f"error: the leak check cannot look: Docker does not answer ({error}); start the daemon", file=sys.stderr)
         return 1
     if verb == "snapshot":
         file.write_text(json.dumps(now))
         return 0
-    left = sorted(set(now) - set(json.loads(file.read_text())))
+    before = set(json.loads(file.read_text()))
+    deadline = time.monotonic() + SETTLE_S
+    while (left := sorted(set(now) - before)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+        now = snapshot(mark)
     for line in left:
         print(f"left behind: {line}")
     print(f"leak check: {len(left)} left behind")
