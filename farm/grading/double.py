@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from farm.grading.source import Function, function_of, functions, parse_tests
 
@@ -61,7 +62,7 @@ def plant_doubles(
     Only tests that end in a comparison are doubled: whatever they do, their double does as well before it fails.
     None where there is none, or the file cannot be parsed.
     """
-    module = None if b"\r" in source or b"\f" in source else parse_tests(source)
+    module = None if b"\r" in source or b"\f" in source else _pristine(source)
     if module is None or not _is_utf8(source):
         return None
     text = _Text(source)
@@ -83,7 +84,13 @@ def plant_doubles(
         edits.append(_Edit(where, where, (b"" if source[:where].endswith(b"\n") else b"\n") + gap + made))
         doubles.append(name.removesuffix(function.name) + other)
     grown = _edited(source, 0, edits)
-    return (grown, tuple(doubles)) if doubles and _is_else_the_same(module, grown, doubles) else None
+    return (grown, tuple(doubles)) if doubles and _is_else_the_same(module, source, grown, doubles) else None
+
+
+@lru_cache(maxsize=256)
+def _pristine(source: bytes) -> ast.Module | None:
+    """The same file is doubled for each grading of its task; nobody changes the tree."""
+    return parse_tests(source)
 
 
 def _is_utf8(source: bytes) -> bool:
@@ -99,17 +106,32 @@ def _edited(source: bytes, offset: int, edits: Sequence[_Edit]) -> bytes:
     return source
 
 
-def _is_else_the_same(module: ast.Module, grown: bytes, doubles: Sequence[str]) -> bool:
-    """Whether the file is what it was but for the doubles."""
+def _is_else_the_same(module: ast.Module, source: bytes, grown: bytes, doubles: Collection[str]) -> bool:
+    """Whether the file is what it was but for the doubles: all other statements stand where they stood, word by word."""
     after = parse_tests(grown)
     if after is None:
         return False
-    for name, function, _ in list(functions(after.body)):
-        if name in doubles:
-            for holder in ast.walk(after):
-                if isinstance(holder, ast.Module | ast.ClassDef) and function in holder.body:
-                    holder.body.remove(function)
-    return ast.dump(after) == ast.dump(module)
+    return list(_statements(after.body, grown.split(b"\n"), doubles)) == list(
+        _statements(module.body, source.split(b"\n"), ())
+    )
+
+
+def _statements(
+    body: Sequence[ast.stmt], lines: Sequence[bytes], but: Collection[str], prefix: str = ""
+) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """The lines of each statement, a class's head and body apart, with the class it stands in."""
+    for statement in body:
+        first = _first_line(statement)
+        if isinstance(statement, ast.ClassDef):
+            yield prefix, lines[first - 1 : _first_line(statement.body[0]) - 1]
+            yield from _statements(statement.body, lines, but, f"{prefix}{statement.name}::")
+        elif not (isinstance(statement, Function) and prefix + statement.name in but):
+            yield prefix, lines[first - 1 : statement.end_lineno]
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators = statement.decorator_list if isinstance(statement, Function | ast.ClassDef) else []
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def _place(text: _Text, function: Function, body: Sequence[ast.stmt], last: ast.stmt, rng: random.Random) -> int | None:
