@@ -107,7 +107,7 @@ def _edited(source: bytes, offset: int, edits: Sequence[_Edit]) -> bytes:
 
 
 def _is_else_the_same(module: ast.Module, source: bytes, grown: bytes, doubles: Collection[str]) -> bool:
-    """Whether the file is what it was but for the doubles: all other statements stand where they stood, word by word."""
+    """Whether the file is what it was but for the doubles: all other statements stand as they stood, word by word."""
     after = parse_tests(grown)
     if after is None:
         return False
