@@ -27,6 +27,8 @@ from sandboxes import (
 from sandboxes.pool import CALM_S, RETRY_S, SPARE_S
 from sandboxes.runtimes.docker import DockerRuntime, container_name
 from sandboxes.toolbox import Toolbox
+from tests.docker_daemon import docker_daemon
+from tests.images import busybox_image
 from tests.sandboxes.conformance import living, text
 from tests.sandboxes.pooling import WAIT_S, pooled, until_ready
 
@@ -360,6 +362,26 @@ class TestOci:
             assert text(await sandbox.exec(["echo", "here"], timeout_s=WAIT_S)) == "here\n"
         with pytest.raises(RuntimeUnavailable, match="starter"):
             await pool.create(spec)
+
+
+@pytest.mark.docker
+async def test_a_daemon_that_is_mute_keeps_nobody_from_what_is_ready(
+    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with docker_daemon({}) as address, contextlib.ExitStack() as images:
+        client = docker.DockerClient(base_url=address, version="auto")
+        images.enter_context(contextlib.closing(client))
+        spec = SandboxSpec(images.enter_context(contextlib.contextmanager(busybox_image)(client, tmp_path_factory)))
+        runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=address)
+        daemon = int(Path(address.removeprefix("unix://")).with_name("pid").read_text())
+        async with pooled(runtime, spec) as pool:
+            os.kill(daemon, signal.SIGSTOP)
+            try:
+                for _ in range(2):
+                    await (await pool.create(spec)).remove()
+                assert pool.handed_out == 2
+            finally:
+                os.kill(daemon, signal.SIGCONT)
 
 
 @pytest.mark.docker
