@@ -205,7 +205,8 @@ class ToolServer:
 
     async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
         answer = await self._path_call(Op.WALK, _path(root) + protocol.texts(prune), root)
-        return protocol.walk_entries(answer.body)
+        # Up to 2 s for the most that there may be, in which others are to be answered.
+        return await asyncio.to_thread(protocol.walk_entries, answer.body)
 
     async def work_in(self, path: str) -> None:
         """Relative paths, and commands, begin there from now on. Raises PathError where its user may not go there."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sandboxes.errors import PathError
-from sandboxes.sandbox import WALK_DIRECTORIES_MAX, FileEntry, FileKind
+from sandboxes.sandbox import WALK_DIRECTORIES_MAX, WALK_FILES_MAX, FileEntry, FileKind
 
 MOST_LINKS = 40
 
@@ -138,7 +138,7 @@ class FakeFiles:
         where = self.resolve(root)
         if self.node(root).kind is not FileKind.DIRECTORY:
             raise refuse(errno.ENOTDIR, root)
-        directories = 0
+        directories = files = 0
         for path, node in sorted(self._nodes.items()):
             inner = posixpath.relpath(path, where)
             if inner in ("..", ".") or inner.startswith("../"):
@@ -149,6 +149,9 @@ class FakeFiles:
                 if directories > WALK_DIRECTORIES_MAX:
                     raise refuse(errno.E2BIG, root)
             elif not set(prune) & set(parents):
+                files += 1
+                if files > WALK_FILES_MAX:
+                    raise refuse(errno.E2BIG, root)
                 yield _entry(inner, node)
 
     def _need_directory(self, where: str, path: str) -> None:

@@ -28,8 +28,8 @@
    A repeated id gets the answer that is remembered; that of another request is refused with EBADMSG. Remembered are the
    last 256 answers, as many as 4 MiB hold; of ids with the highest bit the last 4,096 beyond that are refused with ESTALE.
 
-   A walk of more than 65,536 directories, or whose answer grows past 64 MiB, is refused with E2BIG; one of more than
-   200 levels with ENAMETOOLONG. */
+   A walk of more than 65,536 directories or 262,144 files, or whose answer grows past 64 MiB, is refused with E2BIG; one
+   of more than 200 levels with ENAMETOOLONG. */
 #ifndef REQUEST_H
 #define REQUEST_H
 

@@ -13,6 +13,7 @@
 
 #define WALK_DEPTH_MAX 200
 #define WALK_DIRECTORIES_MAX 65536
+#define WALK_FILES_MAX 262144
 #define WALK_BYTES_MAX (64u << 20)
 
 struct level {
@@ -171,7 +172,7 @@ int file_walk(const char *root, const char *const *prune, struct buffer *out)
 {
     DIR *stack[WALK_DEPTH_MAX];
     size_t lengths[WALK_DEPTH_MAX];
-    size_t depth = 0, directories = 0;
+    size_t depth = 0, directories = 0, files = 0;
     struct buffer path = {0};
     int error = 0;
     int deeper = open(root, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -199,7 +200,10 @@ int file_walk(const char *root, const char *const *prune, struct buffer *out)
         }
         if (is_dots(entry->d_name))
             continue;
+        size_t before = out->len;
         error = walk_entry(dirfd(stack[depth - 1]), entry->d_name, &path, prune, &deeper, out);
+        if (!error && out->len > before && ++files > WALK_FILES_MAX)
+            error = E2BIG;
         if (error)
             break;
         if (deeper >= 0 && ++directories > WALK_DIRECTORIES_MAX) {

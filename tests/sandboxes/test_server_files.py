@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import PathError
-from sandboxes.sandbox import MIB, WALK_DIRECTORIES_MAX, FileKind
+from sandboxes.sandbox import MIB, WALK_DIRECTORIES_MAX, WALK_FILES_MAX, FileKind
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, ordinary
@@ -337,6 +337,14 @@ async def test_walk_refuses_what_is_too_deep(server: ToolServer, home: Path) -> 
     assert len((await server.walk("."))[0].path) == 381
     (home / "/".join("d" * 300)).mkdir(parents=True)
     assert await refusal(server.walk(".")) == errno.ENAMETOOLONG
+
+
+async def test_walk_refuses_too_many_files(server: ToolServer, memory: Path) -> None:
+    for n in range(WALK_FILES_MAX + 1):
+        os.mknod(memory / str(n))
+    assert await refusal(server.walk(str(memory))) == errno.E2BIG
+    (memory / "0").unlink()
+    assert len(await server.walk(str(memory))) == WALK_FILES_MAX
 
 
 async def test_walk_refuses_too_many_directories(server: ToolServer, memory: Path) -> None:
