@@ -12,7 +12,7 @@ ASIDE = 64
 """So many places that fit nowhere are stepped over before a run stops offering new ones."""
 
 TRIES = 4
-LOOK = 64
+LOOK = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,7 @@ class Scheduler:
         if node is None or not self.settings.warm:
             return
         well = node.condition(now, self.settings)[0] in ("open", "full")
-        expects = expected(node, self._runs.values(), self.settings.warm) if well else ()
+        expects = expected(node, self._runs.values(), self.settings.warm, nodes=len(self.fleet)) if well else ()
         if expects != node.expects:
             node.expects = expects
             yield WarmUp(node_id, expects)

@@ -1,5 +1,7 @@
 """A node is told what it will need next: what it can know, no more than helps, and only when that has changed."""
 
+from dataclasses import replace
+
 from farm.core.events import Command, Load, RunCancelled, RunPaused, RunSubmitted, WarmUp
 from farm.core.fleet import SchedulerSettings
 from tests.unit.scheduling import beat, run_spec, solved, task
@@ -15,6 +17,12 @@ def driver(warm: int = 2) -> Driver:
 def told(commands: list[Command]) -> list[dict[str, int]]:
     """Of each hint, the counts by task."""
     return [{task.id: count for task, count in c.sandboxes} for c in commands if isinstance(c, WarmUp)]
+
+
+def held(driver: Driver, node_id: str) -> dict[str, int]:
+    node = driver.scheduler.fleet.get(node_id)
+    assert node is not None
+    return dict(node.held.keys())
 
 
 def running(commands: list[Command]) -> dict[str, int]:
@@ -50,8 +58,24 @@ def test_no_more_than_the_node_runs() -> None:
 def test_no_image_that_the_node_does_not_have() -> None:
     d = driver()
     d.tell(RunSubmitted(run_spec(groups=9, tasks=(task("t"), task("u"), task("v")))))
-    begun = d.tell(beat("a", slots=1, images=frozenset({"image-v"})))
-    assert told(begun) == [{"v": 1}]
+    assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t", "image-v"})))) == [{"v": 1, "t": 1}]
+    assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t"}), running=held(d, "a")))) == [{"t": 1}]
+
+
+def test_one_of_many_nodes_expects_its_share() -> None:
+    """Of many short groups nobody knows which comes where; of a task that all of them work at everybody gets some."""
+    names = [f"n{number}" for number in range(20)]
+    d = driver()
+    for name in names:
+        d.tell(beat(name, slots=1, images=ALL))
+    many = tuple(replace(task(f"t{number}"), image="image-t") for number in range(50))
+    d.tell(RunSubmitted(run_spec("r", groups=500, group_size=2, tasks=many)))
+    assert told(d.tell(beat("n7", slots=1, images=ALL, running=held(d, "n7")))) == []
+    d.tell(RunCancelled("r"))
+    for name in names:
+        d.tell(beat(name, slots=1, images=ALL))
+    d.tell(RunSubmitted(run_spec("s", groups=500, group_size=2, tasks=(task("u"),))))
+    assert told(d.tell(beat("n7", slots=1, images=ALL, running=held(d, "n7")))) == [{"u": 1}]
 
 
 def test_runs_that_go_next_are_next() -> None:
