@@ -43,7 +43,7 @@ from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
 
-DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULTS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": HOSTNAME}
 TRIAL, TRIAL_S = "trial", 10.0
 FOREVER_S = 86_400.0
 
@@ -270,7 +270,7 @@ class OciRuntime(ServingRuntime):
     def _lay_out(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, first_id: int) -> None:
         """The OCI bundle in its directory."""
         described = config(
-            env={"PATH": DEFAULT_PATH, "HOSTNAME": HOSTNAME, **image.env, **spec.environment},
+            env={**DEFAULTS, "HOME": image.user.home, **image.env, **spec.environment},
             user=image.user,
             workdir=image.workdir,
             limits=spec.limits,

@@ -13,9 +13,12 @@ FILE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """``groups``: all of them, as Docker gives them."""
+
     uid: int = 0
     gid: int = 0
-    groups: tuple[int, ...] = ()
+    groups: tuple[int, ...] = (0,)
+    home: str = "/"
 
 
 def find_user(wanted: str, layers: Sequence[Path]) -> User:
@@ -28,14 +31,13 @@ def find_user(wanted: str, layers: Sequence[Path]) -> User:
     row = next((row for row in _rows(layers, "passwd", 7) if row[0] == name or row[2] == name), None)
     if row is None and not name.isdigit():
         raise ImageError(f"the image's user {name!r} is not in its /etc/passwd")
-    uid = int(name if row is None else row[2])
+    own, uid, gid, home = ("", int(name), 0, "/") if row is None else (row[0], int(row[2]), int(row[3]), row[5] or "/")
     groups = list(_rows(layers, "group", 4))
     if group:
-        return _checked(User(uid, _group_id(group, groups)))
-    gid = int(row[3]) if row is not None else 0
-    own = row[0] if row is not None else ""
-    further = tuple(int(g[2]) for g in groups if own and own in g[3].split(","))
-    return _checked(User(uid, gid, further))
+        gid = _group_id(group, groups)
+        return _checked(User(uid, gid, (gid,), home))
+    further = {int(g[2]) for g in groups if own and own in g[3].split(",")}
+    return _checked(User(uid, gid, tuple(sorted({gid, *further})), home))
 
 
 def _checked(user: User) -> User:
