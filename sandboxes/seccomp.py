@@ -17,6 +17,8 @@ NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
 
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
+INTERNET = (0, 6, 17)
+"""Protocols of sockets: the type's own, TCP, UDP. For any other the kernel would look for a module and load it."""
 
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, UNAME26 of either, and the question which it is."""
@@ -82,7 +84,12 @@ def profile() -> dict[str, Any]:
             _when("clone", (0, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ", 0)),
             # clone3: its flags lie in memory, where a filter cannot look. ENOSYS is a hint to use something else.
             {"names": ["clone3", "io_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
-            *(_when("socket", (0, family, "SCMP_CMP_EQ", 0)) for family in (AF_UNIX, AF_INET, AF_INET6)),
+            _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
+            *(
+                _when("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
+                for family in (AF_INET, AF_INET6)
+                for protocol in INTERNET
+            ),
             *(_when("personality", (0, value, "SCMP_CMP_EQ", 0)) for value in PERSONALITIES),
         ],
     }

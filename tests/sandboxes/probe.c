@@ -123,6 +123,9 @@ static int calls(void) {
     TRY("socket_raw", SYS_socket, AF_INET, SOCK_RAW, 1);
     TRY("socket_packet", SYS_socket, AF_PACKET, SOCK_RAW, 0);
     TRY("socket_vsock", SYS_socket, 40, SOCK_STREAM, 0);
+    TRY("socket_sctp", SYS_socket, AF_INET, SOCK_SEQPACKET, 132);
+    TRY("socket_l2tp", SYS_socket, AF_INET6, SOCK_DGRAM, 115);
+    TRY("socket_mptcp", SYS_socket, AF_INET, SOCK_STREAM, 262);
     TRY("socket_alg", SYS_socket, AF_ALG, SOCK_SEQPACKET, 0);
     TRY("socket_route", SYS_socket, AF_NETLINK, SOCK_RAW, 0);
     TRY("socket_audit", SYS_socket, AF_NETLINK, SOCK_RAW, 9);
