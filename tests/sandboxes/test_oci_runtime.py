@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -78,6 +79,7 @@ async def daemon_of_our_own(path: Path) -> AsyncIterator[str]:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
         os.unlink(path)
+        os.rmdir(path.parent)
 
 
 async def test_each_program_runs_sandboxes_in_user_namespaces(runtime: OciRuntime, test_image: str) -> None:
@@ -118,7 +120,8 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     state_dir: Path,
     test_image: str,
 ) -> None:
-    async with daemon_of_our_own(state_dir / "docker.sock") as docker_host:
+    place = tempfile.mkdtemp(prefix="farm-daemon-", dir="/tmp")  # the name of a socket holds 107 bytes
+    async with daemon_of_our_own(Path(place) / "docker.sock") as docker_host:
         runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:
             digest = sandbox.image_digest

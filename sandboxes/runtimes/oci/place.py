@@ -40,7 +40,12 @@ def listen(place: Path) -> socket.socket:
     """Made by us and inherited by the first process, so that no path inside leads to it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        listener.bind(str(place / SOCKET))
+        # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
+        directory = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{directory}/{SOCKET}")
+        finally:
+            os.close(directory)
         listener.listen(64)
     except OSError:
         listener.close()
