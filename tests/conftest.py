@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +17,12 @@ from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from tests.images import busybox_image, text_image
 from tests.services import missing
+
+
+def pytest_configure() -> None:
+    """A shell has what runs in its background ignore interrupts, and what the tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

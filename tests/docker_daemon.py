@@ -2,6 +2,7 @@
 disk."""
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -40,6 +41,8 @@ def docker_daemon(settings: Mapping[str, Any], *, disk_mib: int | None = None) -
                 *("--config-file", place / "daemon.json", "--data-root", data, "--exec-root", place / "run"),
                 *("--pidfile", place / "pid", "--host", address),
             ],
+            # What a runtime starts as nobody works in it, and the tests' own is open to root alone.
+            env={name: value for name, value in os.environ.items() if name != "TMPDIR"},
             stdout=log,
             stderr=log,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from sandboxes.sandbox import MIB
 from sandboxes.uninterrupted import uninterrupted
 
 LABEL = "farm.bench"
+"""Of every container here; it says which process made it."""
 API_TIMEOUT_S = 600
 
 T = TypeVar("T")
@@ -70,7 +72,7 @@ def container(client: docker.DockerClient, image: str, limits: Limits) -> Iterat
         mem_limit=limits.memory_mib * MIB,
         nano_cpus=int(limits.cpus * 1e9),
         pids_limit=limits.pids,
-        labels={LABEL: "baseline"},
+        labels={LABEL: str(os.getpid())},
     )
     try:
         made.start()

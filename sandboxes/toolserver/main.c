@@ -39,13 +39,16 @@ static void child_ready(struct source *source, uint32_t events)
         reap_children();
 }
 
-/* No signal has a handler: sent from inside its namespace, none then reaches a first process. */
+/* No signal has a handler: sent from inside its namespace, none then reaches a first process. None is ignored that
+   whoever started this ignored, as a shell has its background ignore interrupts: programs would inherit that. */
 static bool watch_children(void)
 {
     static struct source source;
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     sigprocmask(SIG_BLOCK, &child, NULL);

@@ -2,12 +2,14 @@
 
 import json
 import math
+import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import docker
 import pytest
+from docker.models.containers import Container
 from typer.testing import CliRunner
 
 from farm.bench import (
@@ -21,6 +23,7 @@ from farm.bench import (
     measure_start,
     measure_tools,
 )
+from farm.bench.containers import LABEL
 from farm.cli.bench import app
 from farm.cli.errors import CliError
 from sandboxes import SandboxSpec, WarmPool
@@ -38,7 +41,12 @@ async def pool(oci_runtime: OciRuntime, docker_client: docker.DockerClient) -> A
     yield pool
     assert [name async for name in pool.living()] == []
     await pool.close()
-    assert docker_client.containers.list(all=True, filters={"label": "farm.bench"}) == []
+    assert benched(docker_client) == []
+
+
+def benched(docker_client: docker.DockerClient) -> list[Container]:
+    """What is left of benches of this process: the machine may be running others."""
+    return docker_client.containers.list(all=True, filters={"label": f"{LABEL}={os.getpid()}"})
 
 
 def _by_name(figures: Sequence[Figure]) -> dict[str, Figure]:
@@ -139,7 +147,7 @@ async def test_episodes_are_measured_beside_the_docker_loop(
         assert figure["ratio"] == pytest.approx(figure["value"] / figure["baseline"])
     assert document["machine"].keys() == {"cores", "memory_mib", "kernel", "runtime"}
     assert [name async for name in docker_runtime.living()] == []
-    assert docker_client.containers.list(all=True, filters={"label": "farm.bench"}) == []
+    assert benched(docker_client) == []
 
 
 async def test_an_oracle_that_fails_is_no_figure(docker_runtime: DockerRuntime, tiny_image: str) -> None:

@@ -73,7 +73,8 @@ class RuntimeContract:
                 await asyncio.Event().wait()
 
         task = asyncio.create_task(hold())
-        await inside.wait()
+        await asyncio.wait({task, asyncio.create_task(inside.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert inside.is_set(), task
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()

@@ -24,6 +24,8 @@ WANTED = ("cpu", "memory", "pids", "devices", "freezer")
 cpuset, which looks at all its groups at each start, more with each sandbox that lives. crun does without the others,
 runc does not."""
 
+BESIDE = "cgroup2"
+
 SOCKETS_LIMIT = "memory.kmem.tcp.limit_in_bytes"
 """Of all sockets, whatever its name says."""
 
@@ -37,7 +39,8 @@ RETRY_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``."""
+    """``places``: controller → where it is mounted; version 2 has one, under the name ``""``. Beside version 1 it
+    limits nothing and is named ``BESIDE``: runc makes groups there too."""
 
     places: dict[str, Path]
 
@@ -69,7 +72,9 @@ def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
             unified.append(where)
         elif kind == "cgroup":
             places |= {name: where for name in options.split(",") if name in CONTROLLERS or name.startswith("name=")}
-    return Hierarchies({"": unified[0]} if unified and not places else places)
+    if unified:
+        places[BESIDE if places else ""] = unified[0]
+    return Hierarchies(places)
 
 
 def group_of(state_dir: Path, owner: str) -> str:
