@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
 
 SPILLS = Path("/tmp/.farm-output")
+"""Of all servers outside a sandbox, which is why their tests run one after another."""
 CONNECT_S = 10.0
 
 ENTER = """
@@ -42,12 +44,15 @@ async def ordinary(toolbox: Toolbox, directory: Path) -> AsyncIterator[Served]:
     home.mkdir()
     binaries = toolbox.path / "bin"
     argv: list[str | Path] = [binaries / "toolserver", "--any-peer", "--socket", socket, "--shell", binaries / "bash"]
-    with _running(argv, home) as process:
-        server = await ToolServer.connect(socket, expected_pid=process.pid, timeout_s=CONNECT_S)
-        try:
-            yield Served(server, process, socket, home)
-        finally:
-            await server.close()
+    try:
+        with _running(argv, home) as process:
+            server = await ToolServer.connect(socket, expected_pid=process.pid, timeout_s=CONNECT_S)
+            try:
+                yield Served(server, process, socket, home)
+            finally:
+                await server.close()
+    finally:
+        shutil.rmtree(SPILLS, ignore_errors=True)
 
 
 @contextlib.asynccontextmanager
@@ -98,15 +103,10 @@ def out(result: ExecResult) -> str:
     return result.stdout.head.decode()
 
 
-def take_spill(result: ExecResult) -> bytes:
-    """The spilled output of an ordinary server, which is then removed."""
+def spilled(result: ExecResult) -> bytes:
+    """The spilled output of an ordinary server."""
     assert result.spill is not None
-    path = Path(result.spill)
-    content = path.read_bytes()
-    path.unlink()
-    with contextlib.suppress(OSError):  # others may have spilled beside it
-        SPILLS.rmdir()
-    return content
+    return Path(result.spill).read_bytes()
 
 
 async def eventually(condition: Callable[[], bool], within_s: float = 20.0) -> bool:

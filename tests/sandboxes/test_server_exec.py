@@ -13,7 +13,7 @@ from sandboxes.errors import BootError, ProtocolError, SandboxGone, SpecError
 from sandboxes.sandbox import Capture
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
-from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, take_spill
+from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, spilled
 
 WAIT_S = 30.0
 
@@ -138,7 +138,7 @@ async def test_long_output_keeps_head_and_tail_and_spills_the_rest(server: ToolS
     result = await server.exec(["seq", "200000"], timeout_s=WAIT_S, output_limit=100)
     whole = "".join(f"{n}\n" for n in range(1, 200001)).encode()
     assert result.stdout == Capture(whole[:50], whole[-50:], len(whole) - 100)
-    assert take_spill(result) == whole
+    assert spilled(result) == whole
 
 
 async def test_output_of_exactly_the_limit_is_whole(server: ToolServer) -> None:
@@ -147,13 +147,13 @@ async def test_output_of_exactly_the_limit_is_whole(server: ToolServer) -> None:
         assert (result.stdout, result.spill) == (Capture(bytes(length)), None)
     result = await server.exec(["head", "-c", "101", "/dev/zero"], timeout_s=WAIT_S, output_limit=100)
     assert result.stdout == Capture(bytes(50), bytes(50), 1)
-    assert take_spill(result) == bytes(101)
+    assert spilled(result) == bytes(101)
 
 
 async def test_no_output_may_be_wanted(server: ToolServer) -> None:
     result = await server.exec(["echo", "x"], timeout_s=WAIT_S, output_limit=0)
     assert result.stdout == Capture(b"", b"", 2)
-    assert take_spill(result) == b"x\n"
+    assert spilled(result) == b"x\n"
 
 
 async def test_endless_output_is_cut_at_the_time_out_while_others_are_served(server: ToolServer) -> None:
@@ -167,7 +167,7 @@ async def test_endless_output_is_cut_at_the_time_out_while_others_are_served(ser
         500,
         500,
     )
-    assert len(take_spill(result)) <= 64 * 1024 * 1024
+    assert len(spilled(result)) <= 64 * 1024 * 1024
 
 
 @pytest.mark.parametrize(

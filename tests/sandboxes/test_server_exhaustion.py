@@ -11,7 +11,7 @@ import pytest
 from sandboxes.errors import PathError
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
-from tests.sandboxes.serving import Served, eventually, ordinary, out, take_spill
+from tests.sandboxes.serving import Served, eventually, ordinary, out, spilled
 
 WAIT_S = 30.0
 
@@ -68,7 +68,7 @@ async def test_a_file_size_limit_is_an_error_and_no_death(served: Served) -> Non
     result = await served.server.exec(["seq", "1000"], timeout_s=WAIT_S, output_limit=10)
     assert result.stdout.elided == 3893 - 10
     assert result.spill is not None
-    assert take_spill(result) == b"".join(b"%d\n" % n for n in range(1, 1001))[:1000]
+    assert spilled(result) == b"".join(b"%d\n" % n for n in range(1, 1001))[:1000]
 
 
 async def test_nothing_is_kept_of_what_is_over(served: Served) -> None:
