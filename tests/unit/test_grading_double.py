@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from farm.grading.double import plant_doubles
 from farm.grading.junit import Outcome, parse_junit
-from farm.grading.source import words_of
+from farm.grading.source import Function, functions, words_of
 
 SOURCE = b'''\
 """Tests."""
@@ -122,6 +123,40 @@ def test_nothing_but_a_name_and_a_value_is_new(seed: int) -> None:
         assert any(len(line) - len(old) < 30 and line[:8] == old[:8] for old in SOURCE.splitlines()), line
     assert made == double(*FIT, seed=seed)
     ast.parse(source)
+
+
+OURS = sorted(Path(__file__).parent.glob("test_*.py"))
+"""Test files as people write them."""
+
+
+@given(st.sampled_from(OURS), st.integers())
+def test_the_rest_of_a_file_stands_as_it_stood(path: Path, seed: int) -> None:
+    before = path.read_bytes()
+    module = ast.parse(before)
+    names = [name for name, function, _ in functions(module.body) if function.name.startswith("test_")]
+    made = double(*names, source=before, seed=seed)
+    after, doubles = made or (before, ())
+    assert list(statements(ast.parse(after).body, after.split(b"\n"), doubles)) == list(
+        statements(module.body, before.split(b"\n"), ())
+    )
+
+
+def statements(
+    body: Sequence[ast.stmt], lines: Sequence[bytes], but: Collection[str], prefix: str = ""
+) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """The lines of each statement, a class's head and body apart, with the class it stands in."""
+    for statement in body:
+        first = first_line(statement)
+        if isinstance(statement, ast.ClassDef):
+            yield prefix, lines[first - 1 : first_line(statement.body[0]) - 1]
+            yield from statements(statement.body, lines, but, f"{prefix}{statement.name}::")
+        elif not (isinstance(statement, Function) and prefix + statement.name in but):
+            yield prefix, lines[first - 1 : statement.end_lineno]
+
+
+def first_line(statement: ast.stmt) -> int:
+    decorators = statement.decorator_list if isinstance(statement, Function | ast.ClassDef) else []
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
 
 
 def test_where_a_file_knows_its_lines_none_of_them_moves() -> None:
