@@ -5,12 +5,13 @@ and forged reports pass both.
 """
 
 import ast
+import copy
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.grading.canary import new_test_path
-from farm.grading.source import NOUNS, Function, function_of, functions, parse_tests
+from farm.grading.source import NOUNS, Function, function_of, functions, parse_tests, pristine
 
 MOST_TESTS = 3
 
@@ -76,25 +77,29 @@ def _contradict(
     rng: random.Random,
     words: Sequence[str],
 ) -> Contradiction | None:
-    module = parse_tests(source)
+    module = pristine(source)
     if module is None:
         return None
     while (helper := "_".join(rng.sample(words, rng.randint(2, 3)))).encode() in source:
         continue
     chosen: dict[str, list[str]] = {}
+    altered: dict[str, Function] = {}
     tests = {name: function for name, function, _ in functions(module.body)}
     for test in ids:
         name = function_of(test)
-        if name in chosen or (len(chosen) < MOST_TESTS and name in tests and _alter(tests[name], helper)):
-            chosen.setdefault(name, []).append(test)
+        if name not in chosen and len(chosen) < MOST_TESTS and name in tests:
+            twin = copy.deepcopy(tests[name])
+            if _alter(twin, helper):
+                chosen[name], altered[name] = [], ast.fix_missing_locations(twin)
+        if name in chosen:
+            chosen[name].append(test)
     if not chosen:
         return None
-    _keep(module.body, set(chosen), "")
     made = parse_tests(_ALTERED.format(name=helper, number=rng.randint(10_000, 99_999), word=rng.choice(words)))
     assert made is not None, "the helper is Python"
-    _insert(module, made.body)
+    body = _with_helper(list(_kept(module.body, altered, "")), made.body)
     own = new_test_path([path], taken, rng, words)
-    content = ast.unparse(ast.fix_missing_locations(module)).encode("utf-8", "surrogateescape")
+    content = ast.unparse(ast.Module(body, [])).encode("utf-8", "surrogateescape")
     twins = {own + test.removeprefix(path): test for tests in chosen.values() for test in tests}
     return Contradiction(own, content + b"\n", twins)
 
@@ -133,25 +138,30 @@ def _call(helper: str, argument: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(helper, ast.Load()), [argument], [])
 
 
-def _keep(body: list[ast.stmt], chosen: Collection[str], prefix: str) -> None:
-    """Drop each test that is not chosen; all else a test file may hold stays."""
-    for statement in list(body):
+def _kept(body: Sequence[ast.stmt], altered: Mapping[str, Function], prefix: str) -> Iterator[ast.stmt]:
+    """The altered tests and no others; all else a test file may hold stays."""
+    for statement in body:
         if isinstance(statement, Function):
-            if statement.name.startswith("test") and prefix + statement.name not in chosen:
-                body.remove(statement)
+            if twin := altered.get(prefix + statement.name):
+                yield twin
+            elif not statement.name.startswith("test"):
+                yield statement
         elif isinstance(statement, ast.ClassDef):
-            _keep(statement.body, chosen, f"{prefix}{statement.name}::")
-            if not statement.body:
-                statement.body.append(ast.Pass())
+            inside = list(_kept(statement.body, altered, f"{prefix}{statement.name}::"))
+            kept = copy.copy(statement)
+            kept.body = inside or [ast.Pass()]
+            yield kept
+        else:
+            yield statement
 
 
-def _insert(module: ast.Module, helper: list[ast.stmt]) -> None:
+def _with_helper(body: Sequence[ast.stmt], helper: Sequence[ast.stmt]) -> list[ast.stmt]:
     """After a docstring and the imports from the future, which must come first."""
     at = 0
-    for statement in module.body:
+    for statement in body:
         future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not future and not docstring:
             break
         at += 1
-    module.body[at:at] = helper
+    return [*body[:at], *helper, *body[at:]]

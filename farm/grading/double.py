@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from farm.grading.source import Function, function_of, functions, parse_tests
+from farm.grading.source import Function, function_of, functions, parse_tests, pristine
 
 MOST_DOUBLES = 3
 _KNOWS_ITS_LINES = re.compile(rb"lineno|traceback|getsource|stack\(|currentframe|exc_info|\bline [0-9]")
@@ -32,8 +32,11 @@ class _Edit:
 class _Text:
     """A file by lines and columns, which the syntax tree counts from 1 and in bytes."""
 
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, module: ast.Module) -> None:
         self.source = source
+        self.functions = list(functions(module.body))
+        self.last_line = module.body[-1].end_lineno
+        self.knows_its_lines = _KNOWS_ITS_LINES.search(source) is not None
         self._starts = [0]
         for line in source.split(b"\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
@@ -62,12 +65,11 @@ def plant_doubles(
     Only tests that end in a comparison are doubled: whatever they do, their double does as well before it fails.
     None where there is none, or the file cannot be parsed.
     """
-    module = None if b"\r" in source or b"\f" in source else _pristine(source)
-    if module is None or not _is_utf8(source):
+    text = _read(source)
+    if text is None:
         return None
-    text = _Text(source)
     names = {function_of(test) for test in expected}
-    fit = [found for found in functions(module.body) if found[0] in names]
+    fit = [found for found in text.functions if found[0] in names]
     rng.shuffle(fit)
     most = rng.randint(1, MOST_DOUBLES)
     edits: list[_Edit] = []
@@ -75,29 +77,25 @@ def plant_doubles(
     for name, function, body in fit:
         if len(doubles) == most:
             break
-        where = _place(text, function, body, module.body[-1], rng)
         other = _new_name(function.name, source + b"".join(edit.text for edit in edits), words, rng)
-        made = None if where is None else _double(text, function, other, rng)
+        made = _double(text, function, other, rng)
+        where = None if made is None else _place(text, function, body, rng)
         if where is None or made is None:
             continue
         gap = b"\n" if "::" in name else b"\n\n"
         edits.append(_Edit(where, where, (b"" if source[:where].endswith(b"\n") else b"\n") + gap + made))
         doubles.append(name.removesuffix(function.name) + other)
-    grown = _edited(source, 0, edits)
-    return (grown, tuple(doubles)) if doubles and _is_else_the_same(module, source, grown, doubles) else None
+    return (_edited(source, 0, edits), tuple(doubles)) if doubles else None
 
 
 @lru_cache(maxsize=256)
-def _pristine(source: bytes) -> ast.Module | None:
-    """The same file is doubled for each grading of its task; nobody changes the tree."""
-    return parse_tests(source)
-
-
-def _is_utf8(source: bytes) -> bool:
+def _read(source: bytes) -> _Text | None:
+    """The same file is doubled for each grading of its task. None where its lines are not the syntax tree's."""
+    module = None if b"\r" in source or b"\f" in source else pristine(source)
     try:
-        return bool(source.decode())
+        return _Text(source, module) if module is not None and module.body and source.decode() else None
     except UnicodeDecodeError:
-        return False
+        return None
 
 
 def _edited(source: bytes, offset: int, edits: Sequence[_Edit]) -> bytes:
@@ -106,38 +104,10 @@ def _edited(source: bytes, offset: int, edits: Sequence[_Edit]) -> bytes:
     return source
 
 
-def _is_else_the_same(module: ast.Module, source: bytes, grown: bytes, doubles: Collection[str]) -> bool:
-    """Whether the file is what it was but for the doubles: all other statements stand as they stood, word by word."""
-    after = parse_tests(grown)
-    if after is None:
-        return False
-    return list(_statements(after.body, grown.split(b"\n"), doubles)) == list(
-        _statements(module.body, source.split(b"\n"), ())
-    )
-
-
-def _statements(
-    body: Sequence[ast.stmt], lines: Sequence[bytes], but: Collection[str], prefix: str = ""
-) -> Iterator[tuple[str, Sequence[bytes]]]:
-    """The lines of each statement, a class's head and body apart, with the class it stands in."""
-    for statement in body:
-        first = _first_line(statement)
-        if isinstance(statement, ast.ClassDef):
-            yield prefix, lines[first - 1 : _first_line(statement.body[0]) - 1]
-            yield from _statements(statement.body, lines, but, f"{prefix}{statement.name}::")
-        elif not (isinstance(statement, Function) and prefix + statement.name in but):
-            yield prefix, lines[first - 1 : statement.end_lineno]
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators = statement.decorator_list if isinstance(statement, Function | ast.ClassDef) else []
-    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
-
-
-def _place(text: _Text, function: Function, body: Sequence[ast.stmt], last: ast.stmt, rng: random.Random) -> int | None:
+def _place(text: _Text, function: Function, body: Sequence[ast.stmt], rng: random.Random) -> int | None:
     """Behind the test or one of the functions that follow it; at the end of a file that knows its lines."""
-    if _KNOWS_ITS_LINES.search(text.source):
-        return len(text.source) if body[-1].end_lineno == last.end_lineno else None
+    if text.knows_its_lines:
+        return len(text.source) if body[-1].end_lineno == text.last_line else None
     places = []
     for statement in body[body.index(function) :]:
         block = text.block(statement) if isinstance(statement, Function) else None
@@ -173,7 +143,21 @@ def _double(text: _Text, function: Function, name: str, rng: random.Random) -> b
     at = text.source.index(function.name.encode(), text.at(function.lineno, function.col_offset) + len(b"def "))
     edits = [*edits, _Edit(at, at + len(function.name.encode()), name.encode())]
     made = _edited(text.source[slice(*block)], block[0], edits)
-    return made if made.endswith(b"\n") else made + b"\n"
+    made = made if made.endswith(b"\n") else made + b"\n"
+    return made if _is_one_function(made, name, indented=function.col_offset > 0) else None
+
+
+def _is_one_function(block: bytes, name: str, *, indented: bool) -> bool:
+    """Whole lines of one function are put between whole statements: all else stays what it was."""
+    module = parse_tests(b"class _:\n" + block if indented else block)
+    match module.body if module is not None else []:
+        case [ast.ClassDef(body=[only])] if indented:
+            pass
+        case [only]:
+            pass
+        case _:
+            return False
+    return isinstance(only, Function) and only.name == name
 
 
 def _alterations(text: _Text, function: Function, rng: random.Random) -> Sequence[_Edit] | None:

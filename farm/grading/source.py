@@ -6,6 +6,7 @@ import keyword
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 PARSED_BYTES = 1024 * 1024
 _ENOUGH = 24
@@ -45,6 +46,12 @@ def parse_tests(source: bytes | str) -> ast.Module | None:
         return None
 
 
+@lru_cache(maxsize=256)
+def pristine(source: bytes) -> ast.Module | None:
+    """As ``parse_tests``, once for all gradings of a task: nobody changes the tree."""
+    return parse_tests(source)
+
+
 def function_of(test: str) -> str:
     """``TestB::test_c`` of ``tests/test_a.py::TestB::test_c[0]``."""
     return test.split("::", 1)[-1].split("[", 1)[0]
@@ -64,9 +71,14 @@ def words_of(sources: Iterable[bytes]) -> tuple[str, ...]:
     """Lower-case words that test names of ``sources`` are made of; ours are added where these are few."""
     found: dict[str, None] = {}
     for source in sources:
-        for name in _TEST.findall(source):
-            found.update(dict.fromkeys(word.lower() for word in _WORD.findall(name.decode(errors="replace"))))
+        found.update(dict.fromkeys(_words_of_one(source)))
     words = [word for word in found if word not in _MEANS_SOMETHING]
     if len(words) < _ENOUGH:
         words += [noun for noun in NOUNS if noun not in found and noun not in _MEANS_SOMETHING]
     return tuple(words)
+
+
+@lru_cache(maxsize=256)
+def _words_of_one(source: bytes) -> tuple[str, ...]:
+    names = (name.decode(errors="replace") for name in _TEST.findall(source))
+    return tuple(dict.fromkeys(word.lower() for name in names for word in _WORD.findall(name)))
