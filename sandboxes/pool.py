@@ -3,7 +3,7 @@
 Of a kind are those whose specs differ in nothing but their labels, and whose image has the digest that its name means
 now. What is kept follows what is wanted: one is booted for each that is handed out, those too many go after a while,
 and all go at once where the machine is short of memory or disk. Nothing has ever run in a pooled sandbox but its tool
-server, so one that is handed out is as fresh as one just booted.
+server and the shell that its first command will run in, so one that is handed out is as fresh as one just booted.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ from sandboxes.uninterrupted import uninterrupted
 
 CHECK_S = 1.0
 """So long a create may spend on what is pooled; then it boots."""
+
+SHELL_S = 10.0
 
 SPARE_S = 10.0
 """So long more are kept than are wanted: wants come and go, and one just given up is often wanted again."""
@@ -254,7 +256,7 @@ class WarmPool:
     async def _fill(self, stock: _Stock) -> None:
         async with self._filling:
             try:
-                sandbox = await self._runtime.create(stock.spec)
+                sandbox = await self._boot(stock.spec)
             except Exception as error:  # whoever needs the sandbox meets the same, and decides; here it is tried again
                 stock.failed(self._clock())
                 log.warning("no sandbox of %s is kept ready: %s", stock.spec.image, error)
@@ -264,6 +266,16 @@ class WarmPool:
                 self._discard(sandbox)
             else:
                 stock.ready.append(sandbox)
+
+    async def _boot(self, spec: SandboxSpec) -> Sandbox:
+        """With its shell begun, which takes longer than all else in a first call."""
+        sandbox = await self._runtime.create(spec)
+        try:
+            await sandbox.shell(":", timeout_s=SHELL_S)
+        except BaseException:
+            await uninterrupted(sandbox.remove())
+            raise
+        return sandbox
 
     def _drop(self, stock: _Stock, count: int) -> None:
         for _ in range(count):

@@ -25,7 +25,8 @@ from sandboxes import (
     WarmPool,
 )
 from sandboxes.pool import CALM_S, RETRY_S, SPARE_S
-from sandboxes.runtimes.docker import DockerRuntime, container_name
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.marks import container_name
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
@@ -139,7 +140,7 @@ async def test_a_name_that_means_nothing_any_more_is_told(
 
 
 async def test_one_that_does_not_answer_is_passed_over_and_goes() -> None:
-    fake = FakeRuntime({IMAGE: FILES}, lifetimes=[0, None])
+    fake = FakeRuntime({IMAGE: FILES}, lifetimes=[1, None])
     async with pooled(fake, SPEC) as pool:
         dead, well = fake.sandboxes
         async with pool.scope(SPEC) as sandbox:
@@ -149,7 +150,7 @@ async def test_one_that_does_not_answer_is_passed_over_and_goes() -> None:
 
 
 async def test_where_none_answers_one_is_booted() -> None:
-    fake = FakeRuntime({IMAGE: FILES}, lifetimes=[0, 0])
+    fake = FakeRuntime({IMAGE: FILES}, lifetimes=[1, 1])
     async with pooled(fake, SPEC) as pool:
         dead = set(fake.sandboxes)
         async with pool.scope(SPEC) as sandbox:
@@ -314,6 +315,7 @@ class TestOci:
     ) -> None:
         async with oci_runtime.scope(spec) as booted, pool.scope(spec) as warm:
             assert pool.handed_out == 1
+            await booted.shell(":", timeout_s=WAIT_S)  # whose shell begins with its first command
             assert await _all_of(warm) == await _all_of(booted)
 
     async def test_one_that_was_killed_is_not_handed_out(
