@@ -13,6 +13,7 @@ from sandboxes.errors import (
     BootError,
     GoneBy,
     ImageError,
+    JobError,
     PathError,
     ProtocolError,
     RuntimeUnavailable,
@@ -25,7 +26,7 @@ from sandboxes.pool import WarmPool
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, Runtime, Sandbox
+from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, JobOutput, Runtime, Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import Limits, SandboxSpec
 
@@ -40,6 +41,8 @@ __all__ = [
     "FileKind",
     "GoneBy",
     "ImageError",
+    "JobError",
+    "JobOutput",
     "Limits",
     "OciRuntime",
     "PathError",

@@ -7,6 +7,7 @@ SandboxError
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
 ├── SnapshotError           a sandbox's files could not be copied, or none starts on the copy; it lives on as it was
+├── JobError                there is no such background job, or no room for one more; ordinary data for a tool
 ├── AnswerLost              a call that was repeated by its id has run, but its answer is no longer remembered
 ├── SandboxGone             the tool server no longer answers, or answers nonsense; it says by whose doing
 ├── ProtocolError           bytes from the tool server make no sense; a sandbox tells it as SandboxGone
@@ -41,6 +42,10 @@ class BootError(SandboxError):
 
 
 class SnapshotError(SandboxError):
+    pass
+
+
+class JobError(SandboxError):
     pass
 
 

@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import Final
 
 from sandboxes.errors import ProtocolError
-from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind
+from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, JobOutput
 
-VERSION: Final = 1
+VERSION: Final = 2
 FRAME_MAX: Final = 66 * MIB
 REQUEST_MAX: Final = 65 * MIB - 9
 CONTENT_MAX: Final = 64 * MIB
@@ -23,12 +23,15 @@ READ_CHUNK: Final = 4 * MIB
 TEXTS_MAX: Final = 65536
 SESSION_MAX: Final = 63
 TIMEOUT_MAX_MS: Final = 2**32 - 1
+JOB_OUTPUT_MAX: Final = 28_000
+INPUT_MAX: Final = MIB
+ENVIRONMENT_MAX: Final = 4096
 CHOSEN: Final = 1 << 63
 
 _HEADER = struct.Struct("<IQB")
 _STAT = struct.Struct("<BIQq")
 _KINDS = {ord("f"): FileKind.FILE, ord("d"): FileKind.DIRECTORY, ord("l"): FileKind.SYMLINK, ord("o"): FileKind.OTHER}
-_TIMED_OUT, _SHELL_LOST = 1, 2
+_TIMED_OUT, _SHELL_LOST, _RUNS_STILL = 1, 2, 4
 
 
 class Op(IntEnum):
@@ -45,6 +48,11 @@ class Op(IntEnum):
     KILL_ALL = 11
     CANCEL = 12
     WORK_IN = 13
+    LOG_IN = 14
+    START = 15
+    LISTEN = 16
+    TYPE = 17
+    END = 18
 
 
 class WriteFlag(IntEnum):
@@ -120,11 +128,12 @@ def exec_request(
     timeout_s: float,
     output_limit: int,
     merge_stderr: bool,
+    login: bool = False,
 ) -> bytes:
     additions = [f"{name}={value}" for name, value in env.items()]
     return b"".join(
         (
-            bytes((merge_stderr,)),
+            bytes((merge_stderr | login << 1,)),
             caps(timeout_s, output_limit),
             text(cwd or ""),
             texts(argv),
@@ -219,13 +228,7 @@ def content(body: bytes, limit: int) -> bytes:
 
 
 def exec_result(body: bytes, output_limit: int) -> ExecResult:
-    reader = Reader(body)
-    exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
-    if exit_code > 255 or flags > _TIMED_OUT | _SHELL_LOST:
-        raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
-    spill = _spill(reader)
-    stdout, stderr = _capture(reader, output_limit), _capture(reader, output_limit)
-    reader.end()
+    exit_code, flags, duration_us, spill, stdout, stderr = _result(body, _TIMED_OUT | _SHELL_LOST, output_limit)
     timed_out = bool(flags & _TIMED_OUT)
     return ExecResult(
         exit_code=None if timed_out else exit_code,
@@ -236,6 +239,35 @@ def exec_result(body: bytes, output_limit: int) -> ExecResult:
         shell_lost=bool(flags & _SHELL_LOST),
         spill=spill,
     )
+
+
+def _result(body: bytes, known: int, output_limit: int) -> tuple[int, int, int, str | None, Capture, Capture]:
+    """Exit code, flags (of those that are ``known``), microseconds, spill, and both captures."""
+    reader = Reader(body)
+    exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
+    if exit_code > 255 or flags & ~known:
+        raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
+    spill = _spill(reader)
+    stdout, stderr = _capture(reader, output_limit), _capture(reader, output_limit)
+    reader.end()
+    return exit_code, flags, duration_us, spill, stdout, stderr
+
+
+def job_output(body: bytes) -> JobOutput:
+    exit_code, flags, duration_us, spill, output, _ = _result(body, _RUNS_STILL, JOB_OUTPUT_MAX)
+    return JobOutput(output, None if flags else exit_code, duration_us / 1e6, spill)
+
+
+def number(body: bytes) -> int:
+    reader = Reader(body)
+    value = reader.unsigned(4)
+    reader.end()
+    return value
+
+
+def listen_request(job: int, wait_s: float, quiet_s: float) -> bytes:
+    wait_ms, quiet_ms = (max(0, min(round(seconds * 1000), TIMEOUT_MAX_MS)) for seconds in (wait_s, quiet_s))
+    return struct.pack("<III", job, wait_ms, quiet_ms)
 
 
 def _spill(reader: Reader) -> str | None:

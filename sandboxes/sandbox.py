@@ -48,6 +48,19 @@ class ExecResult:
     spill: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """What a job said since it was last asked. ``exit_code`` None: it runs still. ``duration_s`` is since it began.
+
+    ``spill`` is the path inside the sandbox of all that was said since then, where some was elided.
+    """
+
+    output: Capture
+    exit_code: int | None
+    duration_s: float
+    spill: str | None = None
+
+
 class FileKind(StrEnum):
     FILE = "file"
     DIRECTORY = "directory"
@@ -104,9 +117,12 @@ class Sandbox(Protocol):
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        login: bool = False,
         call_id: str | None = None,
     ) -> ExecResult:
         """Run a program. At the time-out its whole process tree is killed, also what called setsid.
+
+        ``login``: it finds what shells find, beside the image's and the spec's environment (``sandboxes.login``).
 
         ``call_id`` is the caller's own name for the call. The same call repeated by the same name is not run again:
         it gets the answer of the first, which may run still, also after ``Runtime.adopt`` in another process. A
@@ -131,6 +147,37 @@ class Sandbox(Protocol):
         ...
 
     async def restart_shell(self, session: str = "main") -> None: ...
+
+    async def start_job(self, command: str, *, session: str = "main", call_id: str | None = None) -> int:
+        """Run a command in the background, on a terminal of its own; the job's number.
+
+        It begins as the session's shell stands: directory, variables, functions, options. It outlives it, also where a
+        time-out kills it. At most 32 run at a time; the oldest that have ended are forgotten for new ones. Raises
+        JobError where there is no room.
+        """
+        ...
+
+    async def job_output(
+        self, job: int, *, wait_s: float = 0.0, quiet_s: float = 0.0, call_id: str | None = None
+    ) -> JobOutput:
+        """What it said since the last call, once it has ended or ``wait_s`` are over; at most 28,000 bytes are kept.
+
+        ``quiet_s``: also once it has said something, and then nothing for so long. Raises JobError for a job that is
+        not known.
+        """
+        ...
+
+    async def job_input(self, job: int, data: bytes, *, timeout_s: float = 5.0) -> int:
+        """Type into its terminal, where ``\\x03`` interrupts and ``\\x04`` on an empty line ends the input.
+
+        How many bytes were taken: fewer than there are where it does not read them in time. Raises JobError for a job
+        that has ended or is not known.
+        """
+        ...
+
+    async def end_job(self, job: int) -> None:
+        """Kill its whole process tree; nothing happens to one that has ended. Raises JobError for one not known."""
+        ...
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
         """At most ``limit`` bytes of a regular file; never blocks on a FIFO or a device."""

@@ -6,10 +6,12 @@ import logging
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sandboxes import login
+from sandboxes.answered import Answered
 from sandboxes.boots import why_not_booted
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, check_seen, listen_inside
 from sandboxes.errors import (
@@ -23,7 +25,7 @@ from sandboxes.errors import (
 from sandboxes.gate import Gate, Pace
 from sandboxes.owner import Owner
 from sandboxes.record import Record
-from sandboxes.sandbox import MIB, ExecResult, FileEntry, Sandbox
+from sandboxes.sandbox import Sandbox
 from sandboxes.server import ToolServer
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
@@ -31,6 +33,7 @@ from sandboxes.uninterrupted import uninterrupted
 from sandboxes.uses import ImageUses
 
 ADOPT_S = 10.0
+LOGINS_KEPT = 256
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -53,6 +56,7 @@ class ServingRuntime(ABC):
         self._held: set[str] = set()
         self._snapshots: dict[str, Snapshot] = {}
         self._proxies: dict[str, EgressProxy] = {}
+        self._logins: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
         self._gate = Gate(Pace(len(os.sched_getaffinity(0))))
 
     @abstractmethod
@@ -136,6 +140,7 @@ class ServingRuntime(ABC):
                 sandbox = await self._boot(sandbox_id, spec, copied=base is not None)
                 self.note_use(spec.image)
                 await sandbox.go_to_work()
+                await self._log_in(sandbox, pristine=base is None)
                 if spec.egress:
                     await self._open_egress(sandbox)
                 self.keep_record(sandbox)
@@ -143,6 +148,18 @@ class ServingRuntime(ABC):
         except BaseException as error:
             await uninterrupted(self._discard_quietly(sandbox_id))
             raise why_not_booted(error, spec, boot_timeout_s, copied=base is not None) from None
+
+    async def _log_in(self, sandbox: "ServedSandbox", *, pristine: bool) -> None:
+        """Only what was never anybody else's may say what an image's logins add: it holds for others too."""
+        key = sandbox.image_digest, tuple(sorted(sandbox.spec.environment.items()))
+        found = self._logins.get(key)
+        if found is None:
+            found = await login.environment(sandbox)
+            if pristine:
+                self._logins[key] = found
+                if len(self._logins) > LOGINS_KEPT:
+                    del self._logins[next(iter(self._logins))]
+        await sandbox.log_in(found)
 
     @contextlib.asynccontextmanager
     async def scope(
@@ -215,7 +232,7 @@ class ServingRuntime(ABC):
             log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
 
 
-class ServedSandbox:
+class ServedSandbox(Answered):
     def __init__(
         self,
         sandbox_id: str,
@@ -226,11 +243,11 @@ class ServedSandbox:
         server: ToolServer,
         keeper: ServingRuntime,
     ) -> None:
+        super().__init__(server)
         self._id = sandbox_id
         self._spec = spec
         self._image_digest = image_digest
         self._workdir = workdir
-        self._server = server
         self._keeper = keeper
         self._egress_log = EgressLog()
         self._ended = False
@@ -266,74 +283,8 @@ class ServedSandbox:
         except PathError as error:
             raise SpecError(f"{self._spec.image} has no directory to work in at {error}") from None
 
-    async def ping(self) -> None:
-        await self._answer(self._server.ping())
-
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout_s: float,
-        output_limit: int = MIB,
-        merge_stderr: bool = False,
-        call_id: str | None = None,
-    ) -> ExecResult:
-        return await self._answer(
-            self._server.exec(
-                argv,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                timeout_s=timeout_s,
-                output_limit=output_limit,
-                merge_stderr=merge_stderr,
-                call_id=call_id,
-            )
-        )
-
-    async def shell(
-        self,
-        command: str,
-        *,
-        session: str = "main",
-        timeout_s: float,
-        output_limit: int = MIB,
-        call_id: str | None = None,
-    ) -> ExecResult:
-        return await self._answer(
-            self._server.shell(
-                command, session=session, timeout_s=timeout_s, output_limit=output_limit, call_id=call_id
-            )
-        )
-
-    async def restart_shell(self, session: str = "main") -> None:
-        await self._answer(self._server.restart_shell(session))
-
-    async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
-        return await self._answer(self._server.read_file(path, offset=offset, limit=limit))
-
-    async def write_file(
-        self, path: str, content: bytes, *, executable: bool | None = None, parents: bool = False
-    ) -> None:
-        await self._answer(self._server.write_file(path, content, executable=executable, parents=parents))
-
-    async def write_link(self, path: str, target: str) -> None:
-        await self._answer(self._server.write_link(path, target))
-
-    async def remove_path(self, path: str) -> None:
-        await self._answer(self._server.remove_path(path))
-
-    async def stat(self, path: str) -> FileEntry:
-        return await self._answer(self._server.stat(path))
-
-    async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
-        return await self._answer(self._server.walk(root, prune=prune))
-
-    async def kill_all(self) -> None:
-        await self._answer(self._server.kill_all())
+    async def log_in(self, env: Mapping[str, str]) -> None:
+        await self._answer(self._server.log_in(env))
 
     async def shut_egress(self) -> None:
         await self._keeper.shut_egress(self._id)

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import secrets
-import socket
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,69 +12,19 @@ from typing import Self
 from weakref import WeakValueDictionary
 
 from sandboxes import protocol
-from sandboxes.errors import AnswerLost, BootError, PathError, ProtocolError, SandboxGone, SpecError
+from sandboxes.connection import Connection, connect
+from sandboxes.errors import AnswerLost, BootError, JobError, PathError, ProtocolError, SandboxGone, SpecError
 from sandboxes.protocol import Answer, Op, WriteFlag
-from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry
+from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, JobOutput
 
 ANSWER_S = 120.0
 """How long the server may take over what has no time-out of its own, or beyond one, before it counts as gone."""
 
-_CONNECT_RETRY_S = 0.002
-_PEER = struct.Struct("3i")
-
-
-class _Connection(asyncio.Protocol):
-    """Sends frames and resolves the future of each answer's id; once lost, every future fails."""
-
-    def __init__(self) -> None:
-        self._splitter = protocol.FrameSplitter()
-        self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._lost: Exception | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            answers = self._splitter.feed(data)
-        except ProtocolError as error:
-            self.lose(error)
-            return
-        for answer in answers:
-            # Nobody waits any more for a call that was given up; its answer is of no use.
-            future = self._waiting.pop(answer.id, None)
-            if future is not None and not future.done():
-                future.set_result(answer)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lose(SandboxGone(f"the tool server closed the connection{f': {exc}' if exc else ''}"))
-
-    def lose(self, reason: Exception) -> None:
-        if self._lost is None:
-            self._lost = reason
-        if self._transport is not None:
-            self._transport.abort()
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._lost)
-        self._waiting.clear()
-
-    def send(self, data: bytes) -> None:
-        if self._lost is not None:
-            raise self._lost
-        assert self._transport is not None
-        self._transport.write(data)
-
-    async def ask(self, request_id: int, data: bytes) -> Answer:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.send(data)
-        self._waiting[request_id] = future
-        try:
-            return await future
-        finally:
-            self._waiting.pop(request_id, None)
+_TYPE_RETRY_S = 0.01
+_NOT_BEGUN = {
+    errno.EMFILE: "32 background jobs run already; end one first",
+    errno.EBUSY: "a command runs in that shell",
+}
 
 
 class ToolServer:
@@ -85,10 +34,11 @@ class ToolServer:
     cancelled: a command that is cancelled is killed inside.
     """
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._next_id = secrets.randbits(62)
         self._sessions: dict[str, asyncio.Lock] = {}
+        self._listened: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._chosen: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @classmethod
@@ -100,7 +50,7 @@ class ToolServer:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                server = cls(await _connect(path, expected_pid))
+                server = cls(await connect(path, expected_pid))
                 try:
                     await server.ping()
                 except BaseException:
@@ -131,6 +81,7 @@ class ToolServer:
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        login: bool = False,
         call_id: str | None = None,
     ) -> ExecResult:
         if not argv:
@@ -144,6 +95,7 @@ class ToolServer:
                 timeout_s=timeout_s,
                 output_limit=output_limit,
                 merge_stderr=merge_stderr,
+                login=login,
             )
             return await self._run(Op.EXEC, body, timeout_s, output_limit, call_id)
         except protocol.Unsendable as error:
@@ -169,6 +121,53 @@ class ToolServer:
     async def restart_shell(self, session: str = "main") -> None:
         """A command that runs in it ends as by a kill; the next begins in a fresh shell."""
         await self._done(Op.RESTART, _session(session))
+
+    async def start_job(self, command: str, *, session: str = "main", call_id: str | None = None) -> int:
+        name = _session(session)
+        try:
+            body = name + protocol.text(command)
+            async with self._sessions.setdefault(session, asyncio.Lock()):
+                answer = await self._ask(Op.START, body, ANSWER_S, call_id)
+        except protocol.Unsendable as error:
+            raise JobError(f"the command {error}") from None
+        if answer.errno:
+            raise JobError(_NOT_BEGUN.get(answer.errno) or f"it cannot be started: {os.strerror(answer.errno)}")
+        return protocol.number(answer.body)
+
+    async def job_output(
+        self, job: int, *, wait_s: float = 0.0, quiet_s: float = 0.0, call_id: str | None = None
+    ) -> JobOutput:
+        async with self._listened.setdefault(job, asyncio.Lock()):
+            body = protocol.listen_request(job, wait_s, quiet_s)
+            answer = await self._ask(Op.LISTEN, body, wait_s + ANSWER_S, call_id)
+        _check_job(answer, job)
+        return protocol.job_output(answer.body)
+
+    async def job_input(self, job: int, data: bytes, *, timeout_s: float = 5.0) -> int:
+        taken = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while taken < len(data):
+                    piece = data[taken : taken + protocol.INPUT_MAX]
+                    answer = await self._call(Op.TYPE, struct.pack("<I", job) + protocol.blob(piece))
+                    _check_job(answer, job)
+                    took = protocol.number(answer.body)
+                    if took > len(piece):
+                        raise ProtocolError(f"the tool server took {took} bytes of {len(piece)}")
+                    taken += took
+                    if not took:  # nobody tells when a program reads on
+                        await asyncio.sleep(_TYPE_RETRY_S)
+        return taken
+
+    async def end_job(self, job: int) -> None:
+        answer = await self._call(Op.END, struct.pack("<I", job))
+        _check_job(answer, job)
+        protocol.empty(answer.body)
+
+    async def log_in(self, env: Mapping[str, str]) -> None:
+        """Shells and jobs that start from now on find ``env`` beside their environment."""
+        additions = [f"{name}={value}" for name, value in env.items()]
+        await self._done(Op.LOG_IN, protocol.texts(additions))
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
         chunks: list[bytes] = []
@@ -216,12 +215,14 @@ class ToolServer:
         await self._done(Op.KILL_ALL, b"")
 
     async def _run(self, op: Op, body: bytes, timeout_s: float, output_limit: int, call_id: str | None) -> ExecResult:
-        if call_id is None:
-            answer = await self._call(op, body, timeout_s + ANSWER_S)
-        else:
-            answer = await self._call_once(op, body, timeout_s + ANSWER_S, call_id)
+        answer = await self._ask(op, body, timeout_s + ANSWER_S, call_id)
         _refuse(answer, op)
         return protocol.exec_result(answer.body, output_limit)
+
+    async def _ask(self, op: Op, body: bytes, wait_s: float, call_id: str | None) -> Answer:
+        if call_id is None:
+            return await self._call(op, body, wait_s)
+        return await self._call_once(op, body, wait_s, call_id)
 
     async def _call_once(self, op: Op, body: bytes, wait_s: float, call_id: str) -> Answer:
         """A call that the server may know already; a repetition waits for the first, whose answer comes but once."""
@@ -265,7 +266,7 @@ class ToolServer:
             raise
 
     def _cancel(self, request_id: int, op: Op) -> None:
-        if op not in (Op.EXEC, Op.SHELL):
+        if op not in (Op.EXEC, Op.SHELL, Op.START, Op.LISTEN):
             return
         self._next_id += 1
         with contextlib.suppress(SandboxGone, ProtocolError):  # then nothing is left to be cancelled
@@ -275,6 +276,18 @@ class ToolServer:
 def _refuse(answer: Answer, op: Op) -> None:
     if answer.errno:
         raise SandboxGone(f"the tool server refused {op.name.lower()}: {os.strerror(answer.errno)}")
+
+
+def _check_job(answer: Answer, job: int) -> None:
+    match answer.errno:
+        case 0:
+            return
+        case errno.ESRCH:
+            raise JobError(f"there is no background job {job}")
+        case errno.EPIPE:
+            raise JobError(f"background job {job} takes no more input: it has ended")
+        case number:
+            raise JobError(f"background job {job}: {os.strerror(number)}")
 
 
 def _reason(op: Op, number: int) -> str:
@@ -304,26 +317,3 @@ def _session(name: str) -> bytes:
 
 def _not_started(error: protocol.Unsendable) -> ExecResult:
     return ExecResult(126, Capture(f"toolserver: the command {error}\n".encode()), Capture(b""), False, 0.0)
-
-
-async def _connect(path: Path, expected_pid: int | None) -> _Connection:
-    loop = asyncio.get_running_loop()
-    # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        while True:
-            try:
-                transport, connection = await loop.create_unix_connection(
-                    _Connection, f"/proc/self/fd/{directory}/{path.name}"
-                )
-                break
-            except (FileNotFoundError, ConnectionRefusedError):
-                await asyncio.sleep(_CONNECT_RETRY_S)
-    finally:
-        os.close(directory)
-    listener = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid = _PEER.unpack(listener)[0]
-    if expected_pid is not None and pid != expected_pid:
-        transport.abort()
-        raise ProtocolError(f"process {pid} listens at the tool server's socket, not {expected_pid}")
-    return connection

@@ -16,6 +16,7 @@ from sandboxes.egress import EgressLog
 from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
 from sandboxes.runtimes.fake_calls import Answers
 from sandboxes.runtimes.fake_files import FakeFiles, Node, digest_of_files
+from sandboxes.runtimes.fake_jobs import WithJobs
 from sandboxes.runtimes.fake_programs import Program, Streams, captured, streams_of
 from sandboxes.runtimes.fake_shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.sandbox import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
@@ -138,7 +139,7 @@ class FakeRuntime:
         self._snapshots.clear()
 
 
-class FakeSandbox:
+class FakeSandbox(WithJobs):
     def __init__(
         self,
         sandbox_id: str,
@@ -164,7 +165,7 @@ class FakeSandbox:
             refused = SnapshotError if copied else SpecError
             raise refused(f"{spec.image} has no directory to work in at {error}") from None
         self._programs = programs
-        self._processes = Processes()
+        super().__init__(Processes())
         self._shells: dict[str, FakeShell] = {}
         self._answers = Answers()
         self._runtime = runtime
@@ -182,9 +183,11 @@ class FakeSandbox:
         timeout_s: float,
         output_limit: int = MIB,
         merge_stderr: bool = False,
+        login: bool = False,
         call_id: str | None = None,
     ) -> ExecResult:
-        asked = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, timeout_s, output_limit, merge_stderr)
+        how = (timeout_s, output_limit, merge_stderr, login)
+        asked = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, how)
         shell = self._shell(cwd=posixpath.normpath(self._path(cwd or "")), env=env or {})
         streams = streams_of(stdin, merge_stderr)
 
@@ -209,7 +212,7 @@ class FakeSandbox:
         call_id: str | None = None,
     ) -> ExecResult:
         asked = ("shell", command, session, timeout_s, output_limit)
-        shell = self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
+        shell = self._shell_of(session)
         streams = streams_of(b"", True)
 
         async def run() -> int:
@@ -379,15 +382,12 @@ class FakeSandbox:
             shell_lost=shell_lost and session,
         )
 
+    def _shell_of(self, session: str) -> FakeShell:
+        return self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
+
     def _shell(self, *, cwd: str, env: Mapping[str, str]) -> FakeShell:
-        shell = FakeShell(
-            self.files,
-            self._processes,
-            self._programs,
-            env={"PATH": PATH, **self.spec.environment, **env},
-            cwd=cwd,
-            tree="",
-        )
+        env = {"PATH": PATH, **self.spec.environment, **env}
+        shell = FakeShell(self.files, self._processes, self._programs, env=env, cwd=cwd, tree="")
         shell.tree = str(shell.pid)
         return shell
 

@@ -120,7 +120,7 @@ class FakeShell:
         name = posixpath.basename(argv[0])
         if name in ("sh", "bash") and len(argv) > 2 and argv[1] == "-c":
             try:
-                return await self._child().run(argv[2], streams)
+                return await self.child().run(argv[2], streams)
             except ShellExit as end:
                 return end.status
         found = self.programs.get(name) or PROGRAMS.get(name)
@@ -133,7 +133,7 @@ class FakeShell:
             streams.err += f"{name}: {error}\n".encode()
             return 1
 
-    def _child(self) -> "FakeShell":
+    def child(self) -> "FakeShell":
         child = FakeShell(self.files, self.processes, self.programs, env=self.env, cwd=self.cwd, tree=self.tree)
         child.variables = dict(self.variables)
         return child
@@ -155,7 +155,7 @@ class FakeShell:
         return status
 
     def _background(self, tokens: list[str], streams: Streams) -> None:
-        child = self._child()
+        child = self.child()
 
         async def job() -> int:
             try:
@@ -180,7 +180,7 @@ class FakeShell:
         if tokens and tokens[0] == "(":
             tokens.pop(0)
             try:
-                status = await self._child()._list(tokens, streams)
+                status = await self.child()._list(tokens, streams)
             except ShellExit as end:
                 status = end.status
             if not tokens or tokens.pop(0) != ")":

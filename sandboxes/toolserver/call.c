@@ -134,6 +134,7 @@ void call_finish(struct call *call)
     call->expire = NULL;
     call->pid = 0;
     call->session = NULL;
+    call->job = NULL;
     answer_end(&call->answer, call->id);
     for (size_t i = 0; i < ASKERS_MAX; i++) {
         struct connection *asker = call->askers[i];

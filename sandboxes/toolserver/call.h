@@ -24,9 +24,11 @@ struct call {
     void (*expire)(struct call *call); /* ends it before its time; NULL for one answered at once */
     pid_t pid;                         /* its own process; 0 for a shell's */
     bool worker;
+    bool cancelled;                    /* whoever asked has gone away: expired for that */
     uint64_t started, deadline;
     struct stream *out, *err;
     struct session *session;
+    struct job *job; /* the one that is listened to, or about to start */
 };
 
 /* The call of this id that runs or is remembered, or NULL. */

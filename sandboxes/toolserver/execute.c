@@ -30,21 +30,28 @@ struct caps get_caps(struct reader *r)
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-void finish_result(struct call *call, int exit_code, unsigned flags, struct stream *out, struct stream *err)
+void put_result(struct call *call, int exit_code, unsigned flags, uint64_t took, const struct capture *out,
+                const struct capture *err)
 {
     static const struct capture nothing;
     struct buffer *answer = &call->answer;
-    const char *spill = out ? capture_spill_path(&out->capture) : "";
+    const char *spill = out ? capture_spill_path(out) : "";
     if (!*spill && err)
-        spill = capture_spill_path(&err->capture);
+        spill = capture_spill_path(err);
     answer_begin(answer, call->id, 0);
     put_u32(answer, (uint32_t)exit_code);
     put_u8(answer, (uint8_t)flags);
-    put_u64(answer, loop_now() - call->started);
+    put_u64(answer, took);
     put_blob(answer, spill, strlen(spill));
     put_u8(answer, 0);
-    capture_put(out ? &out->capture : &nothing, answer);
-    capture_put(err ? &err->capture : &nothing, answer);
+    capture_put(out ? out : &nothing, answer);
+    capture_put(err ? err : &nothing, answer);
+}
+
+void finish_result(struct call *call, int exit_code, unsigned flags, struct stream *out, struct stream *err)
+{
+    put_result(call, exit_code, flags, loop_now() - call->started, out ? &out->capture : NULL,
+               err ? &err->capture : NULL);
     call_finish(call);
 }
 
@@ -153,17 +160,17 @@ static void start(struct call *call, struct launch *launch, bool merge, struct c
 
 bool execute(struct call *call, struct reader *body)
 {
-    bool merge = get_u8(body);
+    unsigned flags = get_u8(body);
     struct caps caps = get_caps(body);
     const char *cwd = get_string(body);
     const char **argv = get_strings(body, ARGUMENTS_MAX);
     const char **additions = get_strings(body, ARGUMENTS_MAX);
     struct blob input = get_blob(body);
     bool sound = reader_done(body) && argv[0];
-    char **env = sound ? process_env(additions) : NULL;
+    char **env = sound ? process_env(additions, flags & EXEC_LOGGED_IN) : NULL;
     if (env) {
         struct launch launch = {.argv = argv, .env = env, .cwd = *cwd ? cwd : NULL, .in = input_of(input)};
-        start(call, &launch, merge, caps);
+        start(call, &launch, flags & EXEC_MERGE, caps);
     } else if (sound) {
         call_finish_error(call, ENOMEM);
     }

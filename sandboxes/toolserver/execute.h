@@ -6,7 +6,8 @@
 
 #define CAP_MAX (16u << 20)
 
-enum result_flags { TIMED_OUT = 1, SHELL_LOST = 2 };
+enum exec_flags { EXEC_MERGE = 1, EXEC_LOGGED_IN = 2 };
+enum result_flags { TIMED_OUT = 1, SHELL_LOST = 2, RUNS_STILL = 4 };
 
 struct caps {
     uint32_t timeout_ms, head, tail;
@@ -14,6 +15,9 @@ struct caps {
 
 /* Parses and checks what EXEC and SHELL have in common. */
 struct caps get_caps(struct reader *r);
+/* Writes a RESULT as the call's answer; `out` and `err` may be NULL, `took` is in microseconds. */
+void put_result(struct call *call, int exit_code, unsigned flags, uint64_t took, const struct capture *out,
+                const struct capture *err);
 /* Writes a RESULT as the call's answer and finishes it. `err` may be NULL. */
 void finish_result(struct call *call, int exit_code, unsigned flags, struct stream *out, struct stream *err);
 /* A RESULT whose output says why the program could not run: 126, or 127 where it is not there. */

@@ -17,6 +17,7 @@
 #include "call.h"
 #include "connection.h"
 #include "execute.h"
+#include "job.h"
 #include "loop.h"
 #include "process.h"
 #include "reap.h"
@@ -28,6 +29,7 @@ void reap_children(void)
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         execute_reaped(pid, status);
         session_reaped(pid, status);
+        job_reaped(pid, status);
     }
 }
 

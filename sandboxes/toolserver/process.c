@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
@@ -56,28 +57,66 @@ void process_go_home(void)
         errno = 0; /* a relative path then says itself that it leads nowhere */
 }
 
-char **process_env(const char *const *additions)
+static char **login_additions;
+
+static size_t length(const char *const *strings)
 {
-    size_t own = 0, added = 0;
-    while (environ[own])
-        own++;
-    while (additions[added])
-        added++;
-    char **env = calloc(own + added + 1, sizeof *env);
+    size_t count = 0;
+    while (strings[count])
+        count++;
+    return count;
+}
+
+static void free_strings(char **strings)
+{
+    for (char **each = strings; each && *each; each++)
+        free(*each);
+    free(strings);
+}
+
+int process_log_in(const char *const *additions)
+{
+    size_t count = length(additions);
+    char **kept = calloc(count + 1, sizeof *kept);
+    for (size_t i = 0; kept && i < count; i++)
+        if (!(kept[i] = strdup(additions[i]))) {
+            free_strings(kept);
+            return ENOMEM;
+        }
+    if (!kept)
+        return ENOMEM;
+    free_strings(login_additions);
+    login_additions = kept;
+    return 0;
+}
+
+/* Whether `strings` sets the variable that `setting` ("NAME=value") sets. */
+static bool sets(const char *const *strings, const char *setting)
+{
+    const char *equals = strchr(setting, '=');
+    size_t name = equals ? (size_t)(equals - setting) + 1 : strlen(setting);
+    while (*strings && strncmp(*strings, setting, name) != 0)
+        strings++;
+    return *strings;
+}
+
+char **process_env(const char *const *additions, bool logged_in)
+{
+    static const char *const none[] = {NULL};
+    const char *const *login = logged_in && login_additions ? (const char *const *)login_additions : none;
+    const char *const *own = (const char *const *)environ;
+    char **env = calloc(length(own) + length(login) + length(additions) + 1, sizeof *env);
     if (!env)
         return NULL;
     size_t count = 0;
-    for (size_t i = 0; i < own; i++) {
-        const char *equals = strchr(environ[i], '=');
-        size_t name = equals ? (size_t)(equals - environ[i]) + 1 : strlen(environ[i]);
-        size_t j = 0;
-        while (j < added && strncmp(additions[j], environ[i], name) != 0)
-            j++;
-        if (j == added)
-            env[count++] = environ[i];
-    }
-    for (size_t j = 0; j < added; j++)
-        env[count++] = (char *)(uintptr_t)additions[j];
+    for (; *own; own++)
+        if (!sets(login, *own) && !sets(additions, *own))
+            env[count++] = (char *)(uintptr_t)*own;
+    for (; *login; login++)
+        if (!sets(additions, *login))
+            env[count++] = (char *)(uintptr_t)*login;
+    for (; *additions; additions++)
+        env[count++] = (char *)(uintptr_t)*additions;
     return env;
 }
 
@@ -133,7 +172,8 @@ static void place_descriptors(const struct launch *launch)
         dup2(launch->out, 1);
         dup2(launch->err, 2);
         for (int i = 0; i < 3; i++)
-            dup2(high[i], SESSION_WAKE_FD + i);
+            if (high[i] >= 0)
+                dup2(high[i], SESSION_WAKE_FD + i);
         return;
     }
     dup2(launch->in, 0);
@@ -150,6 +190,8 @@ static int child_main(void *arg)
     /* Whoever orphans itself from this program stays findable below it. */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     place_descriptors(launch);
+    if (launch->terminal)
+        ioctl(0, TIOCSCTTY, 0);
     if (reset_oom_score) {
         int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
         if (fd >= 0 && write(fd, "0", 1) != 1)

@@ -15,7 +15,8 @@ struct launch {
     char *const *env;
     const char *cwd;       /* NULL: the server's own, or / when that is gone */
     int in, out, err;
-    const int *session;    /* three descriptors for the numbers above, or NULL */
+    const int *session;    /* three descriptors for the numbers above (-1: none), or NULL */
+    bool terminal;         /* `in` is one, and is to be its own */
     const char *failed_at; /* set on failure: the path that could not be used */
 };
 
@@ -31,7 +32,10 @@ void process_kill_tree(pid_t root);
 /* Kills every process of our pid namespace and waits until none is left; `reap` collects those that are ours.
    0 or an errno: EPERM unless we are its first process, EBUSY when one does not die. */
 int process_kill_all(void (*reap)(void));
-/* What this process's environment becomes with `additions` ("NAME=value") over it; the caller frees the array. */
-char **process_env(const char *const *additions);
+/* What this process's environment becomes with `additions` ("NAME=value") over it, and below them what process_log_in
+   was given last if `logged_in`; the caller frees the array. */
+char **process_env(const char *const *additions, bool logged_in);
+/* 0 or an errno: then all stays as it was. */
+int process_log_in(const char *const *additions);
 
 #endif

@@ -8,11 +8,13 @@
 #include "connection.h"
 #include "execute.h"
 #include "files.h"
+#include "job.h"
 #include "process.h"
 #include "reap.h"
 #include "session.h"
 
 #define PRUNE_MAX 65536
+#define ENVIRONMENT_MAX 4096
 
 static uint64_t fingerprint_of(const uint8_t *data, size_t len)
 {
@@ -85,12 +87,37 @@ static int do_work_in(struct reader *body, struct buffer *out)
     return reader_done(body) ? process_work_in(path) : 0;
 }
 
+static int do_log_in(struct reader *body, struct buffer *out)
+{
+    (void)out;
+    const char **additions = get_strings(body, ENVIRONMENT_MAX);
+    int error = reader_done(body) ? process_log_in(additions) : 0;
+    free(additions);
+    return error;
+}
+
+static int do_type(struct reader *body, struct buffer *out)
+{
+    uint32_t job = get_u32(body);
+    struct blob input = get_blob(body);
+    return reader_done(body) ? job_type(job, input.data, input.len, out) : 0;
+}
+
+static int do_end(struct reader *body, struct buffer *out)
+{
+    (void)out;
+    uint32_t job = get_u32(body);
+    return reader_done(body) ? job_end(job) : 0;
+}
+
 static int do_cancel(struct reader *body, struct buffer *out)
 {
     (void)out;
     struct call *call = call_find(get_u64(body));
-    if (reader_done(body) && call && !call->done && call->expire)
+    if (reader_done(body) && call && !call->done && call->expire) {
+        call->cancelled = true;
         call->expire(call);
+    }
     return 0;
 }
 
@@ -136,9 +163,10 @@ typedef bool starter(struct call *call, struct reader *body);
 
 static immediate *const questions[] = {[PING] = do_ping, [READ] = do_read, [STAT] = do_stat, [CANCEL] = do_cancel};
 static immediate *const changes[] = {[WRITE] = do_write, [LINK] = do_link, [KILL_ALL] = do_kill_all,
-                                    [WORK_IN] = do_work_in};
+                                    [WORK_IN] = do_work_in, [LOG_IN] = do_log_in, [TYPE] = do_type, [END] = do_end};
 static starter *const starters[] = {[EXEC] = execute, [SHELL] = session_run, [RESTART] = session_restart,
-                                    [REMOVE] = start_remove, [WALK] = start_walk};
+                                    [REMOVE] = start_remove, [WALK] = start_walk, [START] = session_start_job,
+                                    [LISTEN] = job_listen};
 
 #define LOOK_UP(table, op) ((op) < sizeof(table) / sizeof *(table) ? (table)[op] : NULL)
 

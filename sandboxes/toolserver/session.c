@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "execute.h"
+#include "job.h"
 #include "loop.h"
 #include "process.h"
 
@@ -17,14 +18,19 @@
 #define NAME_LENGTH 64
 #define STATUS_LENGTH 16
 #define BETWEEN_MAX 65536
+#define TELL_TIMEOUT_US 10000000u
 
 /* What the shell does for ever: say how the last command ended, wait to be woken, read the next command from its
    file and evaluate it with our descriptors closed. The status is said where a loop's condition stands, so that a
-   command's own `continue` or `break` still comes by there; stderr is shut meanwhile, so that `set -x` stays quiet. */
+   command's own `continue` or `break` still comes by there; stderr is shut meanwhile, so that `set -x` stays quiet.
+   Where the word that wakes it asks for that, it adds to the file what it knows, options last: from then on they hold. */
 static const char SCRIPT[] =
     "while :; do while { builtin printf '%s\\n' $? >&22; TMOUT= builtin read -r -u 20 __farm_wake || builtin exit; "
-    "IFS= builtin read -r -d '' -u 21 __farm_command; :; } 2>&-; do "
+    "IFS= builtin read -r -d '' -u 21 __farm_command; builtin test -z \"$__farm_wake\" || { builtin declare -p; "
+    "builtin declare -f; builtin alias -p; builtin shopt -p; builtin set +o; } >&21; :; } 2>&-; do "
     "builtin eval \"$__farm_command\" 20<&- 21<&- 22>&-; done; done";
+
+static const char NOTHING[] = ":";
 
 struct session {
     struct source status; /* first: a status event's source is its session */
@@ -43,6 +49,7 @@ static struct session *sessions;
 static const char *shell_path = "/.farm/bin/bash";
 
 void session_use_shell(const char *path) { shell_path = path; }
+const char *session_shell(void) { return shell_path; }
 
 static struct session *find(const char *name)
 {
@@ -61,7 +68,9 @@ static void lose(struct session *session, int exit_code, unsigned flags)
     *link = session->next;
     stream_drain(session->out);
     struct call *call = session->call;
-    if (call)
+    if (call && call->job)
+        job_start(call, -1, 0, 0);
+    else if (call)
         finish_result(call, exit_code, flags | SHELL_LOST, session->out, NULL);
     loop_close(&session->status);
     close(session->wake);
@@ -73,8 +82,12 @@ static void lose(struct session *session, int exit_code, unsigned flags)
 static void completed(struct session *session, int exit_code)
 {
     struct call *call = session->call;
-    stream_drain(session->out);
     session->call = NULL;
+    if (call->job) {
+        job_start(call, session->command, sizeof NOTHING, session->pid);
+        return;
+    }
+    stream_drain(session->out);
     session->out->may_spill = false;
     finish_result(call, exit_code, 0, session->out, NULL);
     capture_free(&session->out->capture);
@@ -178,7 +191,7 @@ static struct session *start(const char *name, int *error)
     const char *const argv[] = {shell_path, "--noprofile", "--norc", "-c", SCRIPT, "bash", NULL};
     struct ends ends = {-1, -1, {-1, -1, -1}};
     struct session *session = calloc(1, sizeof *session);
-    char **env = process_env(none);
+    char **env = process_env(none, true);
     *error = ENOMEM;
     if (!session || !env) {
         free(session);
@@ -208,7 +221,7 @@ static struct session *start(const char *name, int *error)
     return NULL;
 }
 
-static bool hand_over(struct session *session, const char *command)
+static bool hand_over(struct session *session, const char *command, const char *wake)
 {
     size_t len = strlen(command) + 1; /* with the zero byte, where the shell stops reading */
     if (ftruncate(session->command, 0) || lseek(session->command, 0, SEEK_SET) < 0)
@@ -221,7 +234,7 @@ static bool hand_over(struct session *session, const char *command)
             return false;
         at += (size_t)n;
     }
-    return write(session->wake, "\n", 1) == 1;
+    return write(session->wake, wake, strlen(wake)) == (ssize_t)strlen(wake);
 }
 
 bool session_run(struct call *call, struct reader *body)
@@ -252,7 +265,36 @@ bool session_run(struct call *call, struct reader *body)
     call->expire = expire;
     call->deadline = call->started + (uint64_t)caps.timeout_ms * 1000;
     begin_output(session, caps);
-    if (!hand_over(session, command)) {
+    if (!hand_over(session, command, "\n")) {
+        process_kill_tree(session->pid);
+        lose(session, 126, 0);
+    }
+    return true;
+}
+
+bool session_start_job(struct call *call, struct reader *body)
+{
+    const char *name = get_string(body);
+    const char *command = get_string(body);
+    if (!reader_done(body) || strlen(name) >= NAME_LENGTH)
+        return false;
+    struct session *session = find(name);
+    int error = EBUSY;
+    if (!session || !session->call)
+        call->job = job_new(command, &error);
+    if (!call->job) {
+        call_finish_error(call, error);
+        return true;
+    }
+    if (!session) {
+        job_start(call, -1, 0, 0);
+        return true;
+    }
+    session->call = call;
+    call->session = session;
+    call->expire = expire;
+    call->deadline = call->started + TELL_TIMEOUT_US;
+    if (!hand_over(session, NOTHING, "tell\n")) {
         process_kill_tree(session->pid);
         lose(session, 126, 0);
     }

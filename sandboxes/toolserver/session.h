@@ -4,12 +4,14 @@
 
 #include "call.h"
 
-/* Both return false when the body is malformed; otherwise the call is under way or answered. */
+/* All return false when the body is malformed; otherwise the call is under way or answered. */
 bool session_run(struct call *call, struct reader *body);
 bool session_restart(struct call *call, struct reader *body);
+bool session_start_job(struct call *call, struct reader *body);
 /* Our child `pid` has ended. */
 void session_reaped(pid_t pid, int status);
 /* The shell to start; a path that outlives the program. */
 void session_use_shell(const char *path);
+const char *session_shell(void);
 
 #endif

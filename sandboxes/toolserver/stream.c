@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #define LEFT_BEHIND_MAX 64
+#define TERMINAL_HOLDS (256u << 10)
 
 static uint8_t chunk[65536];
 static size_t left_behind;
@@ -29,6 +30,8 @@ static void stream_ready(struct source *source, uint32_t events)
     if (n > 0) {
         if (!stream->released)
             capture_add(&stream->capture, chunk, (size_t)n, stream->may_spill);
+        if (stream->heard)
+            stream->heard(stream->by);
     } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         if (stream->released)
             stream_free(stream);
@@ -37,26 +40,45 @@ static void stream_ready(struct source *source, uint32_t events)
     }
 }
 
-struct stream *stream_open(size_t head_cap, size_t tail_cap, int *write_end)
+struct stream *stream_over(int fd, size_t head_cap, size_t tail_cap)
 {
-    int ends[2];
     struct stream *stream = calloc(1, sizeof *stream);
-    if (!stream)
-        return NULL;
-    if (pipe2(ends, O_CLOEXEC)) {
-        free(stream);
+    if (!stream) {
+        close(fd);
         return NULL;
     }
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    stream->source = (struct source){ends[0], stream_ready};
+    stream->source = (struct source){fd, stream_ready};
     capture_init(&stream->capture, head_cap, tail_cap);
     if (!loop_add(&stream->source, EPOLLIN)) {
-        close(ends[1]);
         stream_free(stream);
         return NULL;
     }
-    *write_end = ends[1];
     return stream;
+}
+
+struct stream *stream_open(size_t head_cap, size_t tail_cap, int *write_end)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC))
+        return NULL;
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    struct stream *stream = stream_over(ends[0], head_cap, tail_cap);
+    if (stream)
+        *write_end = ends[1];
+    else
+        close(ends[1]);
+    return stream;
+}
+
+void stream_drain_terminal(struct stream *stream)
+{
+    for (size_t left = TERMINAL_HOLDS; stream->source.fd >= 0 && left;) {
+        ssize_t n = read(stream->source.fd, chunk, left < sizeof chunk ? left : sizeof chunk);
+        if (n <= 0)
+            return;
+        capture_add(&stream->capture, chunk, (size_t)n, stream->may_spill);
+        left -= (size_t)n;
+    }
 }
 
 void stream_drain(struct stream *stream)

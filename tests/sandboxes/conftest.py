@@ -1,6 +1,8 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.sandboxes.conformance", "tests.sandboxes.copying", "tests.sandboxes.repeating")
+pytest.register_assert_rewrite(
+    *(f"tests.sandboxes.{name}" for name in ("background", "conformance", "copying", "repeating"))
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from sandboxes.sandbox import ExecResult
+from sandboxes.sandbox import ExecResult, JobOutput
 from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
 
@@ -103,7 +103,7 @@ def out(result: ExecResult) -> str:
     return result.stdout.head.decode()
 
 
-def spilled(result: ExecResult) -> bytes:
+def spilled(result: ExecResult | JobOutput) -> bytes:
     """The spilled output of an ordinary server."""
     assert result.spill is not None
     return Path(result.spill).read_bytes()

@@ -12,6 +12,7 @@ from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, S
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
+from tests.sandboxes.background import JobContract
 from tests.sandboxes.conformance import WAIT_S, RuntimeContract, living, text
 from tests.sandboxes.copying import CopyContract
 from tests.sandboxes.pooling import pooled
@@ -21,7 +22,7 @@ from tests.services import require_program
 FILES = {"/etc/motd": b"hello\n", "/bin/tool": b"#!/bin/sh\necho tool\n", "/srv/here/": b""}
 
 
-class TestFake(RuntimeContract, CopyContract, RepeatContract):
+class TestFake(RuntimeContract, CopyContract, JobContract, RepeatContract):
     @pytest.fixture
     async def runtime(self) -> AsyncIterator[Runtime]:
         runtime = FakeRuntime({"farm-test/fake:1": FILES})
@@ -34,7 +35,7 @@ class TestFake(RuntimeContract, CopyContract, RepeatContract):
 
 
 @pytest.mark.docker
-class TestDocker(RuntimeContract, CopyContract, RepeatContract):
+class TestDocker(RuntimeContract, CopyContract, JobContract, RepeatContract):
     @pytest.fixture
     def runtime(self, docker_runtime: Runtime) -> Runtime:
         return docker_runtime
@@ -45,7 +46,7 @@ class TestDocker(RuntimeContract, CopyContract, RepeatContract):
 
 
 @pytest.mark.docker
-class TestOci(RuntimeContract, CopyContract, RepeatContract):
+class TestOci(RuntimeContract, CopyContract, JobContract, RepeatContract):
     @pytest.fixture
     def runtime(self, oci_runtime: Runtime) -> Runtime:
         return oci_runtime
@@ -72,7 +73,7 @@ def gvisor_image(gvisor_host: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.mark.docker
 @pytest.mark.xdist_group("gvisor")
-class TestGvisor(RuntimeContract):
+class TestGvisor(RuntimeContract, JobContract):
     """Another kernel inside: ``docker:runsc``, on a daemon that is told of it."""
 
     @pytest.fixture

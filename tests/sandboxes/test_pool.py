@@ -406,7 +406,7 @@ async def test_a_container_that_was_removed_is_not_handed_out(
 async def _all_of(sandbox: Sandbox) -> dict[str, object]:
     """All that can be seen of a sandbox from inside, but what no two share."""
     files = [(e.path, e.kind, e.mode, e.size) for e in await sandbox.walk("/", prune=["proc", "sys", "dev"])]
-    processes = text(await sandbox.exec(["ps", "-o", "pid,args"], timeout_s=WAIT_S))
+    processes = text(await sandbox.exec(["ps", "-o", "args"], timeout_s=WAIT_S))
     environment = text(await sandbox.exec(["env"], timeout_s=WAIT_S))
     shell = text(await sandbox.shell("set; pwd; ulimit -a", timeout_s=WAIT_S))
     mounts = [line.split()[4:6] for line in (await sandbox.read_file("/proc/self/mountinfo")).splitlines()]

@@ -56,6 +56,8 @@ def test_frames_of_impossible_length_are_refused_before_they_come(length: int) -
 DECODERS: list[Callable[[bytes], object]] = [
     protocol.empty,
     protocol.version,
+    protocol.number,
+    protocol.job_output,
     protocol.walk_entries,
     lambda body: protocol.content(body, 100),
     lambda body: protocol.exec_result(body, 100),
@@ -314,7 +316,7 @@ async def test_a_request_may_come_byte_by_byte(wire: Wire) -> None:
         wire.writer.write(bytes([byte]))
         await wire.writer.drain()
         await asyncio.sleep(0)
-    assert await wire.answer() == Answer(1, 0, b"\x01\x00")
+    assert await wire.answer() == Answer(1, 0, protocol.VERSION.to_bytes(2, "little"))
 
 
 async def test_a_client_that_vanishes_in_mid_request_does_no_harm(served: Served) -> None:

@@ -119,6 +119,18 @@ async def test_a_shell_that_ends_is_said_to_be_lost(
         "readonly IFS",
         "LC_ALL=en_US.UTF-8; LANG=C.UTF-8",
         "umask 777; umask 022",
+        "mkdir doomed; cd doomed; rmdir ../doomed",
+        "PROMPT_COMMAND='exit 9'; PS1='$(exit)'; PS4='$(exit)'; BASH_ENV=/dev/full ENV=/dev/full",
+        "kill() { exit; }; trap() { exit; }; cd() { false; }; wait() { exit; }; test() { exit; }; declare() { exit; }",
+        "command() { exit; }; unset() { exit; }; return() { exit; }; true() { exit; }",
+        "exec > log; echo to the file; exec > /dev/full; echo lost; exec 1>&2",
+        "sleep 0.05 & fg; bg; suspend; jobs; wait",
+        "set -m; sleep 0.05 & fg; wait; set +m",
+        "sleep 100 & kill -STOP $!; jobs; kill -9 $!",
+        "stty; stty -echo; tput cols; tty",
+        "ulimit -f 0; ulimit -c 0; ulimit -u 1000",
+        "hash -p /nonexistent sh; hash -r; enable -n kill",
+        "trap 'echo never' CHLD EXIT; trap - EXIT",
         "coproc cat; disown -a",
         "exec 2>&-",
         "false; false | true; ((1/1))",
@@ -142,6 +154,77 @@ async def test_a_mistreated_shell_goes_on(server: ToolServer, command: str) -> N
     await asyncio.sleep(1.2 if "TMOUT" in command else 0)  # the time that the setting names must pass
     assert (await say(server, "x=here; echo a >&2; exec 2>&1; echo $x")).endswith("here\n")
     assert (await run(server, "sh -c 'exec false'")).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "builtin() { :; }",
+        "enable -n printf",
+        "set -n",
+        "trap 'sleep 1000' DEBUG",
+        "trap '' TERM INT HUP; while :; do :; done",
+        "coproc cat; cat <&${COPROC[0]}",
+        "exec -a bash sleep 1000",
+        "mkfifo never; exec < never",
+    ],
+)
+async def test_a_shell_that_can_go_on_no_more_is_killed_at_the_time_out(server: ToolServer, command: str) -> None:
+    result = await run(server, command, timeout_s=0.5)
+    assert result.timed_out or not result.shell_lost
+    if not result.timed_out:
+        assert (await run(server, "true", timeout_s=0.5)).timed_out
+    assert await say(server, "echo fresh") == "fresh\n"
+
+
+async def test_what_turns_the_shells_output_away_holds_until_it_is_restarted(
+    server: ToolServer, served: Served
+) -> None:
+    assert await say(server, "exec > log 2>&1; echo one") == ""
+    assert await say(server, "echo two") == ""
+    assert (served.home / "log").read_text() == "one\ntwo\n"
+    await server.restart_shell()
+    assert await say(server, "echo three") == "three\n"
+
+
+async def test_a_shell_that_closed_its_output_goes_on_without(server: ToolServer) -> None:
+    assert await say(server, "exec >&- 2>&-; true") == ""
+    assert (await run(server, "echo lost; exit_code() { return 3; }; exit_code")).exit_code == 3
+    assert await say(server, "cat /proc/self/cmdline > here; pwd > there") == ""
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"no line end",
+        pytest.param(b"x" * 1_000_000, id="a long line"),
+        b"a\r\nb\rc\r\n",
+        b"\x1b[31mred\x1b[0m",
+        b"\0a\0",
+        "é".encode()[:1],
+        b"\n" * 5000,
+    ],
+)
+async def test_output_comes_as_it_was_written(server: ToolServer, output: bytes) -> None:
+    await server.write_file("output", output)
+    assert (await run(server, "cat output")).stdout == Capture(output)
+
+
+async def test_whoever_reads_a_terminal_finds_none(server: ToolServer) -> None:
+    result = await run(
+        server, "python3 -c 'input()'; echo $?; read -p 'name? ' x < /dev/tty; echo $?; test -t 0; echo $?"
+    )
+    assert "EOFError" in out(result)
+    assert out(result).splitlines()[-1] == "1"
+    assert not result.timed_out
+
+
+async def test_a_huge_document_without_end_is_still_a_document(server: ToolServer) -> None:
+    lines = "\n".join(f"line {n}" for n in range(300_000))
+    result = await run(server, f"wc -l <<'EOF'\n{lines}\n")
+    assert out(result).endswith("300000\n")
+    assert "here-document" in out(result)
+    assert not result.shell_lost
 
 
 async def test_tracing_shows_the_command_and_little_of_ours(server: ToolServer) -> None:
