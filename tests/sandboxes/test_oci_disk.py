@@ -2,13 +2,17 @@
 
 import errno
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.oci.disk import Disk, PlainDisk, QuotaDisk
+from sandboxes.runtimes.oci.loop import attached
 from sandboxes.sandbox import MIB
 from tests.services import missing
 
@@ -108,6 +112,36 @@ def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -
     assert len(loop_devices(tmp_path / "disk.img")) == 1
     disk.close()
     assert loop_devices(tmp_path / "disk.img") == []
+
+
+def test_whoever_is_killed_before_the_mount_leaves_no_device(tmp_path: Path) -> None:
+    image = tmp_path / "disk.img"
+    with open(image, "wb") as file:
+        file.truncate(64 * MIB)
+    child = os.fork()
+    if not child:
+        with attached(image):
+            os.kill(os.getpid(), signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    assert len(loop_devices(image)) == 1
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert loop_devices(image) == []
+
+
+def test_many_take_a_device_at_once_and_each_has_its_own(tmp_path: Path) -> None:
+    images = [tmp_path / str(number) for number in range(8)]
+
+    def take(image: Path) -> Path:
+        with open(image, "wb") as file:
+            file.truncate(MIB)
+        with attached(image) as device:
+            every.wait()
+            return device
+
+    every = threading.Barrier(len(images))
+    with ThreadPoolExecutor(len(images)) as pool:
+        assert len(set(pool.map(take, images))) == len(images)
 
 
 def test_a_disk_that_is_in_use_is_found_again(tmp_path: Path, quota_disk: QuotaDisk) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.oci import mounts
+from sandboxes.runtimes.oci.loop import attached, device_of
 from sandboxes.sandbox import MIB
 from sandboxes.trees import remove_tree
 
@@ -184,11 +185,11 @@ def _format(image: Path) -> None:
 
 def _mount_living(image: Path) -> int | None:
     """One more detached mount of the file system that we, or sandboxes that outlived their owner, hold mounted."""
-    while (device := _device_of(image)) is not None:
+    while (device := device_of(image)) is not None:
         try:
             return mounts.mount("btrfs", device, OPTIONS)
         except OSError:  # the last of them has just gone, and the device goes with it
-            if _device_of(image) is not None:
+            if device_of(image) is not None:
                 raise
     return None
 
@@ -197,20 +198,8 @@ def _mount_fresh(image: Path) -> int:
     """A detached mount of a new file system. What an earlier one holds is of no use: nothing lives on it."""
     image.unlink(missing_ok=True)
     _format(image)
-    losetup = ["losetup", "--find", "--show", "--direct-io=on", str(image)]
-    device = Path(subprocess.run(losetup, capture_output=True, check=True, text=True).stdout.strip())
-    try:
+    with attached(image) as device:
         return mounts.mount("btrfs", device, OPTIONS)
-    finally:  # marks it to be let go with its last user, which is the mount
-        subprocess.run(["losetup", "--detach", device], capture_output=True, check=True)
-
-
-def _device_of(image: Path) -> Path | None:
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):  # let go just now
-            if backing.read_text().rstrip("\n") == str(image):
-                return Path("/dev") / backing.parts[3]
-    return None
 
 
 def _enable_quotas(root: int) -> None:

@@ -1,0 +1,63 @@
+"""Files as block devices, see loop(4): each goes with its last user, however that ends."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+CONTROL = Path("/dev/loop-control")
+TRIES = 100
+
+
+@contextlib.contextmanager
+def attached(image: Path) -> Iterator[Path]:
+    """A device on ``image``. After the block it stays as long as it is mounted. Raises OSError."""
+    with open(image, "rb+", buffering=0) as file:
+        device, path = _configured(file.fileno(), image)
+    try:
+        yield path
+    finally:
+        os.close(device)
+
+
+def device_of(image: Path) -> Path | None:
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # let go just now
+            if backing.read_text().rstrip("\n") == str(image):
+                return Path("/dev") / backing.parts[3]
+    return None
+
+
+def _configured(file: int, image: Path) -> tuple[int, Path]:
+    """An open descriptor of the device, and its path."""
+    # One call binds it and marks it to go with its last user: so no death leaves it bound and unmarked.
+    about = (*[0] * 8, _AUTOCLEAR | _DIRECT_IO, os.fsencode(image)[:63], b"", b"", *[0] * 10)
+    wanted = _CONFIG.pack(file, 0, *about)
+    for tries_left in reversed(range(TRIES)):
+        path = _free_device()
+        device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(device, _CONFIGURE, wanted)
+            return device, path
+        except OSError as error:
+            os.close(device)
+            if error.errno != errno.EBUSY or not tries_left:  # else somebody else has just taken it
+                raise
+    raise AssertionError("the last try has returned or raised")
+
+
+def _free_device() -> Path:
+    control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return Path(f"/dev/loop{fcntl.ioctl(control, _CTL_GET_FREE)}")
+    finally:
+        os.close(control)
+
+
+# <linux/loop.h>: struct loop_config, whose second part is struct loop_info64
+_CTL_GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
+_AUTOCLEAR, _DIRECT_IO = 4, 16
+_CONFIG = struct.Struct("<II 5Q 4I 64s 64s 32s 2Q 8Q")
