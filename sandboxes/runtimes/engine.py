@@ -133,6 +133,10 @@ class Engine:
             volumes=tuple(config.get("Volumes") or ()),
         )
 
+    async def root(self) -> Path:
+        """Where the daemon keeps all that it has, as it says."""
+        return Path((await self._request("GET", "/info"))["DockerRootDir"])
+
     async def oci_runtimes(self) -> tuple[str, ...]:
         """Those that the daemon was told of, sorted."""
         return tuple(sorted((await self._request("GET", "/info")).get("Runtimes") or ()))

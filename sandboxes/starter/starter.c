@@ -1,9 +1,10 @@
 /* The starter: makes the file system of each sandbox and runs the OCI runtime on it, in mount namespaces of its own, so
    that neither the machine's mount table nor anything else outlives it. One per owner of sandboxes, its only child.
 
-   starter HOST_FD DISK_FD TOOLBOX_FD HOSTS_FD [CGROUP...]
+   starter HOST_FD DISK_FD TOOLBOX_FD HOSTS_FD [PATH...] -- [CGROUP...]
        HOST_FD  a SOCK_SEQPACKET socket to the owner; the others are detached mounts: where sandboxes are kept, the
-                toolbox, the file that becomes /etc/hosts. CGROUP: the hierarchies of control groups, version 1, that
+                toolbox, the file that becomes /etc/hosts. PATH: beside the system's own, where programs and layers
+                are; of the machine's mounts only those are kept that lead there. CGROUP: the hierarchies of control groups, version 1, that
                 the OCI runtime is to see, below /sys/fs/cgroup; none: it sees what the machine has.
 
    A request is one packet, its fields end with a zero byte:
@@ -119,9 +120,71 @@ static bool touch(const char *path)
     return file >= 0 && !close(file);
 }
 
-static bool settle(int disk, int toolbox, int hosts, char **hierarchies)
+static bool leads_to(const char *mount, const char *path)
 {
-    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+    size_t len = strlen(mount);
+    return !strcmp(mount, "/") || (!strncmp(path, mount, len) && (!path[len] || path[len] == '/'));
+}
+
+static bool is_needed(const char *mount, char **needed)
+{
+    static const char *const whole[] = {"/proc", "/sys", "/dev"}, *const system[] = {"/usr", "/lib", "/lib64", "/bin"};
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (leads_to(whole[i], mount))
+            return true;
+    for (size_t i = 0; i < sizeof system / sizeof *system; i++)
+        if (leads_to(mount, system[i]))
+            return true;
+    while (*needed && !leads_to(mount, *needed))
+        needed++;
+    return *needed;
+}
+
+/* In place, "\040" becomes a space; the kernel writes so what would end a field. */
+static void unescape(char *text)
+{
+    char *to = text;
+    for (; *text; to++)
+        if (*text == '\\' && text[1]) {
+            *to = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
+            text += 4;
+        } else
+            *to = *text++;
+    *to = 0;
+}
+
+/* Every other mount goes, for the machine could not let go of what is mounted here as long as we live; and each start
+   copies what is left. */
+static bool keep_mounts(char **needed)
+{
+    char *table = NULL, *line = NULL;
+    size_t size = 0, room = 0;
+    FILE *mounts = fopen("/proc/self/mountinfo", "re"), *copy = open_memstream(&table, &size);
+    if (!mounts || !copy)
+        return false;
+    while (getline(&line, &room, mounts) > 0) { /* all of it before it changes; the fifth field, proc_pid_mountinfo(5) */
+        char *at = line;
+        for (int i = 0; i < 4; i++)
+            at += strcspn(at, " ") + 1;
+        fwrite(at, strcspn(at, " "), 1, copy);
+        fputc(0, copy);
+    }
+    fclose(mounts);
+    fclose(copy);
+    free(line);
+    for (char *at = table, *next; at < table + size; at = next) {
+        next = at + strlen(at) + 1;
+        unescape(at);
+        if (!is_needed(at, needed))
+            umount2(at, MNT_DETACH | UMOUNT_NOFOLLOW);
+    }
+    free(table);
+    return true;
+}
+
+static bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies)
+{
+    if (chdir("/") || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || !keep_mounts(needed))
         return false;
     if (*hierarchies && !keep_hierarchies(hierarchies))
         return false;
@@ -402,11 +465,15 @@ static bool listen_to_host(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 5)
+    char **split = argv + (argc < 5 ? argc : 5);
+    while (*split && strcmp(*split, "--"))
+        split++;
+    if (!*split)
         return 2;
+    *split = NULL;
     host = atoi(argv[1]);
     fcntl(host, F_SETFD, FD_CLOEXEC);
-    if (!settle(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv + 5))
+    if (!settle(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv + 5, split + 1))
         return fail("mounts of its own");
     for (int i = 2; i < 5; i++)
         close(atoi(argv[i]));

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import docker
@@ -50,6 +51,20 @@ def first_process(state_dir: Path, sandbox_id: str) -> int:
 
 def _unified() -> bool:
     return Path("/sys/fs/cgroup/cgroup.controllers").exists()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """What a runtime that comes up later finds in the machine's table."""
+    place = tmp_path / "a disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "farm-test", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def mount_table(pid: int) -> str:
+    return Path(f"/proc/{pid}/mountinfo").read_text().replace("\\040", " ")
 
 
 @contextlib.asynccontextmanager
@@ -162,6 +177,14 @@ async def test_sandboxes_outlive_their_starter(oci_runtime: OciRuntime, test_ima
         await oci_runtime._starter._process.wait()
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
     assert await living(oci_runtime) == set()
+
+
+async def test_the_machine_can_let_go_of_what_it_had_mounted(
+    mounted: Path, oci_runtime: OciRuntime, state_dir: Path, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        for pid in (oci_runtime._starter._process.pid, first_process(state_dir, sandbox.id)):
+            assert str(mounted) not in mount_table(pid)
 
 
 async def test_without_a_program_it_says_what_to_install(toolbox: Toolbox, state_dir: Path) -> None:

@@ -16,6 +16,7 @@ from sandboxes.record import Record
 from sandboxes.runtimes.container import HOSTNAME, HOSTS, socket_bytes
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.names import DRIVER
 from sandboxes.runtimes.oci import mounts, starter
 from sandboxes.runtimes.oci.bundle import config, rlimits
 from sandboxes.runtimes.oci.cgroups import Cgroups, Hierarchies, find_hierarchies, group_of
@@ -50,9 +51,11 @@ FOREVER_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class _Ground:
-    """What a runtime stands on; ``undo`` takes it all away. ``lacks``: what the machine cannot, a line each."""
+    """What a runtime stands on; ``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what
+    the machine cannot, a line each."""
 
     engine: Engine
+    images: Path
     owner: Owner
     toolbox: Toolbox
     hosts: Path
@@ -364,12 +367,15 @@ async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner
     hierarchies = find_hierarchies()
     if not hierarchies.places:
         raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
+    images = (await engine.root()).resolve()
+    if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
+        raise RuntimeUnavailable(f"{hidden[0]} lies below {starter.PLACE}, which the oci runtime hides; move it")
     hosts = owner.sandbox_dir("hosts")
     if not hosts.exists():  # sandboxes that live on have it mounted
         hosts.write_text(HOSTS)
     disk, unlimited = await asyncio.to_thread(open_disk, hosts.parent)
     undo.callback(disk.close)
-    return _Ground(engine, owner, toolbox, hosts, disk, hierarchies, undo, (unlimited,) if unlimited else ())
+    return _Ground(engine, images, owner, toolbox, hosts, disk, hierarchies, undo, (unlimited,) if unlimited else ())
 
 
 def _seen(hierarchies: Hierarchies, program: Program) -> Hierarchies:
@@ -391,6 +397,7 @@ async def _launch(ground: _Ground, program: Program) -> Starter:
                 disk=disk,
                 toolbox=toolbox,
                 hosts=hosts,
+                needed=[program.path, program.path.resolve(), ground.images / DRIVER, ground.owner.state_dir],
                 hierarchies=_seen(ground.hierarchies, program).roots if narrow else [],
             )
     except OSError as error:

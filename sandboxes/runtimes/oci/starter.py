@@ -37,9 +37,10 @@ class Starter:
 
     @classmethod
     async def launch(
-        cls, program: Path, *, disk: int, toolbox: int, hosts: int, hierarchies: Sequence[Path]
+        cls, program: Path, *, disk: int, toolbox: int, hosts: int, needed: Sequence[Path], hierarchies: Sequence[Path]
     ) -> "Starter":
-        """``disk``, ``toolbox``, ``hosts``: detached mounts; they stay the caller's to close."""
+        """``disk``, ``toolbox``, ``hosts``: detached mounts; they stay the caller's to close. ``needed``: paths with no
+        symlink in them, where programs and layers are."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         given = (theirs.fileno(), disk, toolbox, hosts)
@@ -47,6 +48,8 @@ class Starter:
             process = await asyncio.create_subprocess_exec(
                 program,
                 *map(str, given),
+                *needed,
+                "--",
                 *hierarchies,
                 pass_fds=given,
                 stdin=asyncio.subprocess.DEVNULL,
