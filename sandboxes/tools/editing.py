@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from sandboxes.tools.rendering import shown_line
 
 _MOST_PLACES = 20
+_MOST_REPLACED = 100_000
+_LONGEST = 16 * 1024 * 1024
 _BOM = "\ufeff"
 _NUMBERED = re.compile(r"\s*\d+\t")
 
@@ -23,11 +25,24 @@ class EditRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` where it only removed."""
+    """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` where it only removed.
+
+    ``places``: at how many it did.
+    """
 
     text: str
     first: int
     last: int
+    places: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What ``replace`` is asked for."""
+
+    old: str
+    new: str
+    everywhere: bool = False
 
 
 def decode(data: bytes) -> str:
@@ -51,31 +66,59 @@ def line_end(text: str) -> str:
     return "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
 
 
-def replace(text: str, old: str, new: str) -> Edited:
-    """Put ``new`` for the one place where ``old`` occurs. Raises EditRefused where that is not exactly one.
+def replace(
+    text: str, old: str, new: str, *, everywhere: bool = False, names: tuple[str, str] = ("old_str", "new_str")
+) -> Edited:
+    """Put ``new`` for the one place where ``old`` occurs, or ``everywhere`` for each, from the left and none within
+    another. Raises EditRefused where there is none, or more than the one; ``names`` is what the policy calls the two.
 
     In a text with CR LF line ends, LF in ``old`` stands for either, and ``new`` takes the end that most lines have.
     """
+    if not old:
+        raise EditRefused(f"{names[0]} is empty: give the text to replace")
     if old == new:
-        raise EditRefused("old_str and new_str are the same: nothing to change")
+        raise EditRefused(f"{names[0]} and {names[1]} are the same: nothing to change")
     flat, dropped = text, list[int]()
     if "\r\n" in text:
         flat, dropped = _flatten(text)
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n").replace("\n", line_end(text))
-    places = _places(flat, old)
+    if everywhere:
+        _check_room(flat, old, new)
+    places = _apart(flat, old) if everywhere else _places(flat, old)
     if not places:
-        raise EditRefused(_not_found(text, old))
-    if len(places) > 1:
+        raise EditRefused(not_found(text, old, names[0]))
+    if len(places) > 1 and not everywhere:
         numbers = ", ".join(str(flat.count("\n", 0, place) + 1) for place in places[:_MOST_PLACES])
         many = f"more than {_MOST_PLACES}" if len(places) > _MOST_PLACES else str(len(places))
         raise EditRefused(
-            f"old_str occurs {many} times, at lines {numbers}: give more of the text around the one meant"
+            f"{names[0]} occurs {many} times, at lines {numbers}: give more of the text around the one meant"
         )
-    start, end = (place + bisect_left(dropped, place) for place in (places[0], places[0] + len(old)))
-    first = flat.count("\n", 0, places[0]) + 1
-    written = new.count("\n") - (1 if new.endswith("\n") else 0)
-    last = first + written if new else first - 1
-    return Edited(text[:start] + new + text[end:], first, last)
+    pieces, done = list[str](), 0
+    for place in places:
+        start, end = (at + bisect_left(dropped, at) for at in (place, place + len(old)))
+        pieces += (text[done:start], new)
+        done = end
+    first, edited = flat.count("\n", 0, places[0]) + 1, "".join(pieces)
+    last = edited.count("\n") + (not new.endswith("\n"))
+    return Edited(edited + text[done:], first, last if new or len(places) > 1 else first - 1, len(places))
+
+
+def replace_each(
+    text: str, changes: Sequence[Replacement], *, names: tuple[str, str] = ("old_str", "new_str")
+) -> Edited:
+    """``replace`` one after the other, each in what the one before left: all of them or, with EditRefused, none."""
+    edited, places = text, 0
+    for number, change in enumerate(changes, 1):
+        try:
+            done = replace(edited, change.old, change.new, everywhere=change.everywhere, names=names)
+        except EditRefused as refusal:
+            raise EditRefused(f"edit {number} of {len(changes)}, so none was made: {refusal}") from None
+        edited, places = done.text, places + done.places
+    before, after = lines_of(text), lines_of(edited)
+    most = min(len(before), len(after))
+    same = next((i for i in range(most) if before[i] != after[i]), most)
+    rest = next((i for i in range(most - same) if before[-1 - i] != after[-1 - i]), most - same)
+    return Edited(edited, same + 1, len(after) - rest, places)
 
 
 def _flatten(text: str) -> tuple[str, list[int]]:
@@ -95,6 +138,23 @@ def _places(text: str, part: str) -> list[int]:
     while at >= 0 and len(places) <= _MOST_PLACES:
         places.append(at)
         at = text.find(part, at + 1)
+    return places
+
+
+def _check_room(text: str, old: str, new: str) -> None:
+    count = text.count(old)
+    if count > _MOST_REPLACED or len(text) + count * (len(new) - len(old)) > _LONGEST:
+        raise EditRefused(
+            f"{count:,} places are too many for one edit, or would make the file too large; use bash (sed)"
+        )
+
+
+def _apart(text: str, part: str) -> list[int]:
+    """Where ``part`` occurs, counted from the left, none within another."""
+    places, at = list[int](), text.find(part)
+    while at >= 0:
+        places.append(at)
+        at = text.find(part, at + len(part))
     return places
 
 
@@ -134,23 +194,23 @@ def _counted(lines: int) -> str:
     return "1 line" if lines == 1 else f"{lines} lines"
 
 
-def _not_found(text: str, old: str) -> str:
+def not_found(text: str, old: str, name: str) -> str:
     """Why ``old`` is not in ``text``, as far as that can be told, with the lines that come nearest."""
     wanted = old.split("\n")
     filled = [line for line in wanted if line.strip()]
     if filled and all(_NUMBERED.match(line) for line in filled):
-        return "old_str does not occur: it seems to carry the line numbers that view prints; leave them out"
+        return f"{name} does not occur: it seems to carry the line numbers that view prints; leave them out"
     if "\r\n" in old and "\r\n" not in text:
-        return "old_str does not occur: it has CR LF line ends, the file has LF"
+        return f"{name} does not occur: it has CR LF line ends, the file has LF"
     lines = lines_of(text)
     at = _nearest(lines, wanted)
     if at is None:
-        return "old_str does not occur in the file, and no line resembles its first one"
+        return f"{name} does not occur in the file, and no line resembles its first one"
     window = lines[at : at + min(len(wanted), 8)]
     space = "".join(old.split()) == "".join("\n".join(lines[at : at + len(wanted)]).split())
     reason = "but for white space it is at" if space else "the nearest is at"
     shown = "\n".join(f"{at + i + 1:6}\t{shown_line(line[:500])}" for i, line in enumerate(window))
-    return f"old_str does not occur; {reason} line {at + 1}:\n{shown}"
+    return f"{name} does not occur; {reason} line {at + 1}:\n{shown}"
 
 
 def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:

@@ -1,7 +1,8 @@
 """Bytes of a sandbox as text that a policy may read: always valid Unicode, never longer in characters than in bytes.
 
-What a command printed: terminal sequences (colour, cursor, titles) are taken out, CR LF and a lone CR become a line
-end, invalid UTF-8 becomes U+FFFD. Every other control character is shown by its picture: NUL as ``␀``, ESC as ``␛``.
+What a command printed: terminal sequences (colour, cursor, titles) are taken out, CR LF becomes a line end, of a line
+that a lone CR lets be overwritten the last state is shown, invalid UTF-8 becomes U+FFFD. In lines of files a lone CR
+is a line end. Every other control character is shown by its picture: NUL as ``␀``, ESC as ``␛``.
 A file's lines keep their terminal sequences, shown so.
 """
 
@@ -29,6 +30,9 @@ _PICTURES = (
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_END = re.compile(r"\r\n?")
+_ERASE_LINE = "\x1b[2K"
+_ERASE_REST = re.compile(r"(?:\x1b\[[0-9;]*m)*\x1b\[0?K")
+_CRLF = re.compile(r"\r+\n")
 
 
 def visible(text: str) -> str:
@@ -50,15 +54,37 @@ def _readable(text: str) -> str:
     return visible(_LINE_END.sub("\n", _TERMINAL.sub("", text)))
 
 
+def _on_a_terminal(text: str) -> str:
+    """Lines as a terminal leaves them where a CR took the cursor back: progress bars at their last."""
+    if "\r" in text:
+        lines = _CRLF.sub("\n", text).split("\n")
+        text = "\n".join(_last_state(line) if "\r" in line else line for line in lines)
+    return visible(_TERMINAL.sub("", text))
+
+
+def _last_state(line: str) -> str:
+    """What was written last lies over what was written before it, unless that was erased."""
+    shown, length = list[str](), 0
+    for written in reversed(line.split("\r")):
+        _, erased, left = written.rpartition(_ERASE_LINE)
+        plain = _TERMINAL.sub("", left)
+        if len(plain) > length:
+            shown.append(plain[length:])
+            length = len(plain)
+        if erased or _ERASE_REST.match(written):
+            break
+    return visible("".join(shown))
+
+
 def captured(capture: Capture, spill: str | None) -> str:
     """Head and tail of a capped stream with what lies between them counted; characters cut in two are dropped."""
     if capture.whole:
-        return printed(capture.head + capture.tail)
+        return _on_a_terminal((capture.head + capture.tail).decode("utf-8", "replace"))
     head = codecs.getincrementaldecoder("utf-8")("replace").decode(capture.head)
     start = next((i for i, byte in enumerate(capture.tail[:3]) if byte & 0xC0 != 0x80), min(3, len(capture.tail)))
     tail = capture.tail[start:].decode("utf-8", "replace")
     where = f"; the full output, 64 MiB at most, is in {shown_name(spill)}" if spill else ""
-    return f"{_readable(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_readable(tail)}"
+    return f"{_on_a_terminal(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_on_a_terminal(tail)}"
 
 
 def shown_name(name: str | bytes) -> str:

@@ -7,10 +7,10 @@ from sandboxes.sandbox import Sandbox
 
 
 class OneAtATime:
-    """A lock for each sandbox, forgotten when nobody holds or awaits it."""
+    """A lock for each sandbox, or each ``part`` of it, forgotten when nobody holds or awaits it."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
-    def of(self, sandbox: Sandbox) -> asyncio.Lock:
-        return self._locks.setdefault(sandbox.id, asyncio.Lock())
+    def of(self, sandbox: Sandbox, part: str = "") -> asyncio.Lock:
+        return self._locks.setdefault((sandbox.id, part), asyncio.Lock())

@@ -14,6 +14,7 @@ from sandboxes.tools.glob import Glob
 from sandboxes.tools.grep import Grep
 from sandboxes.tools.rendering import clipped, shown_name
 from sandboxes.tools.submit import Submit
+from sandboxes.tools.terminal import Terminal
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 MAX_CHARS = 30_000
@@ -34,7 +35,8 @@ class Toolset:
         """The default pack, or those of its tools that are named. Raises SpecError for a name that is not in it."""
         if max_chars < 2000:
             raise SpecError(f"max_chars is {max_chars}: give at least 2000")
-        tools: tuple[Tool, ...] = (Bash(max_chars), Edit(max_chars), Grep(max_chars), Glob(max_chars), Submit())
+        shell, edit = Bash(Terminal(max_chars)), Edit(max_chars)
+        tools: tuple[Tool, ...] = (shell, edit, Grep(max_chars), Glob(max_chars), Submit())
         pack = {tool.name: tool for tool in tools}
         for name in names:
             if name not in pack:

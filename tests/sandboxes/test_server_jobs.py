@@ -18,7 +18,7 @@ from tests.sandboxes.serving import Served, first_process, gone, ordinary, out, 
 from tests.services import require_program
 
 WAIT_S = 30.0
-QUIET_S = 0.2
+QUIET_S = 0.02
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="making namespaces needs root")
 
 
@@ -42,10 +42,21 @@ async def ended(server: ToolServer, job: int) -> tuple[str, int | None]:
     return said.output.head.decode(), said.exit_code
 
 
-async def answer(server: ToolServer, job: int, typed: bytes) -> str:
+async def heard(server: ToolServer, job: int, end: str) -> str:
+    """What it says until that ends so: words may come one by one."""
+    said = ""
+    async with asyncio.timeout(WAIT_S):
+        while not said.endswith(end):
+            more = await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)
+            assert more.exit_code is None, said
+            said += more.output.head.decode()
+    return said
+
+
+async def answer(server: ToolServer, job: int, typed: bytes, end: str = ">>> ") -> str:
     """What it says to what is typed, the echo of it included."""
     assert await server.job_input(job, typed) == len(typed)
-    return (await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)).output.head.decode()
+    return await heard(server, job, end)
 
 
 async def test_a_job_begins_as_its_shell_stands(server: ToolServer) -> None:
@@ -83,8 +94,7 @@ async def test_a_job_begins_in_a_directory_that_is_gone(server: ToolServer) -> N
 async def test_what_was_said_since_the_last_time_and_the_end(server: ToolServer, served: Served) -> None:
     os.mkfifo(served.home / "go")
     job = await server.start_job("echo one; cat go; echo two; exit 3")
-    said = await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)
-    assert (said.output, said.exit_code, said.spill) == (Capture(b"one\n"), None, None)
+    assert await heard(server, job, "one\n") == "one\n"
     assert (await server.job_output(job)).output == Capture(b"")
     await shell(server, "echo go > go")
     assert await ended(server, job) == ("go\ntwo\n", 3)
@@ -102,34 +112,33 @@ async def test_a_wait_ends_at_its_limit(server: ToolServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "typed", "said"),
+    ("command", "ready", "typed", "said"),
     [
-        ("read -p 'name? ' name; echo \"hello $name\"", b"you\n", "you\nhello you\n"),
-        ("python3 -c \"print('got', input('> '))\"", b"42\n", "42\ngot 42\n"),
-        ("cat; echo the end", b"line\n\x04", "line\nline\nthe end\n"),
-        ("sleep 1000", b"\x03", "^C"),
-        ("stty -echo; echo ready; read x; echo $x", b"secret\n", "secret\n"),
-        ("tty -s && test -t 0 -a -t 1 -a -t 2 && stty size < /dev/tty; read x", b"\n", "\n"),
+        ("read -p 'name? ' name; echo \"hello $name\"", "name? ", b"you\n", "you\nhello you\n"),
+        ("python3 -c \"print('got', input('> '))\"", "> ", b"42\n", "42\ngot 42\n"),
+        ("cat; echo the end", "begun\n", b"line\n\x04", "line\nline\nthe end\n"),
+        ("exec sleep 1000", "begun\n", b"\x03", "^C"),
+        ("stty -echo; echo ready; read x; echo $x", "ready\n", b"secret\n", "secret\n"),
+        ("test -t 0 -a -t 1 -a -t 2 && stty size < /dev/tty; read x", "40 120\n", b"\n", "\n"),
     ],
 )
 async def test_a_command_that_waits_for_input_is_given_it(
-    server: ToolServer, command: str, typed: bytes, said: str
+    server: ToolServer, command: str, ready: str, typed: bytes, said: str
 ) -> None:
     job = await server.start_job(f"echo begun; {command}")
-    began = await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)
-    assert (began.output.head[:6], began.exit_code) == (b"begun\n", None)
+    await heard(server, job, ready)
     assert await server.job_input(job, typed) == len(typed)
     assert (await ended(server, job))[0] == said
 
 
 async def test_an_interpreter_is_talked_to(server: ToolServer) -> None:
     job = await server.start_job("python3 -q -i")
-    assert (await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)).output.head == b">>> "
+    assert await heard(server, job, ">>> ") == ">>> "
     assert await answer(server, job, b"x = 6\n") == "x = 6\n>>> "
     assert await answer(server, job, b"x * 7\n") == "x * 7\n42\n>>> "
     await server.job_input(job, b"while True: pass\n\n")
     assert (await server.job_output(job, wait_s=0.3)).exit_code is None
-    assert "KeyboardInterrupt" in await answer(server, job, b"\x03")
+    assert "KeyboardInterrupt" in await answer(server, job, b"\x03", "Interrupt\n>>> ")
     await server.job_input(job, b"exit(5)\n")
     assert (await ended(server, job))[1] == 5
 
@@ -142,9 +151,8 @@ async def test_changes_are_picked_one_by_one(server: ToolServer) -> None:
         " sed -i -e 1s/.*/top/ -e 40s/.*/end/ f",
     )
     job = await server.start_job("git add -p")
-    asked = (await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)).output.head.decode()
-    assert "(1/2) Stage this hunk" in asked
-    assert "(2/2) Stage this hunk" in await answer(server, job, b"n\n")
+    assert "(1/2) Stage this hunk" in await heard(server, job, "? ")
+    assert "(2/2) Stage this hunk" in await answer(server, job, b"n\n", "? ")
     await server.job_input(job, b"y\n")
     assert (await ended(server, job))[1] == 0
     assert (await shell(server, "git diff --cached | grep '^[+-][^+-]'")) == "-40\n+end\n"
@@ -180,7 +188,7 @@ async def test_input_that_nobody_reads_is_taken_in_part(server: ToolServer) -> N
 async def test_long_input_arrives_whole(server: ToolServer) -> None:
     lines = b"".join(b"line %d of many\n" % n for n in range(20_000))
     job = await server.start_job("stty -echo; echo ready; head -n 20000 | md5sum")
-    assert (await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)).output.head == b"ready\n"
+    await heard(server, job, "ready\n")
     assert await server.job_input(job, lines, timeout_s=WAIT_S) == len(lines)
     await server.write_file("lines", lines)
     assert (await ended(server, job))[0] == (await shell(server, "md5sum < lines"))
@@ -200,7 +208,7 @@ async def test_its_end_is_that_of_all_it_started(server: ToolServer) -> None:
     job = await server.start_job(
         f"setsid sh -c 'sleep {mark} & sleep {mark}' & sleep {mark} & echo begun; sleep {mark}"
     )
-    assert (await server.job_output(job, wait_s=WAIT_S, quiet_s=QUIET_S)).output.head == b"begun\n"
+    await heard(server, job, "begun\n")
     await server.end_job(job)
     assert (await ended(server, job))[1] == 137
     assert await gone(mark)

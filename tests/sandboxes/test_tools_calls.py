@@ -52,6 +52,11 @@ EDIT = "str_replace_based_edit_tool"
         ("bash", '{"command": "ls", "restart": 1}', "bad_arguments", '"restart": expected a valid boolean, got 1'),
         ("bash", '{"command": "\\ud800"}', "bad_arguments", '"command": character 1 is half of a surrogate pair'),
         ("bash", '{"command": "a\\u0000b"}', "bad_arguments", '"command": holds a NUL'),
+        ("bash", '{"command": "ls", "kill": true}', "bad_arguments", "kill: only with job"),
+        ("bash", '{"command": "ls", "job": 1}', "bad_arguments", "job asks after a command that runs already"),
+        ("bash", '{"job": 1, "input": "x", "kill": true}', "bad_arguments", "either input or kill"),
+        ("bash", '{"job": 0}', "bad_arguments", '"job": expected greater than or equal to 1, got 0'),
+        ("bash", '{"command": "ls", "session": "a b"}', "bad_arguments", '"session"'),
         ("grep", "{}", "bad_arguments", '"pattern" is missing'),
         ("grep", '{"pattern": "x", "output_mode": "lines"}', "bad_arguments", "'content', 'files_with_matches' or"),
         ("grep", '{"pattern": "x", "-A": -1}', "bad_arguments", '"-A": expected greater than or equal to 0, got -1'),
@@ -114,7 +119,10 @@ def test_the_schemas_are_stable() -> None:
         for schema in Toolset.default().schemas()
     }
     assert shapes == {
-        "bash": (["command", "restart", "timeout_s", "background"], []),
+        "bash": (
+            ["command", "restart", "timeout_s", "background", "session", "job", "input", "wait_s", "kill"],
+            [],
+        ),
         EDIT: (
             ["command", "path", "view_range", "file_text", "old_str", "new_str", "insert_line", "insert_text"],
             ["command", "path"],

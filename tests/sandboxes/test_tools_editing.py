@@ -6,7 +6,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxes.tools.editing import EditRefused, decode, encode, insert, line_end, lines_of, replace
+from sandboxes.tools.editing import (
+    EditRefused,
+    Replacement,
+    decode,
+    encode,
+    insert,
+    line_end,
+    lines_of,
+    replace,
+    replace_each,
+)
 
 bodies = st.text(alphabet="ab é\t\udcff", max_size=4)
 """Line bodies of few letters, so that parts recur; one is a byte that is not UTF-8."""
@@ -69,6 +79,79 @@ def test_with_mixed_line_ends_all_but_the_place_keeps_its_bytes(text: str, old: 
     assert edited.text.endswith(text[len(text) - tail :])
     written = edited.text[head : len(edited.text) - tail]
     assert re.findall(r"\r?\n", written) == [line_end(text)] * new.count("\n")
+
+
+def signs_of(text: str) -> list[str]:
+    """Its characters, CR LF as one: what the model of a replacement everywhere works on."""
+    return re.findall(r"\r\n|.", text, re.DOTALL)
+
+
+def replaced_everywhere(text: str, old: str, new: str) -> tuple[str, int]:
+    """The model: sign by sign, where either line end matches LF; and at how many places."""
+    signs, wanted, end = signs_of(text), list(old), line_end(text)
+    made, at, places = list[str](), 0, 0
+    while at < len(signs):
+        here = ["\n" if sign == "\r\n" else sign for sign in signs[at : at + len(wanted)]]
+        if here == wanted:
+            made += [end if sign == "\n" else sign for sign in new]
+            at, places = at + len(wanted), places + 1
+        else:
+            made.append(signs[at])
+            at += 1
+    return "".join(made), places
+
+
+@settings(deadline=None)
+@given(texts(), st.text("ab \n", min_size=1, max_size=3), st.text("abc\n", max_size=5))
+@example("aaaa\r\n", "aa", "a")
+def test_everywhere_is_every_place_from_the_left(text: str, old: str, new: str) -> None:
+    expected, places = replaced_everywhere(text, old, new)
+    if not places or old == new:
+        with pytest.raises(EditRefused):
+            replace(text, old, new, everywhere=True)
+        return
+    edited = replace(text, old, new, everywhere=True)
+    assert (edited.text, edited.places) == (expected, places)
+    assert lines_of(edited.text)[: edited.first - 1] == lines_of(text)[: edited.first - 1]
+    rest = len(lines_of(edited.text)) - max(edited.first, edited.last)
+    assert rest <= 0 or lines_of(edited.text)[-rest:] == lines_of(text)[-rest:]
+
+
+changes = st.builds(Replacement, st.text("ab \n", max_size=3), st.text("abc\n", max_size=4), everywhere=st.booleans())
+
+
+@settings(deadline=None)
+@given(texts(), st.lists(changes, max_size=4))
+def test_several_edits_are_one_after_the_other_or_none(text: str, asked: list[Replacement]) -> None:
+    expected, places, why = text, 0, ""
+    for change in asked:
+        try:
+            done = replace(expected, change.old, change.new, everywhere=change.everywhere)
+        except EditRefused as refusal:
+            why = str(refusal)
+            break
+        expected, places = done.text, places + done.places
+    if why:
+        with pytest.raises(EditRefused, match=re.escape(f"so none was made: {why}") + "$"):
+            replace_each(text, asked)
+        return
+    edited = replace_each(text, asked)
+    assert (edited.text, edited.places) == (expected, places)
+    before, after = lines_of(text), lines_of(expected)
+    assert after[: edited.first - 1] == before[: edited.first - 1]
+    rest = len(after) - edited.last
+    assert rest == 0 or after[-rest:] == before[-rest:]
+
+
+@pytest.mark.parametrize(("old", "new"), [("a", "b" * 100_000), ("a", "")])
+def test_an_edit_of_too_many_places_is_refused_before_it_is_made(old: str, new: str) -> None:
+    with pytest.raises(EditRefused, match="200,000 places are too many"):
+        replace("a" * 200_000, old, new, everywhere=True)
+
+
+def test_a_refusal_calls_things_as_the_policy_does() -> None:
+    with pytest.raises(EditRefused, match=r"^edit 2 of 2, so none was made: old_string does not occur"):
+        replace_each("a\n", [Replacement("a", "b"), Replacement("a", "c")], names=("old_string", "new_string"))
 
 
 @settings(deadline=None)

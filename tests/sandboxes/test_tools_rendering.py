@@ -27,13 +27,43 @@ def test_what_a_program_printed_is_readable(data: bytes, text: str) -> None:
     assert printed(data) == text
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"  1%\r 50%\r100%\ndone\n", "100%\ndone\n"),
+        (b"abcdef\rxy\n", "xycdef\n"),
+        (b"a\r\nb\r\r\n\r\n", "a\nb\n\n"),
+        (b"Downloading 99%\r\x1b[KDone", "Done"),
+        (b"Downloading 99%\r\x1b[32m\x1b[0KDone\x1b[0m", "Done"),
+        (b"Downloading 99%\x1b[2K\rDone", "Done"),
+        (b"working\r\x1b[2K\nnext", "\nnext"),
+        (b"caf\xe9\r\x00", "␀af\ufffd"),
+        (b"\r\r", ""),
+    ],
+)
+def test_of_a_line_that_is_overwritten_the_last_is_shown(data: bytes, text: str) -> None:
+    assert captured(Capture(data), None) == text
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("ab\x1b[K", max_size=6), min_size=1, max_size=8))
+def test_overwriting_is_as_column_by_column(states: list[str]) -> None:
+    shown = list[str]()
+    for state in states:
+        plain = printed(state.encode())
+        if state.startswith("\x1b[K"):
+            shown = []
+        shown[: len(plain)] = plain
+    assert captured(Capture("\r".join(states).encode()), None) == "".join(shown)
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_text_is_clean_and_no_longer_than_its_bytes(data: bytes) -> None:
-    text = printed(data)
-    assert len(text) <= len(data)
-    assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
-    text.encode()
+    for text in (printed(data), captured(Capture(data), None)):
+        assert len(text) <= len(data)
+        assert not any((ord(char) < 32 and char not in "\t\n") or 0x7F <= ord(char) < 0xA0 for char in text)
+        text.encode()
 
 
 @given(st.text(st.characters(codec="utf-8", max_codepoint=0xFF)))
