@@ -150,7 +150,7 @@ async def test_changes_are_picked_one_by_one(server: ToolServer) -> None:
         "git init -q; git config user.name a; git config user.email b; seq 40 > f; git add f; git commit -qm 1;"
         " sed -i -e 1s/.*/top/ -e 40s/.*/end/ f",
     )
-    job = await server.start_job("git add -p")
+    job = await server.start_job("TERM=dumb git -c color.ui=auto add -p")
     assert "(1/2) Stage this hunk" in await heard(server, job, "? ")
     assert "(2/2) Stage this hunk" in await answer(server, job, b"n\n", "? ")
     await server.job_input(job, b"y\n")
