@@ -143,6 +143,29 @@ async def test_what_has_ended_or_was_never_finished_goes(
     assert await living(runtime) == {alive}
 
 
+async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
+    docker_client: docker.DockerClient, state_dir: Path, toolbox: Toolbox, test_image: str
+) -> None:
+    owner = await OwnerProcess.start("oci", state_dir, toolbox)
+    box_id = await owner.told("create", test_image, [])
+    await owner.kill()
+    runtime = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
+    innocent = await asyncio.create_subprocess_exec("sleep", "infinity")
+    try:
+        pid_file = runtime._disk.path / box_id / "pid"
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        pid_file.write_text(str(innocent.pid))  # as when all numbers have been given since
+        assert await adopted(runtime) == {}
+        assert await living(runtime) == set()
+        await runtime.reap()
+        innocent.terminate()
+        assert await innocent.wait() == -signal.SIGTERM
+    finally:
+        await runtime.close()
+        if innocent.returncode is None:
+            innocent.kill()
+
+
 async def first_process(runtime: "DockerRuntime | OciRuntime", sandbox_id: str) -> int:
     if isinstance(runtime, DockerRuntime):
         return await runtime.first_pid(sandbox_id)

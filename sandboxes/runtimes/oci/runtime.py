@@ -215,9 +215,11 @@ class OciRuntime(ServingRuntime):
 
     async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
         place = self._disk.path / sandbox_id
-        first = self._first[sandbox_id] = FirstProcess(int((place / PID_FILE).read_text()), self._starter)
+        first = FirstProcess(int((place / PID_FILE).read_text()), self._starter)
         if not self._cgroups.holds(sandbox_id, first.pid):
+            first.close()  # another has the number now, which nobody may kill for it
             raise BootError("its first process has ended")
+        self._first[sandbox_id] = first
         self._ranges.hold(sandbox_id, root_of(place))
         self._cgroups.thaw(sandbox_id)  # its owner may have died while it copied it
         self._taken[sandbox_id] = await self._images.take(record.image_digest)
