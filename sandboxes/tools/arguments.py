@@ -14,4 +14,4 @@ def _no_nul(text: str) -> str:
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
 """A path, a pattern or the like."""
 
-Command = Annotated[str, StringConstraints(min_length=1, max_length=1024 * 1024), AfterValidator(_no_nul)]
+Command = Annotated[str, StringConstraints(min_length=1, max_length=4 * 1024 * 1024), AfterValidator(_no_nul)]
