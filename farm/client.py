@@ -12,7 +12,7 @@ FarmError
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -135,6 +135,7 @@ class FarmClient:
         concurrency: int | None = None,
         max_attempts: int | None = None,
         split: Literal["train", "eval"] = "train",
+        tools: Sequence[str] | None = None,
         prepare_s: float = 1800.0,
     ) -> RunAnswer:
         """Ask for a run. ``taskset`` is an absolute path on the gateway's machine, or a known name.
@@ -151,6 +152,7 @@ class FarmClient:
             "concurrency": concurrency,
             "max_attempts": max_attempts,
             "split": split,
+            "tools": tools,
         }
         given = {name: value for name, value in body.items() if value is not None}
         return self._post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)

@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": "doctor:doctor",
     "run": "run:run",
     "tasks": "tasks:app",
+    "tools": "tools:app",
     "images": "images:app",
     "rollouts": "rollouts:app",
     "sandbox": "sandbox:sandbox",

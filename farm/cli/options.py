@@ -41,3 +41,8 @@ def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     json.dump(document, sys.stdout, indent=2, default=str)
     sys.stdout.write("\n")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of an option or argument that takes several, between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -82,6 +82,8 @@ def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None,
                 "reward": rollout.reward,
                 "reward_components": dict(rollout.reward_components),
                 "metrics": dict(rollout.metrics),
+                "tool_pack": rollout.tool_pack,
+                "tools": list(rollout.tools),
                 **sidecar.model_dump(mode="json"),
             }
         )
@@ -91,6 +93,8 @@ def show(rollout_id: str, config: ConfigFile = None, state_dir: StateDir = None,
     table_console.print(f"reward {reward}  {sidecar.reason}")
     if rollout.error:
         table_console.print(f"{rollout.error.origin}: {rollout.error.message}")
+    if rollout.tool_pack:
+        table_console.print(f"tools of {rollout.tool_pack}: {', '.join(rollout.tools)}")
     _print_turns(sidecar)
     if sidecar.patch:
         table_console.rule("change", align="left")

@@ -13,7 +13,16 @@ from rich.text import Text
 
 from farm.cli.connection import farm_for
 from farm.cli.errors import CliError, Interrupted, shown
-from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cli.options import (
+    AsJson,
+    ConfigFile,
+    StateDir,
+    print_json,
+    progress_console,
+    read_config,
+    table_console,
+    words_of,
+)
 from farm.config import Config
 from farm.core.rollout import Origin, Status
 
@@ -36,6 +45,9 @@ def run(
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Sampled tokens per episode.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    tools: Annotated[
+        str | None, typer.Option(help="A pack, and tools of it, in place of the tasks' own: cursor,-delete_file.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is accepted.")] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
@@ -49,6 +61,7 @@ def run(
         "groups": groups,
         "concurrency": concurrency,
         "seed": seed,
+        "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
     }
     _check(asked)

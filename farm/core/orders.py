@@ -54,7 +54,7 @@ class RunSpec:
 
     ``groups`` groups are dispatched, going round ``tasks`` in order; ``concurrency`` caps the run's episodes in
     flight (None: what the nodes hold). ``max_attempts`` counts tries that failed, the first included; one that was
-    stopped on purpose did not fail.
+    stopped on purpose did not fail. ``tools``, where there are any words, is put in place of what tasks ask for.
     """
 
     run_id: str
@@ -68,6 +68,7 @@ class RunSpec:
     max_attempts: int = 3
     seed: int = 0
     created_at: float = 0.0
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class EpisodeOrder:
     policy: PolicySpec
     limits: Limits
     seed: int
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

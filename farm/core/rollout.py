@@ -170,6 +170,8 @@ class Rollout:
     messages_head: tuple[Mapping[str, str], ...] = ()
     patch: str = ""
     reason: str = ""
+    tool_pack: str = ""
+    tools: tuple[str, ...] = ()
     schema_version: int = field(default=SCHEMA_VERSION)
 
 

@@ -160,6 +160,7 @@ class Run:
             policy=spec.policy,
             limits=spec.limits,
             seed=spec.seed + place,
+            tools=spec.tools,
         )
 
     def _next_fresh(self) -> int | None:

@@ -49,8 +49,8 @@ class Task:
 
     ``digest`` is the SHA-256 over everything that defines the task; ``image`` names the built image locally
     (``farm-task-<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is absolute, inside the image.
-    ``tools`` empty means the whole default pack. ``network`` is what the policy's sandbox may reach, as patterns of
-    hosts; empty means nothing, and grading never reaches anything.
+    ``tools`` are words that choose a pack and tools of it; empty means the whole default pack. ``network`` is what the
+    policy's sandbox may reach, as patterns of hosts; empty means nothing, and grading never reaches anything.
     """
 
     id: str

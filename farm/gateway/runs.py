@@ -67,6 +67,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         concurrency=body.concurrency,
         max_attempts=body.max_attempts or config.max_attempts,
         seed=body.seed,
+        tools=body.tools,
         created_at=time.time(),
     )
     await store.put_run(spec)
@@ -174,6 +175,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         groups=run.spec.groups,
         split=run.spec.split.value,
         seed=run.spec.seed,
+        tools=run.spec.tools,
         summary=_summary(run),
         running=live.running,
         why_waiting=live.why_waiting,

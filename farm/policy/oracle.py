@@ -1,6 +1,5 @@
 """The policy that knows the answer: it drives a task's gold change through the same tools any policy has."""
 
-import base64
 import hashlib
 import json
 import re
@@ -9,17 +8,15 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.policy.edits import replacements, text_of_view
+from farm.policy.edits import replacements
+from farm.policy.hands import Call, Hands, make_parent, written
 from farm.rollout.policy import Message, PolicyError, Reply, ToolCall
 from farm.tasks.bundle import TaskBundle
 
-_EDITOR = "str_replace_based_edit_tool"
 _CALLS_A_TURN = 24
-_CHUNK = 96 * 1024
 _DIGEST = re.compile(r"^([0-9a-f]{64})  (.+)$", re.MULTILINE)
 
-_Call = tuple[str, Mapping[str, Any]]
-_Script = Generator[list[_Call], list[str], None]
+_Script = Generator[list[Call], list[str], None]
 """Yields the calls of a turn, is sent their results, ends when the work is done."""
 
 
@@ -27,8 +24,11 @@ class OraclePolicy:
     """Plays its script turn by turn, then submits. Raises PolicyError for a task without a known answer."""
 
     def __init__(self, bundle: TaskBundle) -> None:
-        self._script = _script(bundle)
-        self._begun = False
+        if bundle.gold is None and "solve.sh" not in bundle.solution:
+            raise PolicyError(f"task {bundle.task.id} has no gold change and no solution/solve.sh", retryable=False)
+        self._bundle = bundle
+        self._script: _Script | None = None
+        self._hands = Hands(())
         self._calls = 0
 
     @property
@@ -37,16 +37,22 @@ class OraclePolicy:
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         try:
-            calls = self._script.send(_last_results(messages)) if self._begun else next(self._script)
+            if self._script is None:
+                self._hands = Hands([tool["function"]["name"] for tool in tools])
+                self._script = _script(self._bundle, self._hands)
+                calls = next(self._script)
+            else:
+                calls = self._script.send(_last_results(messages))
         except StopIteration:
-            calls = [("submit", {})]
-        self._begun = True
-        return Reply(content="", tool_calls=tuple(self._written(call) for call in calls), finish_reason="tool_calls")
+            calls = [("submit", {})] if self._hands.submits else []
+        written = tuple(self._written(call) for call in calls)
+        return Reply(content="", tool_calls=written, finish_reason="tool_calls" if calls else "stop")
 
     async def close(self) -> None:
-        self._script.close()
+        if self._script is not None:
+            self._script.close()
 
-    def _written(self, call: _Call) -> ToolCall:
+    def _written(self, call: Call) -> ToolCall:
         name, arguments = call
         self._calls += 1
         return ToolCall(f"call_{self._calls}", name, json.dumps(arguments))
@@ -61,42 +67,38 @@ def _last_results(messages: Sequence[Message]) -> list[str]:
     return results[::-1]
 
 
-def _script(bundle: TaskBundle) -> _Script:
-    if bundle.gold is not None:
-        return _apply(bundle.gold, bundle.task.workspace)
-    if "solve.sh" in bundle.solution:
-        return _solve(bundle)
-    raise PolicyError(f"task {bundle.task.id} has no gold change and no solution/solve.sh", retryable=False)
+def _script(bundle: TaskBundle, hands: Hands) -> _Script:
+    return _solve(bundle, hands) if bundle.gold is None else _apply(bundle.gold, bundle.task.workspace, hands)
 
 
-def _apply(gold: Change, workspace: str) -> _Script:
+def _apply(gold: Change, workspace: str, hands: Hands) -> _Script:
     """Look, clear the way, edit, then set the modes and compare; what differs is written whole."""
     texts = {f"{workspace}/{file.path}": text for file in gold.files if (text := _text(file)) is not None}
     views: dict[str, str | None] = {}
     paths = list(texts)
     for start in range(0, len(paths), _CALLS_A_TURN):
         batch = paths[start : start + _CALLS_A_TURN]
-        results = yield [(_EDITOR, {"command": "view", "path": path}) for path in batch]
-        views |= zip(batch, map(text_of_view, results), strict=True)
-    yield from _turns([_bash(command) for command in _other_files(gold, workspace)])
-    edits = [call for path, text in texts.items() for call in _edit(path, views[path], text)]
+        results = yield [hands.look(path) for path in batch]
+        views |= zip(batch, map(hands.seen, results), strict=True)
+    yield from _turns([hands.run(command) for command in _other_files(gold, workspace)])
+    edits = [call for path, text in texts.items() for call in _edit(hands, path, views[path], text)]
     yield from _turns(edits)
     finish = _finish(gold, workspace)
-    if finish:
-        (seen,) = yield [_bash(finish)]
+    if finish and hands.has_shell:
+        (seen,) = yield [hands.run(finish)]
         digests = {path: digest for digest, path in _DIGEST.findall(seen)}
         wrong = [path for path, text in texts.items() if digests.get(path) != _sha256(text)]
-        yield from _turns([_create(path, texts[path]) for path in wrong])
+        yield from _turns([call for path in wrong for call in hands.write(path, texts[path])])
 
 
-def _solve(bundle: TaskBundle) -> _Script:
+def _solve(bundle: TaskBundle, hands: Hands) -> _Script:
     commands: list[str] = []
     for path, file in sorted(bundle.solution.items()):
-        commands += _write_bytes(f"/solution/{path}", file.content)
+        commands += written(f"/solution/{path}", file.content)
         if file.executable:
             commands.append(f"chmod +x {shlex.quote(f'/solution/{path}')}")
-    yield from _turns([_bash(command) for command in commands])
-    yield [_bash("bash /solution/solve.sh")]
+    yield from _turns([hands.run(command) for command in commands])
+    yield [hands.run("bash /solution/solve.sh")]
 
 
 def _text(file: FileChange) -> str | None:
@@ -109,25 +111,15 @@ def _text(file: FileChange) -> str | None:
         return None
 
 
-def _edit(path: str, view: str | None, text: str) -> list[_Call]:
+def _edit(hands: Hands, path: str, view: str | None, text: str) -> list[Call]:
     """Unique replacements where the old text was seen whole, else the file anew."""
     if view is not None:
         old = view if view.endswith("\n") or not text.endswith("\n") else view + "\n"
-        pairs = replacements(old, text)
-        if pairs:
-            return [
-                (_EDITOR, {"command": "str_replace", "path": path, "old_str": piece, "new_str": replacement})
-                for piece, replacement in pairs
-            ]
-    return [_create(path, text)]
-
-
-def _bash(command: str) -> _Call:
-    return ("bash", {"command": command})
-
-
-def _create(path: str, text: str) -> _Call:
-    return (_EDITOR, {"command": "create", "path": path, "file_text": text})
+        calls = [hands.replace(path, piece, new) for piece, new in replacements(old, text) or ()]
+        known = [call for call in calls if call is not None]
+        if known:
+            return known
+    return hands.write(path, text)
 
 
 def _other_files(gold: Change, workspace: str) -> list[str]:
@@ -138,9 +130,9 @@ def _other_files(gold: Change, workspace: str) -> list[str]:
         path = f"{workspace}/{file.path}"
         if file.kind is ChangeKind.SYMLINK:
             target = shlex.quote(file.content.decode(errors="surrogateescape"))
-            commands.append(f"{_make_parent(path)} && ln -sfn -- {target} {shlex.quote(path)}")
+            commands.append(f"{make_parent(path)} && ln -sfn -- {target} {shlex.quote(path)}")
         elif file.kind is ChangeKind.WRITE and _text(file) is None:
-            commands.extend(_write_bytes(path, file.content))
+            commands.extend(written(path, file.content))
     return commands
 
 
@@ -163,23 +155,10 @@ def _quoted(files: Sequence[FileChange], workspace: str) -> str:
     return " ".join(shlex.quote(f"{workspace}/{file.path}") for file in files)
 
 
-def _write_bytes(path: str, content: bytes) -> list[str]:
-    quoted = shlex.quote(path)
-    commands = [f"{_make_parent(path)} && : > {quoted}"]
-    for start in range(0, len(content), _CHUNK):
-        encoded = base64.b64encode(content[start : start + _CHUNK]).decode()
-        commands.append(f"printf %s {encoded} | base64 -d >> {quoted}")
-    return commands
-
-
-def _make_parent(path: str) -> str:
-    return f"mkdir -p -- {shlex.quote(path.rpartition('/')[0])}"
-
-
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _turns(calls: list[_Call]) -> _Script:
+def _turns(calls: list[Call]) -> _Script:
     for start in range(0, len(calls), _CALLS_A_TURN):
         yield calls[start : start + _CALLS_A_TURN]

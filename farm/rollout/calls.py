@@ -1,7 +1,6 @@
 """The tool calls of one turn: side by side where that cannot be told apart, in order where it can."""
 
 import asyncio
-import json
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -11,8 +10,6 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.tool import ToolResult
 
 PARALLEL_CALLS = 8
-_READERS = frozenset({"grep", "glob"})
-_EDITOR = "str_replace_based_edit_tool"
 
 
 async def run_calls(
@@ -29,13 +26,13 @@ async def run_calls(
     result, and so does a cancellation. Raises SandboxGone; other calls are over by then.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
+    prepared = [toolset.prepare(call.name, call.arguments) for call in calls]
 
     async def run(index: int) -> None:
-        call = calls[index]
         async with free:
-            results[index] = await toolset.call(sandbox, call.name, call.arguments, timeout_s=timeout_s)
+            results[index] = await toolset.run(sandbox, prepared[index], timeout_s=timeout_s)
 
-    for stretch in _stretches(calls):
+    for stretch in _stretches([call.reads_only for call in prepared]):
         if len(stretch) == 1:
             await run(stretch[0])
         else:
@@ -54,11 +51,11 @@ async def _side_by_side(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-def _stretches(calls: Sequence[ToolCall]) -> Iterator[list[int]]:
-    """Indices of ``calls`` in order: readers side by side together, every other call by itself."""
+def _stretches(reads_only: Sequence[bool]) -> Iterator[list[int]]:
+    """The indices in order: readers side by side together, every other call by itself."""
     stretch: list[int] = []
-    for index, call in enumerate(calls):
-        if _only_reads(call):
+    for index, reader in enumerate(reads_only):
+        if reader:
             stretch.append(index)
             continue
         if stretch:
@@ -67,15 +64,3 @@ def _stretches(calls: Sequence[ToolCall]) -> Iterator[list[int]]:
         yield [index]
     if stretch:
         yield stretch
-
-
-def _only_reads(call: ToolCall) -> bool:
-    if call.name in _READERS:
-        return True
-    if call.name != _EDITOR:
-        return False
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(arguments, dict) and arguments.get("command") == "view"

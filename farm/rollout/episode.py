@@ -77,13 +77,14 @@ class _Episode:
         self._baselines = baselines
         self._verifier_turns = verifier_turns
         self._watch = Stopwatch()
-        self._found = Findings(opening=opening(bundle.task))
+        toolset = Toolset.default(order.tools or bundle.task.tools)
+        self._found = Findings(opening=opening(bundle.task, toolset.names), tool_pack=toolset.pack, tools=toolset.names)
         self._change = Change()
         self._baseline: Baseline | None = None
         self._egress = EgressLog()
         self._loop = TurnLoop(
             policy,
-            Toolset.default(bundle.task.tools),
+            toolset,
             Bounds.of(bundle.task, order.limits),
             self._found.opening,
             watch=self._watch,

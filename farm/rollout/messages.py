@@ -12,17 +12,19 @@ You are a coding agent at work in a sandbox: a Linux machine of your own, {netwo
 
 Read what you need, change the code until the task is done, and check your work by running it. You may make several \
 tool calls in one message: searches and views run side by side, everything else in the order you wrote it. Nobody \
-answers questions; a message without a tool call ends the work, as does the submit tool. What you leave in the \
+answers questions; a message without a tool call ends the work{submit}. What you leave in the \
 repository is then judged by tests that you do not see."""
 
 UNFINISHED = "Not finished: the episode ended first."
 AFTER_SUBMIT = "Not run: the work had been submitted."
 
 
-def opening(task: Task) -> tuple[Mapping[str, str], ...]:
-    """The system and the user message of an episode."""
+def opening(task: Task, tools: Sequence[str]) -> tuple[Mapping[str, str], ...]:
+    """The system and the user message of an episode. ``tools`` are the names of those that there are."""
+    submit = ", as does the submit tool" if "submit" in tools else ""
+    system = _SYSTEM.format(workspace=task.workspace, network=_network(task), submit=submit)
     return (
-        {"role": "system", "content": _SYSTEM.format(workspace=task.workspace, network=_network(task))},
+        {"role": "system", "content": system},
         {"role": "user", "content": task.instruction},
     )
 

@@ -53,6 +53,8 @@ class Findings:
     turns: tuple[Turn, ...] = ()
     replies: tuple[Reply, ...] = ()
     opening: tuple[Mapping[str, str], ...] = ()
+    tool_pack: str = ""
+    tools: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -132,6 +134,8 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
         finished_at=time.time(),
         turns=found.turns,
         messages_head=found.opening,
+        tool_pack=found.tool_pack,
+        tools=found.tools,
         patch=found.patch,
         reason=_reason(found) if judged else "",
     )

@@ -17,7 +17,7 @@ from farm.tasks.release_pair import prepare
 from farm.tasks.sources import OnProgress
 from sandboxes.dockerfile import instructions
 from sandboxes.errors import SpecError
-from sandboxes.tools import Toolset
+from sandboxes.tools.packs import choose
 
 MANIFEST = "task.toml"
 PYTEST_COMMAND = "python3 -m pytest -q -o addopts= --continue-on-collection-errors --junitxml={report} {files}"
@@ -250,7 +250,7 @@ def _workspace(environment: Mapping[str, BundleFile]) -> str:
 
 def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
     try:
-        Toolset.default(farm.tools)
+        choose(farm.tools)
     except SpecError as error:
         raise TaskError(path / MANIFEST, str(error), "correct the name", key="metadata.farm.tools") from None
     return farm.tools

@@ -65,6 +65,10 @@ def _none_is_no_host(value: Any) -> Any:
     return value
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
     try:
         AllowList.parse(value)
@@ -116,7 +120,7 @@ class FarmTable(_Strict):
     test_command: str | None = None
     report: ReportFormat | None = None
     protected: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
+    tools: Annotated[tuple[str, ...], BeforeValidator(_one_or_more)] = ()
     network: Annotated[Hosts, BeforeValidator(_none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
     source: Release | None = None

@@ -61,6 +61,7 @@ class RunAnswer(AnswerBody):
     groups: int
     split: str
     seed: int
+    tools: tuple[str, ...] = ()
     summary: RunSummary
     running: int = 0
     why_waiting: str = ""

@@ -128,6 +128,8 @@ class RolloutHead(Wire):
     node: Text
     created_at: Real
     finished_at: Real
+    tool_pack: Text = ""
+    tools: tuple[Text, ...] = ()
 
 
 class RolloutRecord(RolloutHead):

@@ -22,6 +22,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from farm.core.orders import Limits, PolicySpec
 from farm.core.rollout import Split
 from farm.wire.fields import Scalar
+from sandboxes.errors import SpecError
+from sandboxes.tools.packs import choose
 
 _FARMS_OWN = Limits()
 MOST_GROUPS_PER_LEASE = 256
@@ -135,11 +137,33 @@ Policy = Annotated[
 ]
 
 
+def _words(value: Any) -> Any:
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _known_tools(words: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        choose(words)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    return words
+
+
+Tools = Annotated[
+    tuple[Annotated[str, StringConstraints(strict=True, max_length=128)], ...],
+    Field(max_length=64),
+    BeforeValidator(_words),
+    AfterValidator(_known_tools),
+]
+"""A pack by its name, and tools of it: those there are to be, or those with a ``-`` before that are not."""
+
+
 class CreateRun(RequestBody):
     """Groups over a task set with one policy.
 
     ``taskset``: an absolute path on the gateway's machine, or the name of a task set it knows. ``policy``:
     ``oracle``, ``nop``, the URL of an OpenAI-compatible endpoint, or an object. ``groups`` absent: one a task.
+    ``tools`` is put in place of what the tasks ask for; absent, each task's own.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
@@ -151,6 +175,7 @@ class CreateRun(RequestBody):
     concurrency: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | None = None
     max_attempts: Annotated[StrictInt, Field(ge=1, le=20)] | None = None
     split: Split = Split.TRAIN
+    tools: Tools = ()
     rewards: Annotated[None, _not_yet("leave it out: the reward is what the tests say")] = None
     max_staleness: Annotated[None, _not_yet("leave it out, and name it where you lease")] = None
 

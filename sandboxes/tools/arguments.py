@@ -15,3 +15,6 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterVal
 """A path, a pattern or the like."""
 
 Command = Annotated[str, StringConstraints(min_length=1, max_length=4 * 1024 * 1024), AfterValidator(_no_nul)]
+
+Word = Annotated[str, StringConstraints(max_length=1024 * 1024), AfterValidator(_no_nul)]
+"""An argument of a program; may be empty."""

@@ -4,7 +4,7 @@ import copy
 import difflib
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,6 +19,9 @@ Input = TypeVar("Input", bound=BaseModel)
 
 class MalformedCall(Exception):
     """The tool did not run; the message names the fault to the policy."""
+
+    reads_only = True
+    """What is not run changes nothing."""
 
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
@@ -51,6 +54,8 @@ def parse_arguments(model: type[Input], text: str) -> Input:
     for key, value in given.items():
         if isinstance(value, str) and (at := _surrogate(value)) is not None:
             raise _bad_arguments(f"{_quoted(key)}: character {at} is half of a surrogate pair: not valid text")
+        if isinstance(value, list | dict) and _surrogate(json.dumps(value, ensure_ascii=False)) is not None:
+            raise _bad_arguments(f"{_quoted(key)}: holds half of a surrogate pair: not valid text")
     try:
         return model.model_validate(given, strict=True)
     except ValidationError as error:
@@ -143,17 +148,25 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 def _schema_text(model: type[BaseModel]) -> str:
     """Made once in a process: a model's schema takes pydantic milliseconds, and every episode asks for all."""
     schema = copy.deepcopy(model.model_json_schema(by_alias=True))
-    properties = {name: _plain(value) for name, value in schema.get("properties", {}).items()}
+    return json.dumps(_plain_object(schema, schema.get("$defs", {})))
+
+
+def _plain_object(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    properties = {name: _plain(value, named) for name, value in schema.get("properties", {}).items()}
     required = list(schema.get("required", ()))
-    return json.dumps({"type": "object", "properties": properties, "required": required, "additionalProperties": False})
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """One property: ``T | None = None`` is T that may be left out."""
+def _plain(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """One property: ``T | None = None`` is T that may be left out. ``named`` are the schemas that it may refer to."""
     schema.pop("title", None)
     if schema.get("default", 0) is None:
         schema.pop("default")
     if "anyOf" in schema:
         (kept,) = (option for option in schema.pop("anyOf") if option.get("type") != "null")
         schema = kept | schema
+    if "$ref" in schema:
+        return _plain_object(named[schema["$ref"].rpartition("/")[2]], named)
+    if "items" in schema:
+        schema["items"] = _plain(schema["items"], named)
     return schema

@@ -46,6 +46,9 @@ class Glob:
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
 
+    def reads_only(self, args: GlobInput) -> bool:
+        return True
+
     async def run(self, sandbox: Sandbox, args: GlobInput, *, timeout_s: float) -> ToolResult:
         directory, pattern = split_pattern(args.pattern)
         base = posixpath.normpath(posixpath.join(args.path or ".", directory))

@@ -62,6 +62,9 @@ class Grep:
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
 
+    def reads_only(self, args: GrepInput) -> bool:
+        return True
+
     async def run(self, sandbox: Sandbox, args: GrepInput, *, timeout_s: float) -> ToolResult:
         only_paths = args.output_mode == "files_with_matches"
         found = await search(

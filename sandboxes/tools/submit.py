@@ -19,5 +19,8 @@ class Submit:
     )
     Input: ClassVar[type[BaseModel]] = SubmitInput
 
+    def reads_only(self, args: SubmitInput) -> bool:
+        return False
+
     async def run(self, sandbox: Sandbox, args: SubmitInput, *, timeout_s: float) -> ToolResult:
         return ToolResult("Submitted.", done=True)

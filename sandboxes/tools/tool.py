@@ -39,4 +39,8 @@ class Tool(Protocol):
     description: ClassVar[str]
     Input: ClassVar[type[BaseModel]]
 
+    def reads_only(self, args: Any) -> bool:
+        """Whether such a call changes nothing, so that it may run beside others that change nothing."""
+        ...
+
     async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult: ...

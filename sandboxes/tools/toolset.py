@@ -2,22 +2,31 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
+
+from pydantic import BaseModel
 
 from sandboxes.errors import PathError, SpecError
 from sandboxes.sandbox import Sandbox
-from sandboxes.tools.bash import Bash
-from sandboxes.tools.calls import MalformedCall, did_you_mean, parse_arguments, schema_of, unknown_tool
-from sandboxes.tools.edit import Edit
-from sandboxes.tools.glob import Glob
-from sandboxes.tools.grep import Grep
+from sandboxes.tools.calls import MalformedCall, parse_arguments, unknown_tool
+from sandboxes.tools.packs import Core, choose, described
 from sandboxes.tools.rendering import clipped, shown_name
-from sandboxes.tools.submit import Submit
-from sandboxes.tools.terminal import Terminal
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 MAX_CHARS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that is fit to be run."""
+
+    tool: Tool
+    arguments: BaseModel
+
+    @property
+    def reads_only(self) -> bool:
+        return self.tool.reads_only(self.arguments)
 
 
 class Toolset:
@@ -26,22 +35,21 @@ class Toolset:
     No result has more than ``max_chars`` characters.
     """
 
-    def __init__(self, tools: Sequence[Tool], *, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, tools: Sequence[Tool], *, pack: str = "", max_chars: int = MAX_CHARS) -> None:
+        self.pack = pack
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._max_chars = max_chars
 
     @classmethod
-    def default(cls, names: Sequence[str] = (), *, max_chars: int = MAX_CHARS) -> Self:
-        """The default pack, or those of its tools that are named. Raises SpecError for a name that is not in it."""
+    def default(cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS) -> Self:
+        """The tools that ``words`` ask for, as ``choose`` reads them: without any, all of the default pack.
+
+        Raises SpecError for what is no pack and no tool.
+        """
         if max_chars < 2000:
             raise SpecError(f"max_chars is {max_chars}: give at least 2000")
-        shell, edit = Bash(Terminal(max_chars)), Edit(max_chars)
-        tools: tuple[Tool, ...] = (shell, edit, Grep(max_chars), Glob(max_chars), Submit())
-        pack = {tool.name: tool for tool in tools}
-        for name in names:
-            if name not in pack:
-                raise SpecError(f"no tool named {name!r}{did_you_mean(name, pack)}; the tools are {', '.join(pack)}")
-        return cls([tool for name, tool in pack.items() if not names or name in names], max_chars=max_chars)
+        choice = choose(words)
+        return cls(choice.make(Core.of(max_chars)), pack=choice.pack.name, max_chars=max_chars)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,29 +57,32 @@ class Toolset:
 
     def schemas(self) -> list[dict[str, Any]]:
         """In OpenAI's function form, in the order of the tools; the same text every time."""
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": schema_of(tool.Input),
-                },
-            }
-            for tool in self._tools.values()
-        ]
+        return [described(type(tool), "openai") for tool in self._tools.values()]
+
+    def prepare(self, name: str, arguments: str) -> Prepared | MalformedCall:
+        """A call as the policy wrote it, understood or not; ``run`` takes either."""
+        try:
+            tool = self._tools.get(name)
+            if tool is None:
+                raise unknown_tool(name, self.names)
+            return Prepared(tool, parse_arguments(tool.Input, arguments))
+        except MalformedCall as fault:
+            return fault
 
     async def call(self, sandbox: Sandbox, name: str, arguments: str, *, timeout_s: float) -> ToolResult:
-        """Run one call as the policy wrote it, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
+        """``prepare`` and ``run``."""
+        return await self.run(sandbox, self.prepare(name, arguments), timeout_s=timeout_s)
+
+    async def run(self, sandbox: Sandbox, call: Prepared | MalformedCall, *, timeout_s: float) -> ToolResult:
+        """Run a call, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
 
         Whatever the policy did wrong comes back as a result. Raises SandboxGone.
         """
         started = time.monotonic()
         try:
-            tool = self._tools.get(name)
-            if tool is None:
-                raise unknown_tool(name, self.names)
-            result = await tool.run(sandbox, parse_arguments(tool.Input, arguments), timeout_s=timeout_s)
+            if isinstance(call, MalformedCall):
+                raise call
+            result = await call.tool.run(sandbox, call.arguments, timeout_s=timeout_s)
         except MalformedCall as fault:
             result = ToolResult(f"error: {fault}", error_kind=fault.kind)
         except PathError as fault:

@@ -75,6 +75,7 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["run", "nowhere", "--policy", "http://["], {}, 2, "--policy: should be an address such as http://HOST"),
         (["run", "nowhere", "--policy", "http://h", "--temperature", "inf"], {}, 2, "--temperature: should be true, "),
         (["run", "nowhere", "--policy", "http://h", "--model", "m" * 300], {}, 2, "--model: should have at most 256"),
+        (["run", "nowhere", "--policy", "nop", "--tools", "cursr"], {}, 2, "--tools: no tool named 'cursr' (did you"),
         (["run", "nowhere", "--policy", "nop", "--max-turns", "9" * 30], {}, 2, "--max-turns: should be less than or"),
         (["rollouts", "list", "--status", "bad"], {}, 2, "'--status': 'bad' is not one of 'completed', "),
         (["images", "pull", "../x"], {}, 1, "image '../x' is not the name of an image"),

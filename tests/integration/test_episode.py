@@ -13,6 +13,8 @@ from farm.policy import Endpoints, make_policy
 from farm.rollout import EpisodeEvent, EventKind, Policy, run_episode
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.tools import Toolset
+from sandboxes.tools.packs import PACKS
 from tests.integration.tiny import GOLD, MENDED, task
 from tests.model_server import ModelServer, Say, logprob, serving
 from tests.unit.rollout_fixtures import DONE, EDITOR, Scripted, Step, call, create, order, say
@@ -51,6 +53,30 @@ async def test_the_oracle_brings_every_kind_of_change_and_solves(runtime: Docker
     assert "new file mode 100755" in rollout.patch
     assert "-    return 41\n+    return 42\n" in rollout.patch
     assert rollout.image_digest.startswith("sha256:")
+
+
+@pytest.mark.parametrize("pack", PACKS)
+async def test_the_oracle_solves_it_with_the_tools_of_every_pack(
+    runtime: DockerRuntime, tiny_image: str, pack: str
+) -> None:
+    bundle = task(tiny_image, gold=GOLD)
+    policy = make_policy(PolicySpec("oracle"), bundle, seed=0)
+    rollout = await run_episode(order(tools=(pack,)), bundle, runtime, policy, node="n1")
+    check(rollout)
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert (rollout.tool_pack, rollout.tools) == (pack, Toolset.default([pack]).names)
+    assert rollout.metrics["change_files"] == len(GOLD.files)
+    assert {use.name for turn in rollout.turns for use in turn.tool_uses} <= set(rollout.tools)
+    assert sum(rollout.metrics[f"malformed_{kind}"] for kind in ("unknown_tool", "bad_json", "bad_arguments")) == 0
+
+
+@pytest.mark.parametrize("pack", PACKS)
+async def test_nop_ends_with_every_pack(runtime: DockerRuntime, tiny_image: str, pack: str) -> None:
+    bundle = task(tiny_image)
+    policy = make_policy(PolicySpec("nop"), bundle, seed=0)
+    rollout = await run_episode(order(tools=(pack,)), bundle, runtime, policy, node="n1")
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    assert rollout.metrics["turns"] == 1
 
 
 async def test_nop_is_worth_nothing(runtime: DockerRuntime, tiny_image: str) -> None:

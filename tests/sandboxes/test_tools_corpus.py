@@ -1,8 +1,8 @@
-"""Replays ``corpus_default.json``: calls of the default pack and their results, to the character.
+"""Replays ``corpus_PACK.json``: calls of a pack and their results, to the character.
 
 A case: ``files`` that are there at first and ``leaves`` at the end (bytes as latin-1); ``programs`` where it needs
-those of the toolbox and so a real sandbox. A call's ``arguments`` are an object or raw text; ``content`` is the whole
-answer, ``holds`` are parts of it; fields not named have their defaults.
+those of the toolbox and so a real sandbox. A call's ``arguments`` are an object or
+raw text; ``content`` is the whole answer, ``holds`` are parts of it; fields not named have their defaults.
 """
 
 import json
@@ -15,17 +15,21 @@ from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.sandbox import Runtime
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
+from sandboxes.tools.packs import PACKS
 
-CORPUS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("corpus_default.json").read_text())
+CORPORA: dict[str, list[dict[str, Any]]] = {
+    pack: json.loads(Path(__file__).with_name(f"corpus_{pack}.json").read_text()) for pack in PACKS
+}
+CASES = [(pack, case) for pack, corpus in CORPORA.items() for case in corpus]
 FIELDS = {"error_kind": None, "exit_code": None, "timed_out": False, "truncated": False, "done": False}
 
 
-def named(cases: list[dict[str, Any]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=[case["case"] for case in cases])
+def named(cases: list[tuple[str, dict[str, Any]]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("pack", "case"), cases, ids=[f"{pack}: {case['case']}" for pack, case in cases])
 
 
-async def replay(case: dict[str, Any], runtime: Runtime, image: str) -> None:
-    tools = Toolset.default()
+async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str) -> None:
+    tools = Toolset.default([pack])
     async with runtime.scope(SandboxSpec(image, workdir="/repo")) as sandbox:
         for path, content in case.get("files", {}).items():
             await sandbox.write_file(path, content.encode("latin-1"), parents=True)
@@ -41,12 +45,18 @@ async def replay(case: dict[str, Any], runtime: Runtime, image: str) -> None:
             assert await sandbox.read_file(path) == content.encode("latin-1")
 
 
-@named([case for case in CORPUS if not case.get("programs")])
-async def test_in_the_fake_sandbox(case: dict[str, Any]) -> None:
-    await replay(case, FakeRuntime({"image": {"/repo/": b""}}), "image")
+@named([(pack, case) for pack, case in CASES if not case.get("programs")])
+async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any]) -> None:
+    await replay(pack, case, FakeRuntime({"image": {"/repo/": b""}}), "image")
 
 
 @pytest.mark.docker
-@named(CORPUS)
-async def test_in_a_real_sandbox(case: dict[str, Any], docker_runtime: Runtime, test_image: str) -> None:
-    await replay(case, docker_runtime, test_image)
+@named(CASES)
+async def test_in_a_real_sandbox(pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str) -> None:
+    await replay(pack, case, docker_runtime, test_image)
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_each_tool_of_a_pack_is_in_its_corpus(pack: str) -> None:
+    called = {call["tool"] for case in CORPORA[pack] for call in case["calls"]}
+    assert set(PACKS[pack].tools) <= called

@@ -43,3 +43,12 @@ def test_what_sandboxes_asked_of_their_proxies_is_counted_by_what_came_of_it() -
         metrics.observe(report, None)
     counts = [value(metrics, "farm_egress_requests_total", verdict=verdict) for verdict in ("allowed", "refused")]
     assert counts == [6.0, 4.0]
+
+
+def test_calls_that_could_not_be_run_are_counted_by_what_was_wrong_with_them() -> None:
+    metrics = FarmMetrics()
+    malformed = {"malformed_unknown_tool": 1.0, "malformed_bad_json": 0.0, "malformed_bad_arguments": 4.0}
+    for report in (REPORT, replace(REPORT, metrics=malformed), replace(REPORT, metrics=malformed)):
+        metrics.observe(report, None)
+    kinds = ("unknown_tool", "bad_json", "bad_arguments")
+    assert [value(metrics, "farm_malformed_calls_total", kind=kind) for kind in kinds] == [2.0, 0.0, 8.0]

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import example, given
@@ -37,20 +37,22 @@ async def chmod(process: FakeProcess) -> int:
     return 0
 
 
-async def drive(bundle: TaskBundle, before: Mapping[str, bytes]) -> tuple[Mapping[str, bytes], list[str]]:
+async def drive(
+    bundle: TaskBundle, before: Mapping[str, bytes], tools: Sequence[str] = ()
+) -> tuple[Mapping[str, bytes], list[str]]:
     """What the workspace holds after the oracle, and the tools it called."""
     runtime = FakeRuntime(image(before), programs={"sha256sum": sha256sum, "chmod": chmod})
-    policy, toolset, called = OraclePolicy(bundle), Toolset.default(), []
+    policy, toolset, called = OraclePolicy(bundle), Toolset.default(tools), []
     messages: list[Message] = [{"role": "user", "content": "go"}]
     async with runtime.scope(SandboxSpec(IMAGE, workdir=WORKSPACE)) as sandbox:
         while True:
-            reply = await policy.reply(messages, [])
+            reply = await policy.reply(messages, toolset.schemas())
             results: list[ToolResult | None] = [
                 await toolset.call(sandbox, call.name, call.arguments, timeout_s=5) for call in reply.tool_calls
             ]
             called += [call.name for call in reply.tool_calls]
             messages += [said(reply), *answered(reply, results)]
-            if called[-1] == "submit":
+            if not reply.tool_calls or called[-1] == "submit":
                 break
         entries = await sandbox.walk(WORKSPACE)
         files = {entry.path: await sandbox.read_file(f"{WORKSPACE}/{entry.path}") for entry in entries}
@@ -71,6 +73,31 @@ async def test_files_are_edited_made_and_removed() -> None:
     files, called = await drive(with_gold(gold), before)
     assert files == {"a.py": after.encode(), "keep.py": b"keep\n", "new/b.py": b"fresh\n", "new/b.py +x": b"x"}
     assert called == [EDITOR, EDITOR, "bash", EDITOR, EDITOR, EDITOR, "bash", "submit"]
+
+
+@pytest.mark.parametrize("pack", ["claude-code", "cursor", "swe-agent", "default"])
+async def test_every_pack_has_what_it_takes(pack: str) -> None:
+    before = {"a.py": b"".join(b"line %d\n" % number for number in range(3000)), "b.py": b"b", "gone.py": b"x"}
+    a = before["a.py"].replace(b"line 17\n", b"line seventeen\n")
+    gold = change(write("a.py", a), write("b.py", b"c"), write("new/c.py", b"c\n", executable=True), delete("gone.py"))
+    files, _ = await drive(with_gold(gold), before, [pack])
+    assert files == {"a.py": a, "b.py": b"c", "new/c.py": b"c\n", "new/c.py +x": b"x"}
+
+
+async def test_without_a_tool_that_edits_files_are_written_by_the_shell() -> None:
+    policy, toolset = OraclePolicy(with_gold(change(write("a.py", b"new\n")))), Toolset.default(["bash"])
+    looked = await policy.reply([{"role": "user", "content": "go"}], toolset.schemas())
+    assert [call.name for call in looked.tool_calls] == ["bash"]
+    edited = await policy.reply(
+        [said(looked), *answered(looked, [ToolResult("old\n.\n[exit code 0]")])], toolset.schemas()
+    )
+    assert "base64 -d >> " in edited.tool_calls[-1].arguments
+
+
+async def test_without_a_tool_that_runs_commands_what_needs_them_has_no_oracle() -> None:
+    policy, toolset = OraclePolicy(with_gold(change(delete("a.py")))), Toolset.default(["-bash"])
+    with pytest.raises(PolicyError, match="without a tool that runs commands"):
+        await policy.reply([{"role": "user", "content": "go"}], toolset.schemas())
 
 
 @given(LINES, LINES, st.booleans(), st.booleans())
@@ -105,7 +132,7 @@ def test_what_the_editor_cannot_write_goes_through_the_shell() -> None:
         )
     )
     script = OraclePolicy(with_gold(gold))
-    reply = asyncio.run(script.reply([{"role": "user", "content": "go"}], []))
+    reply = asyncio.run(script.reply([{"role": "user", "content": "go"}], Toolset.default().schemas()))
     assert reply.tool_calls[0].name == "bash"
 
 
@@ -116,7 +143,7 @@ async def test_a_solution_script_is_written_and_run() -> None:
     commands: list[str] = []
     messages: list[Message] = [{"role": "user", "content": "go"}]
     while not commands or commands[-1] != "{}":
-        reply = await policy.reply(messages, [])
+        reply = await policy.reply(messages, Toolset.default().schemas())
         commands += [call.arguments for call in reply.tool_calls]
         messages += [said(reply), *answered(reply, [ToolResult("")] * len(reply.tool_calls))]
     assert "base64 -d >> /solution/solve.sh" in commands[1]

@@ -43,6 +43,8 @@ from tests.unit.rollout_fixtures import (
     task,
 )
 
+PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-bug\n+fixed\n*** End Patch"
+
 
 async def episode(
     policy: Policy,
@@ -211,6 +213,24 @@ async def test_a_task_that_asks_for_an_unknown_tool_does_not_begin() -> None:
     rollout = await episode(Scripted(), bundle=task(tools=("bahs",)))
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.type) == (Origin.TASK, "SpecError")
+
+
+async def test_the_run_chooses_the_tools_before_the_task() -> None:
+    policy = Scripted(say(call("shell", {"command": ["apply_patch", PATCH]})), say(call("submit")), say())
+    rollout = await run_episode(
+        order(tools=("codex", "-update_plan")), task(tools=("bash",)), fake(), policy, node="n1"
+    )
+    assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
+    assert (rollout.tool_pack, rollout.tools) == ("codex", ("shell", "apply_patch"))
+    assert rollout.metrics["malformed_unknown_tool"] == 1
+    system = rollout.messages_head[0]["content"]
+    assert "a message without a tool call ends the work. What" in system
+
+
+async def test_a_task_chooses_its_tools_where_the_run_does_not() -> None:
+    rollout = await episode(Scripted(FIX, DONE), bundle=task(tools=("-grep", "-glob")))
+    assert (rollout.tool_pack, rollout.tools) == ("default", ("bash", "str_replace_based_edit_tool", "submit"))
+    assert "ends the work, as does the submit tool. What" in rollout.messages_head[0]["content"]
 
 
 async def test_memory_that_the_policy_ate_is_the_policys() -> None:

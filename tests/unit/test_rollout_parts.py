@@ -27,7 +27,7 @@ from sandboxes.errors import (
 from sandboxes.sandbox import Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import ToolResult, Toolset
-from tests.unit.rollout_fixtures import EDITOR, call, fake, task
+from tests.unit.rollout_fixtures import call, fake, task
 
 
 class Empty(BaseModel):
@@ -37,7 +37,7 @@ class Empty(BaseModel):
 
 @dataclass
 class Probe:
-    """A tool that says what runs beside it; its name decides whether the episode takes it for a reader."""
+    """A tool that says what runs beside it."""
 
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = ""
@@ -46,6 +46,9 @@ class Probe:
     running: int = 0
     most: int = 0
     order: list[str] = field(default_factory=list)
+
+    def reads_only(self, args: Any) -> bool:
+        return False
 
     async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult:
         self.running += 1
@@ -60,16 +63,18 @@ class Probe:
         return ToolResult(args.tag, done=args.tag == "done")
 
 
-class Grep(Probe):
-    name = "grep"
+class Reader(Probe):
+    name = "reader"
 
-
-class Glob(Probe):
-    name = "glob"
+    def reads_only(self, args: Any) -> bool:
+        return True
 
 
 class Editor(Probe):
-    name = EDITOR
+    name = "editor"
+
+    def reads_only(self, args: Any) -> bool:
+        return bool(args.command == "view")
 
 
 async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[str | None]:
@@ -82,23 +87,32 @@ async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[s
 
 async def test_neighbouring_readers_run_side_by_side_and_answer_in_order() -> None:
     meeting = asyncio.Barrier(3)
-    probes = [kind(meeting) for kind in (Grep, Glob, Editor)]
+    probes = [kind(meeting) for kind in (Reader, Editor)]
     async with asyncio.timeout(5):
-        assert await results_of(probes, ("grep", "a"), ("glob", "b"), (EDITOR, "c")) == ["a", "b", "c"]
+        assert await results_of(probes, ("reader", "a"), ("editor", "b"), ("reader", "c")) == ["a", "b", "c"]
+
+
+async def test_a_malformed_call_keeps_no_reader_from_running_beside_others() -> None:
+    probe = Reader(asyncio.Barrier(2))
+    async with asyncio.timeout(5):
+        found = await results_of([probe], ("reader", "a"), ("raeder", "b"), ("reader", "c"))
+    assert [found[0], found[2]] == ["a", "c"]
+    assert found[1] is not None
+    assert "did you mean reader?" in found[1]
 
 
 async def test_what_may_change_something_runs_by_itself_in_its_place() -> None:
-    probe = Grep()
+    probe = Reader()
     bash = Probe(order=probe.order)
-    asked = [("grep", "1"), ("bash", "2"), ("bash", "3"), ("grep", "4")]
+    asked = [("reader", "1"), ("bash", "2"), ("bash", "3"), ("reader", "4")]
     assert await results_of([probe, bash], *asked) == ["1", "2", "3", "4"]
     assert probe.order == ["1", "2", "3", "4"]
     assert bash.most == 1
 
 
 async def test_only_so_many_run_at_once() -> None:
-    probe = Grep()
-    await results_of([probe], *[("grep", str(number)) for number in range(PARALLEL_CALLS * 3)])
+    probe = Reader()
+    await results_of([probe], *[("reader", str(number)) for number in range(PARALLEL_CALLS * 3)])
     assert probe.most == PARALLEL_CALLS
 
 
@@ -108,7 +122,7 @@ async def test_what_comes_after_the_end_is_not_run() -> None:
 
 async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
     with pytest.raises(SandboxGone):
-        await results_of([Grep()], ("grep", "a"), ("grep", "gone"))
+        await results_of([Reader()], ("reader", "a"), ("reader", "gone"))
 
 
 def test_an_orders_limits_are_caps_over_the_tasks() -> None:

@@ -108,6 +108,8 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"tests__keep_DOT_txt": "nonsense\n"}, "not a pytest id"),
         ({"task_DOT_toml": MANIFEST + 'test_command = "pytest {files}"'}, "lacks {report}"),
         ({"task_DOT_toml": MANIFEST + 'tools = ["bahs"]'}, "bash"),
+        ({"task_DOT_toml": MANIFEST + 'tools = "codx"'}, "did you mean codex?"),
+        ({"task_DOT_toml": MANIFEST + "tools = 7"}, "metadata.farm.tools"),
         ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "no task name"),
         ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is not there"),
     ],

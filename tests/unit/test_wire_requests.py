@@ -61,6 +61,16 @@ def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
             "policy.sampling_params.top_p",
             "should be true, false, text, or a finite number of at most 64 bits",
         ),
+        (CreateRun, RUN | {"tools": ["cursr"]}, "tools", "no tool named 'cursr' (did you mean cursor?); the tools are"),
+        (
+            CreateRun,
+            RUN | {"tools": ["cursor", "Read"]},
+            "tools",
+            "'Read' is no tool of cursor, but of claude-code: name",
+        ),
+        (CreateRun, RUN | {"tools": ["codex", "shel"]}, "tools", "no tool named 'shel' (did you mean shell?)"),
+        (CreateRun, RUN | {"tools": 7}, "tools", "should be a valid tuple"),
+        (CreateRun, RUN | {"tools": ["bash"] * 65}, "tools", "should have at most 64 items"),
         (LeaseBody, LEASE | {"run_id": "../x"}, "run_id", "should be the id of a run, such as run-0123456789ab"),
         (LeaseBody, {"consumer": "a b"}, "consumer", "should be 1 to 128 letters, digits or any of . _ : @ / - "),
     ],
@@ -91,6 +101,14 @@ def test_what_is_to_come_is_refused_as_not_yet_available(model: type[RequestBody
 
 def test_the_field_that_is_to_come_may_be_named_as_absent() -> None:
     assert CreateRun.model_validate(RUN | {"rewards": None, "max_staleness": None}).rewards is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [(None, ()), ([], ()), ("codex", ("codex",)), (["bash", "submit"], ("bash", "submit")), (["-grep"], ("-grep",))],
+)
+def test_tools_are_words_that_choose_a_pack_and_tools_of_it(given: Any, words: tuple[str, ...]) -> None:
+    assert CreateRun.model_validate(RUN | {"tools": given}).tools == words
 
 
 def test_a_long_name_is_cut_short() -> None:

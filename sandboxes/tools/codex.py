@@ -1,0 +1,186 @@
+"""The tools of the Codex CLI: programs by their arguments, and patches."""
+
+import posixpath
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxes.sandbox import ExecResult, Sandbox
+from sandboxes.tools.arguments import Name, Word
+from sandboxes.tools.calls import MalformedCall
+from sandboxes.tools.patching import Patches
+from sandboxes.tools.rendering import captured
+from sandboxes.tools.tool import ToolErrorKind, ToolResult
+from sandboxes.tools.v4a import PatchError, parse_patch
+
+_STATUS_CHARS = 1000
+_OWN_SHELL = "/.farm/bin/bash"
+_PATCHING = ("apply_patch", "applypatch")
+_SHELLS = ("bash", "zsh", "sh")
+_HEREDOC = re.compile(
+    r"(?:cd[ \t]+(?P<cd>[^\n&|;<>]+?)[ \t]*&&[ \t]*)?apply_?patch[ \t]*<<[ \t]*(['\"]?)(?P<end>\w+)\2[ \t]*"
+)
+
+
+class ShellInput(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[
+        list[Word], Field(min_length=1, max_length=10_000, description='The command to execute, e.g. ["ls", "-l"].')
+    ]
+    workdir: Annotated[Name | None, Field(description="The working directory; default: the repository.")] = None
+    timeout_ms: Annotated[
+        float | None,
+        Field(gt=0, le=86_400_000, allow_inf_nan=False, description="Milliseconds after which it is killed."),
+    ] = None
+
+
+class Shell:
+    """Each call is a program of its own; nothing stays but files."""
+
+    name: ClassVar[str] = "shell"
+    description: ClassVar[str] = (
+        "Run a program and return its output, stdout and stderr merged, and its exit code. No shell reads the "
+        'arguments: for pipes, globs and the like run ["bash", "-lc", "..."]. Directory and variables do not stay from '
+        "call to call: set workdir. Stdin is empty. At the time-out its whole process tree is killed. Of long output "
+        "the head and the tail are shown."
+    )
+    Input: ClassVar[type[BaseModel]] = ShellInput
+
+    def __init__(self, max_chars: int, patches: Patches) -> None:
+        self._output_limit = max_chars - _STATUS_CHARS
+        self._patches = patches
+
+    def reads_only(self, args: ShellInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: ShellInput, *, timeout_s: float) -> ToolResult:
+        limit_s = min(timeout_s, args.timeout_ms / 1000) if args.timeout_ms else timeout_s
+        cwd = posixpath.join(sandbox.workdir, args.workdir or "")
+        if (patch := patch_in(args.command)) is not None:
+            directory, text = patch
+            return await self._patches.apply(sandbox, text, cwd=posixpath.join(cwd, directory), timeout_s=limit_s)
+        outcome = await self._execute(sandbox, args.command, cwd, limit_s)
+        name = args.command[0]
+        if name in _SHELLS and outcome.stdout.head.startswith(f"toolserver: {name}: No such file".encode()):
+            # The image has no shell of its own.
+            outcome = await self._execute(sandbox, [_OWN_SHELL, *args.command[1:]], cwd, limit_s)
+        return _told(outcome, limit_s)
+
+    async def _execute(self, sandbox: Sandbox, argv: Sequence[str], cwd: str, limit_s: float) -> ExecResult:
+        return await sandbox.exec(argv, cwd=cwd, timeout_s=limit_s, output_limit=self._output_limit, merge_stderr=True)
+
+
+def patch_in(argv: Sequence[str]) -> tuple[str, str] | None:
+    """The directory and the patch where ``argv`` calls apply_patch: with the patch, or a shell with it as a heredoc.
+
+    As the public program takes it: the heredoc is all the script does, but for a ``cd DIRECTORY &&`` before. Raises
+    MalformedCall for a patch that nothing is called with.
+    """
+    match argv:
+        case [name, text] if name in _PATCHING:
+            return "", text
+        case [shell, "-lc" | "-c", script] if posixpath.basename(shell) in _SHELLS:
+            lines = script.strip().split("\n")
+            found = _HEREDOC.fullmatch(lines[0])
+            if found is None:
+                _refuse_bare(script)
+                return None
+            ends = [index for index, line in enumerate(lines) if line == found["end"]]
+            directory = _one_word(found["cd"] or "''")
+            whole = ends == [len(lines) - 1] and directory is not None
+            return (directory or "", "\n".join(lines[1:-1])) if whole else None
+        case [text]:
+            _refuse_bare(text)
+    return None
+
+
+def _one_word(text: str) -> str | None:
+    """The word that a shell reads; None where it is none or several."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        return None
+    return words[0] if len(words) == 1 else None
+
+
+def _refuse_bare(text: str) -> None:
+    if not text.lstrip().startswith("*** Begin Patch"):
+        return
+    try:
+        parse_patch(text)
+    except PatchError:
+        return
+    message = 'this is a patch, but no call of apply_patch: give it to that tool, or send ["apply_patch", PATCH]'
+    raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, message)
+
+
+def _told(outcome: ExecResult, limit_s: float) -> ToolResult:
+    took = f" after {outcome.duration_s:.1f} s" if outcome.duration_s >= 1 else ""
+    note = f"[exit code {outcome.exit_code}{took}]"
+    if outcome.timed_out:
+        note = f"[timed out after {limit_s:g} s: its whole process tree was killed]"
+    output = captured(outcome.stdout, outcome.spill)
+    return ToolResult(
+        output + ("" if not output or output.endswith("\n") else "\n") + note,
+        error_kind=ToolErrorKind.TIMEOUT if outcome.timed_out else None,
+        exit_code=outcome.exit_code,
+        timed_out=outcome.timed_out,
+        truncated=not outcome.stdout.whole,
+    )
+
+
+class ApplyPatchInput(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    input: Annotated[str, Field(min_length=1, description="The whole patch, from *** Begin Patch to *** End Patch.")]
+
+
+class ApplyPatch:
+    name: ClassVar[str] = "apply_patch"
+    description: ClassVar[str] = (
+        "Add, delete, change and move files by a patch: *** Begin Patch, sections, *** End Patch. A section is *** Add "
+        "File: PATH and lines that begin with +; *** Delete File: PATH; or *** Update File: PATH, perhaps *** Move to: "
+        "PATH, and hunks. A hunk is @@, perhaps with a line of the file that comes before it (@@ class A:), then lines "
+        "that begin with a space (context, three above and below), - or +, and *** End of File where it ends there. "
+        "Paths are relative to the repository. All of it applies or nothing."
+    )
+    Input: ClassVar[type[BaseModel]] = ApplyPatchInput
+
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
+
+    def reads_only(self, args: ApplyPatchInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: ApplyPatchInput, *, timeout_s: float) -> ToolResult:
+        return await self._patches.apply(sandbox, args.input, cwd=sandbox.workdir, timeout_s=timeout_s)
+
+
+class PlanStep(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    step: Annotated[str, Field(description="What is to be done.")]
+    status: Annotated[Literal["pending", "in_progress", "completed"], Field(description="How far it is.")]
+
+
+class UpdatePlanInput(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    plan: Annotated[list[PlanStep], Field(max_length=1000, description="All steps, in order.")]
+    explanation: Annotated[str | None, Field(description="Why it changes.")] = None
+
+
+class UpdatePlan:
+    name: ClassVar[str] = "update_plan"
+    description: ClassVar[str] = "Write down the steps of the work and how far each is; at most one is in progress."
+    Input: ClassVar[type[BaseModel]] = UpdatePlanInput
+
+    def reads_only(self, args: UpdatePlanInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: UpdatePlanInput, *, timeout_s: float) -> ToolResult:
+        return ToolResult("Plan updated")

@@ -1,0 +1,256 @@
+"""The tools of Cursor's agent that need no model of their own: its names and arguments over the same core."""
+
+import posixpath
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxes.sandbox import Sandbox
+from sandboxes.tools.arguments import Command, Name
+from sandboxes.tools.claude_code import edit
+from sandboxes.tools.editing import Replacement
+from sandboxes.tools.files import WHOLE, Files, Lines
+from sandboxes.tools.rendering import printed, shown_name
+from sandboxes.tools.ripgrep import listed, search
+from sandboxes.tools.terminal import Terminal
+from sandboxes.tools.tool import ToolResult
+
+_MOST_MATCHES = 50
+_MOST_FILES = 10
+
+
+class _Input(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Explained(_Input):
+    explanation: Annotated[str | None, Field(description="One sentence on why it is used.")] = None
+
+
+class ReadFileInput(_Explained):
+    target_file: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
+    should_read_entire_file: Annotated[bool, Field(description="All of it, whatever the two lines say.")]
+    start_line_one_indexed: Annotated[int, Field(description="The first line, from 1.")]
+    end_line_one_indexed_inclusive: Annotated[int, Field(description="The last line; -1 is the end.")]
+
+
+class ReadFile:
+    name: ClassVar[str] = "read_file"
+    description: ClassVar[str] = "Read a text file, or some lines of it, numbered."
+    Input: ClassVar[type[BaseModel]] = ReadFileInput
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def reads_only(self, args: ReadFileInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: ReadFileInput, *, timeout_s: float) -> ToolResult:
+        first, last = args.start_line_one_indexed, args.end_line_one_indexed_inclusive
+        lines = Lines(
+            first,
+            last,
+            asked=f"lines {first} to {last} are asked for",
+            rule="give 1 <= start_line_one_indexed <= end_line_one_indexed_inclusive, or -1 as the end",
+            more="the two lines",
+        )
+        lines = WHOLE if args.should_read_entire_file else lines
+        return await self._files.view(sandbox, args.target_file, lines, timeout_s=timeout_s)
+
+
+class TerminalInput(_Explained):
+    command: Annotated[Command, Field(description="The command to run.")]
+    is_background: Annotated[
+        bool, Field(description="Do not wait for it. What it prints is seen only in files that it is redirected to.")
+    ]
+
+
+class RunTerminalCommand:
+    name: ClassVar[str] = "run_terminal_cmd"
+    description: ClassVar[str] = (
+        "Run a command in a bash that lives on: directory, variables and functions stay from call to call. Stdout and "
+        "stderr come merged, and the exit code; stdin is empty. At the time-out the shell is killed with all that runs "
+        "in it. Of long output the head and the tail are shown, and the path of the full text."
+    )
+    Input: ClassVar[type[BaseModel]] = TerminalInput
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+
+    def reads_only(self, args: TerminalInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: TerminalInput, *, timeout_s: float) -> ToolResult:
+        if args.is_background:
+            return await self._terminal.start(sandbox, args.command)
+        return await self._terminal.run(sandbox, args.command, timeout_s=timeout_s)
+
+
+class ListDirInput(_Explained):
+    relative_workspace_path: Annotated[Name, Field(description="The directory, from the working directory.")]
+
+
+class ListDir:
+    name: ClassVar[str] = "list_dir"
+    description: ClassVar[str] = "List a directory, without hidden names, node_modules and __pycache__."
+    Input: ClassVar[type[BaseModel]] = ListDirInput
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def reads_only(self, args: ListDirInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: ListDirInput, *, timeout_s: float) -> ToolResult:
+        return await self._files.listing(sandbox, args.relative_workspace_path, depth=1, timeout_s=timeout_s)
+
+
+class GrepSearchInput(_Explained):
+    query: Annotated[Name, Field(description="Regular expression in Rust's syntax; escape literal braces: \\{\\}.")]
+    case_sensitive: Annotated[bool, Field(description="Whether upper and lower case differ.")] = False
+    include_pattern: Annotated[Name | None, Field(description='Only files whose path matches, e.g. "*.ts".')] = None
+    exclude_pattern: Annotated[Name | None, Field(description="No files whose path matches.")] = None
+
+
+class GrepSearch:
+    name: ClassVar[str] = "grep_search"
+    description: ClassVar[str] = (
+        "Search file contents with ripgrep, sorted by path: 50 lines at most, with their numbers. Hidden files are "
+        "searched; .git, binary files and what .gitignore excludes are not. Lines over 1,000 characters are cut."
+    )
+    Input: ClassVar[type[BaseModel]] = GrepSearchInput
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    def reads_only(self, args: GrepSearchInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: GrepSearchInput, *, timeout_s: float) -> ToolResult:
+        options = ["--no-heading", "--with-filename", "--line-number", "--max-columns=1000", "--max-columns-preview"]
+        options += ["--case-sensitive" if args.case_sensitive else "--ignore-case", f"--regexp={args.query}"]
+        globs = [args.include_pattern] if args.include_pattern else []
+        globs += [f"!{args.exclude_pattern}"] if args.exclude_pattern else []
+        found = await search(sandbox, options, ".", globs=globs, cwd=sandbox.workdir, timeout_s=timeout_s)
+        return listed(
+            found,
+            printed,
+            none="No matches.",
+            limit=_MOST_MATCHES,
+            max_chars=self._max_chars,
+            narrow="narrow the query or the patterns",
+        )
+
+
+class FileSearchInput(_Input):
+    query: Annotated[str, Field(min_length=1, max_length=256, description="Part of the path, or its letters in order.")]
+    explanation: Annotated[str, Field(description="One sentence on why it is used.")]
+
+
+class FileSearch:
+    name: ClassVar[str] = "file_search"
+    description: ClassVar[str] = (
+        "Find files by a part of their path, or by some of its letters in order: the ten that match best. Hidden files "
+        "are included; .git and what .gitignore excludes are not."
+    )
+    Input: ClassVar[type[BaseModel]] = FileSearchInput
+
+    def __init__(self, max_chars: int) -> None:
+        self._max_chars = max_chars
+
+    def reads_only(self, args: FileSearchInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: FileSearchInput, *, timeout_s: float) -> ToolResult:
+        found = await search(
+            sandbox, ("--files", "--null"), ".", cwd=sandbox.workdir, timeout_s=timeout_s, separator=b"\0"
+        )
+        names = [shown_name(record.removeprefix(b"./")) for record in found.records]
+        best = closest(names, args.query)
+        note = ["[there are too many files to look at all of them: the search is incomplete]"] if found.more else []
+        return ToolResult("\n".join([*best, *note]) or "No files.", truncated=found.more)
+
+
+def closest(paths: Sequence[str], query: str) -> list[str]:
+    """The paths that hold ``query``, or at least its letters in their order; those first that hold it most plainly."""
+    wanted = "".join(query.casefold().split())
+    ranked = [(rank, len(path), path) for path in paths if (rank := _rank(path.casefold(), wanted)) is not None]
+    return [path for _, _, path in sorted(ranked)[:_MOST_FILES]]
+
+
+def _rank(path: str, wanted: str) -> int | None:
+    name = posixpath.basename(path)
+    for rank, holds in enumerate((name == wanted, name.startswith(wanted), wanted in name, wanted in path)):
+        if holds:
+            return rank
+    at = 0
+    for letter in wanted:
+        at = path.find(letter, at) + 1
+        if not at:
+            return None
+    return 4
+
+
+class SearchReplaceInput(_Input):
+    file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
+    old_string: Annotated[str, Field(description="The text to replace; it occurs exactly once, white space and all.")]
+    new_string: Annotated[str, Field(description="What to put in its place.")]
+
+
+class SearchReplace:
+    name: ClassVar[str] = "search_replace"
+    description: ClassVar[str] = (
+        "Replace text in a file; give enough of the lines around it that it occurs once. Bytes, encoding and line ends "
+        "that it does not name stay. An empty old_string makes a new file of new_string."
+    )
+    Input: ClassVar[type[BaseModel]] = SearchReplaceInput
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def reads_only(self, args: SearchReplaceInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: SearchReplaceInput, *, timeout_s: float) -> ToolResult:
+        change = Replacement(args.old_string, args.new_string)
+        return await edit(self._files, sandbox, args.file_path, [change], timeout_s=timeout_s)
+
+
+class WriteInput(_Input):
+    file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
+    contents: Annotated[str, Field(description="The whole content.")]
+
+
+class Write:
+    name: ClassVar[str] = "write"
+    description: ClassVar[str] = "Write a whole file, over an old one too; directories that are missing are made."
+    Input: ClassVar[type[BaseModel]] = WriteInput
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def reads_only(self, args: WriteInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: WriteInput, *, timeout_s: float) -> ToolResult:
+        return await self._files.create(sandbox, args.file_path, args.contents, timeout_s=timeout_s)
+
+
+class DeleteFileInput(_Explained):
+    target_file: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
+
+
+class DeleteFile:
+    name: ClassVar[str] = "delete_file"
+    description: ClassVar[str] = "Delete a file, or a symlink and not what it names."
+    Input: ClassVar[type[BaseModel]] = DeleteFileInput
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def reads_only(self, args: DeleteFileInput) -> bool:
+        return False
+
+    async def run(self, sandbox: Sandbox, args: DeleteFileInput, *, timeout_s: float) -> ToolResult:
+        return await self._files.remove(sandbox, args.target_file, timeout_s=timeout_s)

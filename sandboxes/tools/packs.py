@@ -1,0 +1,179 @@
+"""Tool packs: the tools that policies know from elsewhere, each a schema over one core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sandboxes.errors import SpecError
+from sandboxes.tools import claude_code, codex, cursor, swe_agent
+from sandboxes.tools.bash import Bash
+from sandboxes.tools.calls import did_you_mean, schema_of
+from sandboxes.tools.edit import Edit
+from sandboxes.tools.files import Files
+from sandboxes.tools.glob import Glob
+from sandboxes.tools.grep import Grep
+from sandboxes.tools.patching import Patches
+from sandboxes.tools.submit import Submit
+from sandboxes.tools.terminal import Terminal
+from sandboxes.tools.tool import Tool
+
+Form = Literal["openai", "json-schema", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What the tools of every pack are made of."""
+
+    max_chars: int
+    terminal: Terminal
+    files: Files
+    checked: Files
+    """Also tells what an edit broke, as editors do that run a linter."""
+    patches: Patches
+
+    @classmethod
+    def of(cls, max_chars: int) -> Core:
+        files = Files(max_chars)
+        checked = Files(max_chars, check_syntax=True)
+        return cls(max_chars, Terminal(max_chars), files, checked, Patches(files))
+
+
+Maker = Callable[[Core], Tool]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    name: str
+    about: str
+    makers: Mapping[type[Tool], Maker]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.makers)
+
+
+_ALL = (
+    Pack(
+        "default",
+        "the farm's own",
+        {
+            Bash: lambda core: Bash(core.terminal),
+            Edit: lambda core: Edit(core.files),
+            Grep: lambda core: Grep(core.max_chars),
+            Glob: lambda core: Glob(core.max_chars),
+            Submit: lambda core: Submit(),
+        },
+    ),
+    Pack(
+        "claude-code",
+        "those of Claude Code",
+        {
+            claude_code.Bash: lambda core: claude_code.Bash(core.terminal),
+            claude_code.BashOutput: lambda core: claude_code.BashOutput(core.terminal),
+            claude_code.KillShell: lambda core: claude_code.KillShell(core.terminal),
+            claude_code.Read: lambda core: claude_code.Read(core.files),
+            claude_code.Write: lambda core: claude_code.Write(core.files),
+            claude_code.Edit: lambda core: claude_code.Edit(core.files),
+            claude_code.MultiEdit: lambda core: claude_code.MultiEdit(core.files),
+            claude_code.ClaudeGrep: lambda core: claude_code.ClaudeGrep(core.max_chars),
+            claude_code.ClaudeGlob: lambda core: claude_code.ClaudeGlob(core.max_chars),
+            claude_code.LS: lambda core: claude_code.LS(core.files),
+            claude_code.TodoWrite: lambda core: claude_code.TodoWrite(),
+        },
+    ),
+    Pack(
+        "codex",
+        "those of the Codex CLI",
+        {
+            codex.Shell: lambda core: codex.Shell(core.max_chars, core.patches),
+            codex.ApplyPatch: lambda core: codex.ApplyPatch(core.patches),
+            codex.UpdatePlan: lambda core: codex.UpdatePlan(),
+        },
+    ),
+    Pack(
+        "cursor",
+        "those of Cursor's agent",
+        {
+            cursor.ReadFile: lambda core: cursor.ReadFile(core.files),
+            cursor.RunTerminalCommand: lambda core: cursor.RunTerminalCommand(core.terminal),
+            cursor.ListDir: lambda core: cursor.ListDir(core.files),
+            cursor.GrepSearch: lambda core: cursor.GrepSearch(core.max_chars),
+            cursor.FileSearch: lambda core: cursor.FileSearch(core.max_chars),
+            cursor.SearchReplace: lambda core: cursor.SearchReplace(core.files),
+            cursor.Write: lambda core: cursor.Write(core.files),
+            cursor.DeleteFile: lambda core: cursor.DeleteFile(core.files),
+        },
+    ),
+    Pack(
+        "swe-agent",
+        "those of SWE-agent's default configuration",
+        {
+            swe_agent.Bash: lambda core: swe_agent.Bash(core.terminal),
+            swe_agent.StrReplaceEditor: lambda core: swe_agent.StrReplaceEditor(core.checked),
+            Submit: lambda core: Submit(),
+        },
+    ),
+)
+PACKS: Mapping[str, Pack] = {pack.name: pack for pack in _ALL}
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A pack, and which of its tools there are to be, in the pack's order."""
+
+    pack: Pack
+    kinds: tuple[type[Tool], ...]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.kinds)
+
+    def make(self, core: Core) -> list[Tool]:
+        return [self.pack.makers[kind](core) for kind in self.kinds]
+
+
+def choose(words: Sequence[str]) -> Choice:
+    """What ``words`` ask for: at most one pack, else the default one; and tools of it, which then are all there are,
+    or, each with a ``-`` before it, tools of it that there are not. No words: all of the default pack.
+
+    Raises SpecError, whose message names the nearest right word.
+    """
+    packs = [word for word in words if word in PACKS]
+    if len(packs) > 1:
+        raise SpecError(f"{packs[0]!r} and {packs[1]!r} are two packs of tools; name one")
+    pack = PACKS[packs[0] if packs else DEFAULT]
+    named = [word for word in words if word not in PACKS and not word.startswith("-")]
+    off = [word[1:] for word in words if word.startswith("-")]
+    for name in (*named, *off):
+        if name not in pack.tools:
+            raise SpecError(_unknown(name, pack))
+    if named and off:
+        raise SpecError(f"{named[0]!r} and '-{off[0]}': name the tools that there are to be, or those that are not")
+    kinds = tuple(kind for kind in pack.makers if (not named or kind.name in named) and kind.name not in off)
+    if not kinds:
+        raise SpecError(f"no tool of {pack.name} is left; leave one")
+    return Choice(pack, kinds)
+
+
+def _unknown(name: str, pack: Pack) -> str:
+    elsewhere = [other.name for other in _ALL if name in other.tools]
+    if elsewhere:
+        return f"{name!r} is no tool of {pack.name}, but of {' and '.join(elsewhere)}: name that pack too"
+    near = did_you_mean(name, [*pack.tools, *PACKS])
+    return f"no tool named {name!r}{near}; the tools are {', '.join(pack.tools)}, and the packs {', '.join(PACKS)}"
+
+
+def described(kind: type[Tool], form: Form) -> dict[str, Any]:
+    """A tool as engines take it: OpenAI's function, or name, description and JSON schema; the same text every time."""
+    schema = schema_of(kind.Input)
+    match form:
+        case "openai":
+            function = {"name": kind.name, "description": kind.description, "parameters": schema}
+            return {"type": "function", "function": function}
+        case "anthropic":
+            return {"name": kind.name, "description": kind.description, "input_schema": schema}
+        case "json-schema":
+            return {"title": kind.name, "description": kind.description, **schema}

@@ -1,0 +1,147 @@
+"""A patch applied to a sandbox's files: all of it, or nothing."""
+
+import asyncio
+import errno
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sandboxes.errors import PathError
+from sandboxes.sandbox import MIB, Sandbox
+from sandboxes.tools.calls import MalformedCall
+from sandboxes.tools.editing import EditRefused, decode, encode
+from sandboxes.tools.files import MOST_BYTES, Files, text_of
+from sandboxes.tools.rendering import shown_name
+from sandboxes.tools.tool import ToolErrorKind, ToolResult
+from sandboxes.tools.v4a import Add, Delete, PatchError, Section, Update, apply_patch, parse_patch
+from sandboxes.uninterrupted import uninterrupted
+
+_MOST_IN_ALL = 32 * MIB
+
+
+class Patches:
+    """Takes its turns with whatever else writes files."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def apply(self, sandbox: Sandbox, patch: str, *, cwd: str, timeout_s: float) -> ToolResult:
+        """Apply a patch in the V4A format whose paths begin at ``cwd``. Raises MalformedCall for what is no patch."""
+        cwd = posixpath.normpath(cwd)
+        try:
+            sections = [_placed(section, cwd) for section in parse_patch(patch)]
+        except PatchError as error:
+            raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, f"{error}; nothing was changed") from None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._files.in_turn(sandbox, lambda: _apply(sandbox, sections, cwd))
+        except EditRefused as refusal:
+            return ToolResult(f"error: {refusal}; nothing was changed", error_kind=ToolErrorKind.REFUSED)
+        except TimeoutError:
+            return ToolResult(f"error: timed out after {timeout_s:g} s", ToolErrorKind.TIMEOUT, timed_out=True)
+
+
+def _placed(section: Section, cwd: str) -> Section:
+    """With one spelling for each path: relative to ``cwd`` where it is below."""
+    match section:
+        case Update(path, str() as move_to):
+            return replace(section, path=_plain(path, cwd), move_to=_plain(move_to, cwd))
+        case Add(path) | Delete(path) | Update(path):
+            return replace(section, path=_plain(path, cwd))
+
+
+def _plain(path: str, cwd: str) -> str:
+    full = posixpath.normpath(posixpath.join(cwd, path))
+    return full.removeprefix(cwd.rstrip("/") + "/")
+
+
+async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> ToolResult:
+    before = await _read(sandbox, sections, cwd)
+    texts = {path: None if data is None else decode(data) for path, data in before.items()}
+    for section in sections:
+        data = before[section.path]
+        if isinstance(section, Update) and data is not None:
+            _check_text(section.path, data)
+    after = apply_patch(sections, texts)
+    modes = {section.move_to: section.path for section in sections if isinstance(section, Update) and section.move_to}
+    await uninterrupted(_write(sandbox, cwd, before, after, modes))
+    return ToolResult("\n".join(["Success. Updated the following files:", *_summary(sections)]))
+
+
+def _check_text(path: str, data: bytes) -> None:
+    try:
+        text_of(data)
+    except EditRefused as refusal:
+        raise EditRefused(f"{shown_name(path)}: {refusal}") from None
+
+
+async def _read(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> dict[str, bytes | None]:
+    """What is at each path that a patch names now."""
+    before: dict[str, bytes | None] = {}
+    total = 0
+    for section in sections:
+        for path in (section.path, section.move_to if isinstance(section, Update) else None):
+            if path is not None and path not in before:
+                before[path] = data = await _content(sandbox, path, cwd)
+                total += len(data or b"")
+            if total > _MOST_IN_ALL:
+                raise EditRefused(
+                    f"the files that it names have more than {_MOST_IN_ALL // MIB} MiB: patch fewer at once"
+                )
+    return before
+
+
+async def _content(sandbox: Sandbox, path: str, cwd: str) -> bytes | None:
+    try:
+        data = await sandbox.read_file(posixpath.join(cwd, path), limit=MOST_BYTES + 1)
+    except PathError as fault:
+        if fault.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise EditRefused(shown_name(str(fault))) from None
+    if len(data) > MOST_BYTES:
+        raise EditRefused(f"{shown_name(path)}: has more than {MOST_BYTES // MIB} MiB; use the shell")
+    return data
+
+
+async def _write(
+    sandbox: Sandbox,
+    cwd: str,
+    before: Mapping[str, bytes | None],
+    after: Mapping[str, str | None],
+    moved: Mapping[str, str],
+) -> None:
+    """Write what is new, then remove what is gone; where one of these fails, take back the others.
+
+    ``moved``: new path → old path, whose mode goes with it.
+    """
+    done: list[str] = []
+    try:
+        for path, text in sorted(after.items(), key=lambda change: change[1] is None):
+            full = posixpath.join(cwd, path)
+            if text is None:
+                await sandbox.remove_path(full)
+            else:
+                executable = await _executable(sandbox, posixpath.join(cwd, moved[path])) if path in moved else None
+                await sandbox.write_file(full, encode(text), executable=executable, parents=True)
+            done.append(path)
+    except PathError as fault:
+        for path in reversed(done):
+            data, full = before[path], posixpath.join(cwd, path)
+            await (sandbox.remove_path(full) if data is None else sandbox.write_file(full, data))
+        raise EditRefused(shown_name(str(fault))) from None
+
+
+async def _executable(sandbox: Sandbox, path: str) -> bool | None:
+    try:
+        return bool((await sandbox.stat(path)).mode & 0o100)
+    except PathError:
+        return None
+
+
+def _summary(sections: Sequence[Section]) -> list[str]:
+    added = [f"A {shown_name(section.path)}" for section in sections if isinstance(section, Add)]
+    changed = [
+        f"M {shown_name(section.move_to or section.path)}" for section in sections if isinstance(section, Update)
+    ]
+    deleted = [f"D {shown_name(section.path)}" for section in sections if isinstance(section, Delete)]
+    return [*added, *changed, *deleted]

@@ -1,0 +1,177 @@
+"""Packs: what is chosen of them, and that every schema is one that engines take."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from sandboxes.errors import SpecError
+from sandboxes.tools import Toolset
+from sandboxes.tools.cursor import closest
+from sandboxes.tools.packs import PACKS, choose, described
+
+KINDS = [(pack.name, kind) for pack in PACKS.values() for kind in pack.makers]
+
+
+@pytest.mark.parametrize(("pack", "kind"), KINDS, ids=[f"{pack} {kind.name}" for pack, kind in KINDS])
+def test_a_schema_is_one_that_every_engine_takes(pack: str, kind: Any) -> None:
+    told = described(kind, "openai")
+    assert told["type"] == "function"
+    assert 0 < len(told["function"]["description"]) < 700
+    schema = told["function"]["parameters"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert described(kind, "anthropic")["input_schema"] == schema
+    jsonschema.Draft202012Validator.check_schema(described(kind, "json-schema"))
+    check(schema)
+
+
+def check(schema: dict[str, Any]) -> None:
+    """Nothing by reference, nothing of several types, each property described, no other taken."""
+    assert not {"anyOf", "$ref", "$defs", "title"} & set(schema), schema
+    assert isinstance(schema["type"], str)
+    if schema["type"] == "object":
+        assert schema["additionalProperties"] is False
+        assert set(schema["required"]) <= set(schema["properties"])
+        for value in schema["properties"].values():
+            assert value["description"]
+            check(value)
+    if schema["type"] == "array":
+        check(schema["items"])
+
+
+ARGUMENTS = {
+    "claude-code": {
+        "Bash": "command timeout? description? run_in_background?",
+        "BashOutput": "bash_id",
+        "KillShell": "shell_id",
+        "Read": "file_path offset? limit?",
+        "Write": "file_path content",
+        "Edit": "file_path old_string new_string replace_all?",
+        "MultiEdit": "file_path edits",
+        "Grep": "pattern path? glob? output_mode? -i? -n? -A? -B? -C? head_limit? type? multiline?",
+        "Glob": "pattern path?",
+        "LS": "path ignore?",
+        "TodoWrite": "todos",
+    },
+    "codex": {"shell": "command workdir? timeout_ms?", "apply_patch": "input", "update_plan": "plan explanation?"},
+    "cursor": {
+        "read_file": (
+            "target_file should_read_entire_file start_line_one_indexed end_line_one_indexed_inclusive explanation?"
+        ),
+        "run_terminal_cmd": "command is_background explanation?",
+        "list_dir": "relative_workspace_path explanation?",
+        "grep_search": "query case_sensitive? include_pattern? exclude_pattern? explanation?",
+        "file_search": "query explanation",
+        "search_replace": "file_path old_string new_string",
+        "write": "file_path contents",
+        "delete_file": "target_file explanation?",
+    },
+    "swe-agent": {
+        "bash": "command",
+        "str_replace_editor": "command path file_text? old_str? new_str? insert_line? view_range?",
+        "submit": "",
+    },
+}
+
+
+@pytest.mark.parametrize("pack", ARGUMENTS)
+def test_names_and_arguments_are_those_that_models_know(pack: str) -> None:
+    found = {}
+    for kind in PACKS[pack].makers:
+        schema = described(kind, "json-schema")
+        names = [name if name in schema["required"] else f"{name}?" for name in schema["properties"]]
+        found[kind.name] = set(names)
+    assert found == {name: set(words.split()) for name, words in ARGUMENTS[pack].items()}
+
+
+@pytest.mark.parametrize("form", ["openai", "json-schema", "anthropic"])
+def test_schemas_are_the_same_text_every_time(form: Any) -> None:
+    assert [json.dumps(described(kind, form)) for _, kind in KINDS] == [
+        json.dumps(described(kind, form)) for _, kind in KINDS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "pack", "tools"),
+    [
+        ([], "default", PACKS["default"].tools),
+        (["codex"], "codex", ("shell", "apply_patch", "update_plan")),
+        (["submit", "bash"], "default", ("bash", "submit")),
+        (["-grep", "-glob"], "default", ("bash", "str_replace_based_edit_tool", "submit")),
+        (["codex", "-update_plan"], "codex", ("shell", "apply_patch")),
+        (["Read", "claude-code", "Bash"], "claude-code", ("Bash", "Read")),
+    ],
+)
+def test_words_choose_a_pack_and_tools_of_it(words: list[str], pack: str, tools: tuple[str, ...]) -> None:
+    chosen = choose(words)
+    assert (chosen.pack.name, chosen.tools) == (pack, tools)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gerp"], "no tool named 'gerp' (did you mean grep?); the tools are bash, "),
+        (["claude_code"], "(did you mean claude-code?)"),
+        (
+            ["codex", "-shel"],
+            "no tool named 'shel' (did you mean shell?); the tools are shell, apply_patch, update_plan",
+        ),
+        (["Edit"], "'Edit' is no tool of default, but of claude-code: name that pack too"),
+        (["codex", "cursor"], "'codex' and 'cursor' are two packs of tools; name one"),
+        (["bash", "-grep"], "'bash' and '-grep': name the tools that there are to be, or those that are not"),
+        (["codex", "-shell", "-apply_patch", "-update_plan"], "no tool of codex is left"),
+        ([""], "no tool named ''"),
+        (["-"], "no tool named ''"),
+    ],
+)
+def test_words_that_choose_nothing_are_refused_with_the_nearest(words: list[str], told: str) -> None:
+    with pytest.raises(SpecError) as error:
+        choose(words)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+READERS = {
+    "default": {"str_replace_based_edit_tool", "grep", "glob"},
+    "claude-code": {"Read", "Grep", "Glob", "LS", "TodoWrite"},
+    "codex": {"update_plan"},
+    "cursor": {"read_file", "list_dir", "grep_search", "file_search"},
+    "swe-agent": {"str_replace_editor"},
+}
+CALLS = {
+    "str_replace_based_edit_tool": {"command": "view", "path": "a"},
+    "str_replace_editor": {"command": "view", "path": "a"},
+    "bash": {"command": "ls"},
+    "Bash": {"command": "ls"},
+    "BashOutput": {"bash_id": "1"},
+    "KillShell": {"shell_id": "1"},
+    "Edit": {"file_path": "a", "old_string": "b", "new_string": "c"},
+    "MultiEdit": {"file_path": "a", "edits": [{"old_string": "b", "new_string": "c"}]},
+    "Write": {"file_path": "a", "content": ""},
+    "TodoWrite": {"todos": []},
+    "shell": {"command": ["ls"]},
+    "apply_patch": {"input": "x"},
+    "update_plan": {"plan": []},
+    "run_terminal_cmd": {"command": "ls", "is_background": False},
+    "search_replace": {"file_path": "a", "old_string": "b", "new_string": "c"},
+    "write": {"file_path": "a", "contents": ""},
+    "delete_file": {"target_file": "a"},
+    "submit": {},
+}
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_only_what_changes_nothing_runs_beside_others(pack: str) -> None:
+    toolset = Toolset.default([pack])
+    written = {name for name in toolset.names if name in CALLS}
+    beside = {name for name in written if toolset.prepare(name, json.dumps(CALLS[name])).reads_only}
+    assert beside == READERS[pack] & written
+    assert set(toolset.names) - written <= READERS[pack]
+
+
+def test_a_file_is_found_by_what_is_most_like_its_name() -> None:
+    paths = ["a/tool.py", "tool/b.py", "t/o/o/l.py", "c/mytool.py", "tool", "x.py"]
+    assert closest(paths, "Tool") == ["tool", "a/tool.py", "c/mytool.py", "tool/b.py", "t/o/o/l.py"]
+    assert closest([f"{i}/tool" for i in range(20)], "tool") == [f"{i}/tool" for i in range(10)]
+    assert closest(paths, "zzz") == []

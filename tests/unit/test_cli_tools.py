@@ -1,0 +1,46 @@
+"""``farm tools``: which packs there are, and their schemas as engines take them."""
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from farm.cli.main import command_line
+from sandboxes.errors import SpecError
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(command_line(["tools"]), ["tools", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_packs_are_listed_with_their_tools() -> None:
+    packs = {pack["pack"]: pack["tools"] for pack in json.loads(said("list", "--json"))}
+    assert list(packs) == ["default", "claude-code", "codex", "cursor", "swe-agent"]
+    assert packs["codex"] == ["shell", "apply_patch", "update_plan"]
+    assert "shell, apply_patch, update_plan" in said("list")
+
+
+def test_a_pack_is_shown_with_its_arguments() -> None:
+    assert "command [workdir] [timeout_ms]" in said("show", "codex")
+
+
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ("openai", lambda tool: tool["function"]["parameters"]),
+        ("anthropic", lambda tool: tool["input_schema"]),
+        ("json-schema", lambda tool: tool),
+    ],
+)
+def test_schemas_are_written_in_the_form_that_is_asked_for(form: str, where: Any) -> None:
+    tools = json.loads(said("show", "codex,-update_plan", "--format", form, "--json"))
+    assert [list(where(tool)["properties"]) for tool in tools] == [["command", "workdir", "timeout_ms"], ["input"]]
+    assert said("show", "codex,-update_plan", "--format", form, "--json") == json.dumps(tools, indent=2) + "\n"
+
+
+def test_a_wrong_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"did you mean codex\?"):
+        said("show", "codx")
