@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 from farm.core.events import NodeBeat
 
-CPU = "cpu"
-
 
 @dataclass(frozen=True, slots=True)
 class Marks:
@@ -20,21 +18,22 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """``cpu``: runnable threads per core. ``memory``, ``disk``: used fractions. ``disk_missing_mib``: -1 times what is
-    free of the fuller one of a node's disks.
+    """``memory``, ``disk``: used fractions. ``disk_missing_mib``: -1 times what is free of the fuller one of a node's
+    disks. ``memory_stall``: the fraction of time in which some task waits for memory; it counts where memory is
+    ``near`` its mark.
 
-    ``memory_stall``: the fraction of time in which some task waits for memory; it counts where memory is ``near`` its
-    mark. From ``cpu_stall`` and ``io_stall`` on, alike, other nodes are preferred, and that is all: one sandbox that
-    writes and syncs, or starts more threads than it has processors, brings them near 1 on a machine that is well.
+    From ``threads`` per core, ``cpu_stall`` and ``io_stall`` on other nodes are preferred, and that is all: one sandbox
+    that writes and syncs, or starts more threads than it has processors, drives them up on a machine that is well.
+    What processors a node has are shared out by its slots and by the turns of its test commands.
 
     A node opens ``calm_s`` after the last figure that kept it shut.
     """
 
-    cpu: Marks = Marks(4.0, 16.0, 12.0)
     memory: Marks = Marks(0.8, 0.95, 0.9)
     memory_stall: Marks = Marks(0.05, 0.2, 0.1)
     disk: Marks = Marks(0.9, 0.95, 0.93)
     disk_missing_mib: Marks = Marks(-4096.0, -1024.0, -2048.0)
+    threads: float = 4.0
     cpu_stall: float = 0.9
     io_stall: float = 0.6
     calm_s: float = 5.0
@@ -50,9 +49,9 @@ class Admission:
     why: str = ""
     until: float = 0.0
 
-    def closes(self, *, idle: bool) -> bool:
-        """A busy processor never closes an idle node: nothing there would ever end."""
-        return bool(self.shut - {CPU} if idle else self.shut)
+    @property
+    def closed(self) -> bool:
+        return bool(self.shut)
 
 
 def judge(before: Admission, beat: NodeBeat, settings: AdmissionSettings, now: float) -> Admission:
@@ -81,11 +80,12 @@ def _figures(beat: NodeBeat, settings: AdmissionSettings) -> Iterator[tuple[str,
     yield "memory", load.memory, settings.memory, f"its memory is {load.memory:.0%} used"
     if load.memory >= settings.memory.near:
         yield "memory stall", stall, settings.memory_stall, f"its tasks wait for memory {stall:.0%} of the time"
-    yield CPU, load.cpu, settings.cpu, f"{load.cpu:.1f} threads wait for each of its cores"
 
 
 def _waits(beat: NodeBeat, settings: AdmissionSettings) -> Iterator[str]:
     pressure = beat.pressure
+    if beat.load.cpu >= settings.threads:
+        yield f"{beat.load.cpu:.1f} threads wait for each of its cores"
     if pressure.cpu_some >= settings.cpu_stall:
         yield f"its tasks wait for a core {pressure.cpu_some:.0%} of the time"
     if pressure.io_some >= settings.io_stall:

@@ -104,7 +104,7 @@ class Node:
             return "draining", "it is draining"
         if now < self.rest_until:
             return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
-        if self.admission.closes(idle=not self.held):
+        if self.admission.closed:
             return "pressed", self.admission.why
         if len(self.held) >= self.slots:
             return "full", f"its {self.slots} slots are taken"

@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
 NEVER = Marks(math.inf, math.inf, math.inf)
-NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER, NEVER)
+NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER)
 PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, admission=NEVER_PRESSED, warm=2)
 
 

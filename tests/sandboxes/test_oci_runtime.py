@@ -15,6 +15,7 @@ import pytest
 from sandboxes import BootError, GoneBy, Limits, OciRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec, open_runtime
 from sandboxes.owner import owner_names
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.runtimes.oci.ids import FIRST_ID
 from sandboxes.runtimes.oci.programs import PROGRAMS
 from sandboxes.toolbox import Toolbox
@@ -151,11 +152,15 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     assert docker_client.containers.list(all=True, filters={"label": labels}) == []
 
 
+@pytest.mark.parametrize("cleared_away", [False, True])
 async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
-    oci_runtime: OciRuntime, state_dir: Path, test_image: str
+    oci_runtime: OciRuntime, state_dir: Path, test_image: str, cleared_away: bool
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
         os.kill(first_process(state_dir, sandbox.id), signal.SIGKILL)
+        if cleared_away:
+            (owner,) = owner_names(state_dir)
+            await Cgroups(find_hierarchies(), group_of(state_dir, owner)).remove(sandbox.id)
         with pytest.raises(SandboxGone) as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
         assert gone.value.by is GoneBy.OUTSIDE

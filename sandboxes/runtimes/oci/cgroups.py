@@ -129,11 +129,12 @@ class Cgroups:
 
     def ran_out_of_memory(self, name: str) -> bool:
         """Whether the kernel killed there because the group's own limit was reached. The machine's want of memory kills
-        too, and counts as a kill, but not as a limit reached."""
+        too, and counts as a kill, but not as a limit reached. Of a group that is gone nothing is known."""
+        file = "memory.events" if self.unified else "memory.oom_control"
+        events = dict(line.split() for line in self._read("memory", name, file).splitlines())
+        killed = events.get("oom_kill", "0") != "0"
         if self.unified:
-            events = dict(line.split() for line in self._read("memory", name, "memory.events").splitlines())
-            return events.get("oom_kill", "0") != "0" and events.get("oom", "0") != "0"
-        killed = "oom_kill 0" not in self._read("memory", name, "memory.oom_control")
+            return killed and events.get("oom", "0") != "0"
         # Not by memory.failcnt: Linux 6.18 was seen to leave it 0.
         limit, peak = [
             int(self._read("memory", name, f"memory.{file}_in_bytes") or 0) for file in ("limit", "max_usage")
