@@ -11,7 +11,6 @@ from pathlib import Path
 
 import docker
 import pytest
-from sandboxes.runtimes.marks import container_name
 
 from sandboxes import (
     BootError,
@@ -27,6 +26,7 @@ from sandboxes import (
 )
 from sandboxes.pool import CALM_S, RETRY_S, SPARE_S
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.marks import container_name
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
