@@ -7,24 +7,58 @@ ends, however it ends, and at a reboot; so a free lock is proof of death, and no
 An owner may come back: another process that claims the same name finds what the dead one left. For so long as its file
 ``grace`` says it is not buried, counted from when a reaper first found it dead (file ``died``) by the clock that runs
 from boot, which nobody sets. After a reboot nothing of it can live, and there is no grace.
+
+A path means different directories to processes with different mounts. So a state directory has a seal, a word that no
+other holds, and all that an owner makes elsewhere tells the seal beside the path. Where the seal cannot be found the
+kernel's list of locks is asked, which knows no mounts (``is_dead_unseen``).
 """
 
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable, SpecError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
-GRACE, DIED = "grace", "died"
+SEALED = re.compile(r"[0-9a-f]{32}")
+TRACE = re.compile(r"[0-9a-f-]{36} [0-9]{1,9} [0-9]{1,10} [0-9a-f:]*")
+"""The boot, the seconds of grace, the namespace of process ids, the lock."""
+GRACE, DIED, SEAL, MISSED = "grace", "died", ".seal", ".missed"
+BURIED = b"buried"
+"""In a lock that is held by whoever buries its owner."""
+BURIAL_S = 60.0
 LOOKS, LOOK_S = 10, 0.01
+LOCKS = Path("/proc/locks")
+READINGS = 3
+ALL_PIDS = 0xEFFFFFFC
+"""The number of the first namespace of process ids, in which all others are seen (PROC_PID_INIT_INO of Linux)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An owner, for whoever finds what it made. ``seal``: of its state directory."""
+
+    state_dir: Path
+    name: str
+    seal: str
+
+    @classmethod
+    def here(cls, state_dir: Path, name: str) -> "Identity":
+        return cls(state_dir, name, seal_of(state_dir))
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its state directory is the one that lies at this path here."""
+        return bool(self.seal) and seal_of(self.state_dir) == self.seal
 
 
 class Owner:
@@ -33,11 +67,14 @@ class Owner:
     ``inherited``: a dead process of this name has left something, which ``release`` spares until it is taken over.
     """
 
-    def __init__(self, state_dir: Path, name: str, lock: int) -> None:
-        self.state_dir = state_dir
-        self.name = name
+    def __init__(self, identity: Identity, lock: int, grace_s: float) -> None:
+        self.identity = identity
+        self.state_dir = identity.state_dir
+        self.name = identity.name
+        self.trace = f"{_boot_id()} {math.ceil(grace_s)} {_pid_namespace()} {_listed(lock)}"
+        """For ``is_dead_unseen``; as ``TRACE`` has it."""
         self._lock: int | None = lock
-        self.inherited = len(os.listdir(_home(state_dir, name))) > 1
+        self.inherited = len(os.listdir(_home(self.state_dir, self.name))) > 1
 
     @classmethod
     def claim(cls, state_dir: Path, name: str | None = None, *, grace_s: float = 0.0) -> "Owner":
@@ -51,14 +88,17 @@ class Owner:
             raise SpecError(f"owner {name!r}: use up to 32 letters, digits, '_', '.' and '-'")
         home = _home(state_dir, name)
         try:
+            seal = _sealed(state_dir)
             lock = _lock_patiently(home)
         except OSError as error:
             raise RuntimeUnavailable(
                 f"{state_dir} cannot hold the farm's state: {error.strerror}; name a writable directory as state_dir"
             ) from None
+        if lock is None and _is_buried(home):
+            raise RuntimeUnavailable(f"a reaper has been removing what {name!r} left for {BURIAL_S:g} s; try again")
         if lock is None:
             raise RuntimeUnavailable(f"owner {name!r} lives in another process; end it, or choose another name")
-        owner = cls(state_dir, name, lock)
+        owner = cls(Identity(state_dir, name, seal), lock, grace_s)
         (home / DIED).unlink(missing_ok=True)
         _write(home / GRACE, json.dumps({"grace_s": grace_s, "boot": _boot_id()}))
         return owner
@@ -115,6 +155,8 @@ def estate(state_dir: Path, name: str, *, now_s: float | None = None) -> Iterato
         return
     try:
         buried = _grace_is_over(home, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s)
+        if buried:
+            os.pwrite(lock, BURIED, 0)
         yield buried
         if buried:
             _sweep(home)
@@ -136,6 +178,42 @@ def _grace_is_over(home: Path, now_s: float) -> bool:
     return False
 
 
+def seal_of(state_dir: Path) -> str:
+    """Empty where there is none to be seen."""
+    try:
+        return (state_dir / "owners" / SEAL).read_text()
+    except OSError:
+        return ""
+
+
+def is_dead_unseen(owner: Identity, traces: Iterable[str], state_dir: Path, *, now_s: float | None = None) -> bool:
+    """As ``estate``, of an owner whose state directory cannot be seen from here, or was deleted. ``traces``: what it
+    had when it made what is left. False where nobody can tell.
+
+    Since when it is missed is noted in ``state_dir``, the asker's own.
+    """
+    found = [trace.split(" ") for trace in traces]
+    notes = state_dir / "owners" / MISSED / f"{owner.name}-{owner.seal}"
+    if any(_may_live(boot, pids, lock) for boot, _, pids, lock in found):
+        remove_directory(notes)
+        return False
+    notes.mkdir(parents=True, exist_ok=True)
+    _write(notes / GRACE, json.dumps({"grace_s": max(int(grace_s) for _, grace_s, _, _ in found), "boot": _boot_id()}))
+    over = _grace_is_over(notes, time.clock_gettime(time.CLOCK_BOOTTIME) if now_s is None else now_s)
+    if over:
+        remove_directory(notes)
+    return over
+
+
+def _may_live(boot: str, pids: str, lock: str) -> bool:
+    """Nobody lives who was there before the last boot. In this one the lock is held or not, wherever its file may lie;
+    but the kernel lists only the locks of processes that the reader can see."""
+    if boot != _boot_id():
+        return False
+    sees_it = _pid_namespace() in (int(pids), ALL_PIDS)
+    return not (lock and sees_it) or lock in _locks()
+
+
 def owner_names(state_dir: Path) -> list[str]:
     """The owners, living and dead, that have left a trace in ``state_dir``."""
     try:
@@ -155,6 +233,40 @@ def _home(state_dir: Path, name: str) -> Path:
     return state_dir / "owners" / name
 
 
+def _sealed(state_dir: Path) -> str:
+    """Its seal, made by the first owner to come."""
+    owners = state_dir / "owners"
+    owners.mkdir(parents=True, exist_ok=True)
+    with (owners / SEAL).open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        seal = file.read()
+        if not seal:
+            seal = secrets.token_hex(16)
+            file.write(seal)
+    return seal
+
+
+def _listed(lock: int) -> str:
+    """What the kernel's list calls it; empty where it does not list it, or calls it by another number than stat(2)."""
+    about = os.fstat(lock)
+    name = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    with contextlib.suppress(OSError):
+        return name if name in _locks() else ""
+    return ""
+
+
+def _locks() -> set[str]:
+    """Devices and inodes of all locks held. The list comes a page at a time and changes meanwhile, so that one reading
+    may miss one."""
+    lines = [line for _ in range(READINGS) for line in LOCKS.read_text().splitlines()]
+    return {fields[5] for fields in map(str.split, lines) if len(fields) > 5}
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -167,13 +279,22 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lock_patiently(home: Path) -> int | None:
-    """A reaper holds a dead owner's lock for a moment, while it looks whether its grace is over."""
-    for _ in range(LOOKS):
-        lock = _lock(home, create=True)
-        if lock is not None:
-            return lock
+    """A reaper holds a dead owner's lock for a moment, while it looks whether its grace is over, and for as long as it
+    takes to remove what is left where it is."""
+    looks, until = 0, time.monotonic() + BURIAL_S
+    while (lock := _lock(home, create=True)) is None:
+        looks += 1
+        if time.monotonic() > until or (looks >= LOOKS and not _is_buried(home)):
+            return None
         time.sleep(LOOK_S)
-    return None
+    os.truncate(lock, 0)
+    return lock
+
+
+def _is_buried(home: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (home / "lock").read_bytes() == BURIED
+    return False
 
 
 def _lock(home: Path, *, create: bool) -> int | None:

@@ -1,24 +1,36 @@
-"""The second end of life: whatever carries our label and belongs to an owner that is dead goes.
+"""The second end of life: whatever is ours (``sandboxes.runtimes.marks``) and belongs to an owner that is dead goes.
 
 It cannot take what is being made just now: containers are listed first and their owners judged afterwards, and an owner
 is alive before it makes its first container. An owner is judged by its lock in the state directory that its containers
-name, so that farms with different state directories leave each other's alone. Sandboxes that are no containers are
-found by their owner's control group.
+name, so that farms with different state directories leave each other's alone; and where that directory is not to be
+seen, by its trace (``sandboxes.owner``). Sandboxes that are no containers are found by their owner's control group.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxes.errors import SandboxError
-from sandboxes.owner import estate, owner_names
-from sandboxes.runtimes.container import LABEL_OWNER, LABEL_SANDBOX, LABEL_SNAPSHOT, LABEL_STATE_DIR
-from sandboxes.runtimes.engine import Engine, ListedContainer, ListedImage
+from sandboxes.owner import Identity, estate, is_dead_unseen, owner_names
+from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.marks import LABEL_OWNER, LABEL_SNAPSHOT, of_container, of_image
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Left:
+    """What there is of an owner at the daemon, by ids."""
+
+    sandboxes: list[str] = field(default_factory=list)
+    pins: list[str] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    traces: set[str] = field(default_factory=set)
 
 
 async def reap(engine: Engine, state_dir: Path) -> int:
@@ -27,46 +39,62 @@ async def reap(engine: Engine, state_dir: Path) -> int:
     ``state_dir`` as ``Owner.state_dir`` has it. Several reapers may run at once. What cannot be removed is logged and
     tried again by the next.
     """
-    left: defaultdict[tuple[Path, str], list[ListedContainer | ListedImage]] = defaultdict(list)
-    listed: list[ListedContainer | ListedImage] = [*await engine.containers(LABEL_OWNER)]
-    for found in (*listed, *await engine.images(LABEL_SNAPSHOT)):
-        home = Path(found.labels.get(LABEL_STATE_DIR, state_dir))
-        left[home, found.labels[LABEL_OWNER]].append(found)
+    found = await _left_at(engine)
     for name in owner_names(state_dir):
-        left[state_dir, name]  # an owner that left only a directory
-    return sum([await _bury(engine, home, name, things) for (home, name), things in left.items()])
+        found[Identity.here(state_dir, name)]  # an owner that left only a directory
+    return sum([await _bury(engine, state_dir, owner, left) for owner, left in found.items()])
 
 
-async def bury_containers(engine: Engine, state_dir: Path, name: str) -> None:
+async def _left_at(engine: Engine) -> defaultdict[Identity, _Left]:
+    """All that is ours at the daemon, of the living too."""
+    found: defaultdict[Identity, _Left] = defaultdict(_Left)
+    for container in await engine.containers(LABEL_OWNER):
+        if mark := of_container(container):
+            left = found[mark.owner]
+            (left.sandboxes if mark.sandbox else left.pins).append(container.id)
+            left.traces.add(mark.trace)
+    for image in await engine.images(LABEL_SNAPSHOT):
+        if mark := of_image(image):
+            found[mark.owner].images.append(image.id)
+            found[mark.owner].traces.add(mark.trace)
+    return found
+
+
+async def bury_containers(engine: Engine, owner: Identity) -> None:
     """Of an owner whose sandboxes are containers no longer."""
-    mine = {LABEL_OWNER: name, LABEL_STATE_DIR: str(state_dir)}
-    found = await engine.containers(LABEL_SANDBOX)
-    await engine.remove_all(container.id for container in found if mine.items() <= container.labels.items())
-    images = await engine.images(LABEL_SNAPSHOT)
-    await engine.remove_images(image.id for image in images if mine.items() <= image.labels.items())
+    left = (await _left_at(engine))[owner]
+    await engine.remove_all(left.sandboxes)
+    await engine.remove_images(left.images)
 
 
-async def bury_groups(home: Path, name: str) -> int:
+async def bury_groups(owner: Identity) -> int:
     """The sandboxes of an owner that are no containers; how many."""
-    cgroups = Cgroups(find_hierarchies(), group_of(home, name))
+    cgroups = Cgroups(find_hierarchies(), group_of(owner))
     names = cgroups.names()
     await asyncio.gather(*map(cgroups.remove, names))
     cgroups.remove_group()
     return len(names)
 
 
-async def _bury(engine: Engine, home: Path, name: str, left: Sequence[ListedContainer | ListedImage]) -> int:
-    containers = [thing for thing in left if isinstance(thing, ListedContainer)]
-    sandboxes = [container.id for container in containers if LABEL_SANDBOX in container.labels]
+async def _bury(engine: Engine, state_dir: Path, owner: Identity, left: _Left) -> int:
     try:
-        with estate(home, name) as dead:
+        with _dead_for_good(owner, left, state_dir) as dead:
             if not dead:
                 return 0
-            buried = await engine.remove_all(sandboxes) + await bury_groups(home, name)
+            buried = await engine.remove_all(left.sandboxes) + await bury_groups(owner)
             # What holds an image goes after the sandboxes that are made of it.
-            await engine.remove_all(container.id for container in containers if container.id not in sandboxes)
-            await engine.remove_images(thing.id for thing in left if isinstance(thing, ListedImage))
+            await engine.remove_all(left.pins)
+            await engine.remove_images(left.images)
             return buried
     except (SandboxError, OSError) as error:
-        log.warning("what owner %s left in %s stays for now: %s", name, home, error)
+        log.warning("what owner %s left in %s stays for now: %s", owner.name, owner.state_dir, error)
         return 0
+
+
+@contextlib.contextmanager
+def _dead_for_good(owner: Identity, left: _Left, state_dir: Path) -> Iterator[bool]:
+    if not left.traces or owner.is_seen:
+        with estate(owner.state_dir, owner.name) as dead:
+            yield dead
+    else:
+        yield is_dead_unseen(owner, left.traces, state_dir)

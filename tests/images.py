@@ -89,7 +89,7 @@ def made_image(
     described = {
         "architecture": client.version()["Arch"],
         "os": "linux",
-        "config": {**(config or {}), "Labels": {"farm.test": name}},
+        "config": {**(config or {}), "Labels": {**(config or {}).get("Labels", {}), "farm.test": name}},
         "rootfs": {"type": "layers", "diff_ids": digests},
     }
     files = {f"{number}.tar": data for number, data in enumerate(packed)}

@@ -8,7 +8,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from sandboxes.runtimes.docker import DockerRuntime, container_name
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.marks import container_name
 from sandboxes.runtimes.oci.cgroups import group_of
 from sandboxes.runtimes.oci.runtime import OciRuntime
 
@@ -48,7 +49,7 @@ def _names(state_dir: Path) -> set[str]:
 
 
 def _of_its_own(runtime: OciRuntime) -> set[str]:
-    group = group_of(runtime._owner.state_dir, runtime._owner.name)
+    group = group_of(runtime._owner.identity)
     places = (f"{group}/*/", f"*/{group}/*/")  # of control groups version 2 and 1
     groups = {f"cgroup {path}" for place in places for path in Path("/sys/fs/cgroup").glob(place)}
     return groups | {f"on its disk {name}" for name in os.listdir(runtime._disk.path)}

@@ -18,11 +18,6 @@ from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
 from sandboxes.spec import Limits, SandboxSpec
 
-LABEL_OWNER = "farm.owner"
-LABEL_SANDBOX = "farm.sandbox"
-LABEL_SNAPSHOT = "farm.snapshot"
-LABEL_STATE_DIR = "farm.state_dir"
-
 TOOLBOX_MOUNT = "/.farm"
 RUN_MOUNT = "/.farm-run"
 HOSTNAME = "sandbox"

@@ -19,16 +19,13 @@ from sandboxes.reaper import bury_groups, reap
 from sandboxes.record import Record
 from sandboxes.runtimes.container import (
     HOSTS,
-    LABEL_OWNER,
-    LABEL_SANDBOX,
-    LABEL_SNAPSHOT,
-    LABEL_STATE_DIR,
     container_config,
     socket_bytes,
 )
 from sandboxes.runtimes.docker_snapshots import SnapshotImages
 from sandboxes.runtimes.ending import describe, ending
-from sandboxes.runtimes.engine import Engine, EngineError, Image, ListedContainer
+from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.marks import LABEL_OWNER, LABEL_SNAPSHOT, Mark, container_name, labels, of_container
 from sandboxes.runtimes.oci.cgroups import limit_sockets
 from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
@@ -57,7 +54,7 @@ class DockerRuntime(ServingRuntime):
         self._engine = engine
         self._toolbox = toolbox
         self._hosts = hosts
-        self._copies = SnapshotImages(engine, self._labels())
+        self._copies = SnapshotImages(engine, owner)
         self._origins: dict[str, Image] = {}
         """The image behind each sandbox and snapshot."""
         self._bases: dict[str, str] = {}
@@ -95,7 +92,7 @@ class DockerRuntime(ServingRuntime):
             if not hosts.exists():  # sandboxes that live on have it mounted
                 hosts.write_text(HOSTS)
             if claim.inherited:
-                await bury_groups(claim.state_dir, claim.name)
+                await bury_groups(claim.identity)
                 claim.take_over()
             undo.pop_all()
         return cls(engine, claim, toolbox, hosts, oci_runtime)
@@ -140,7 +137,7 @@ class DockerRuntime(ServingRuntime):
     async def _close(self) -> None:
         try:
             await self.shut_all_egress()
-            await self._engine.remove_all(container.id for container in await self._all())
+            await self._engine.remove_all(await self._all())
             await self._copies.close()
             self._held.clear()
             self._owner.release()
@@ -149,12 +146,13 @@ class DockerRuntime(ServingRuntime):
 
     async def _mine(self) -> dict[str, str]:
         """Container id → sandbox id, of this owner in this state directory."""
-        return {c.id: c.labels[LABEL_SANDBOX] for c in await self._all() if LABEL_SANDBOX in c.labels}
+        return {container: mark.sandbox for container, mark in (await self._all()).items() if mark.sandbox}
 
-    async def _all(self) -> list[ListedContainer]:
+    async def _all(self) -> dict[str, Mark]:
         """Also what an earlier process of this owner held its images with, which was another runtime."""
         found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
-        return [c for c in found if c.labels.get(LABEL_STATE_DIR) == str(self._owner.state_dir)]
+        marks = {container.id: of_container(container) for container in found}
+        return {container: mark for container, mark in marks.items() if mark and mark.owner == self._owner.identity}
 
     async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
         if not copied:
@@ -166,7 +164,7 @@ class DockerRuntime(ServingRuntime):
         config = container_config(
             spec,
             image_id=copy.id if copy else image.id,
-            labels={**self._labels(), LABEL_SANDBOX: sandbox_id},
+            labels=labels(self._owner, sandbox=sandbox_id, snapshot=self._bases.get(sandbox_id, "")),
             toolbox=self._toolbox.path.absolute(),
             run_dir=run_dir,
             hosts=self._hosts,
@@ -231,9 +229,6 @@ class DockerRuntime(ServingRuntime):
         finally:
             attempt.cancel()
 
-    def _labels(self) -> dict[str, str]:
-        return {LABEL_OWNER: self._owner.name, LABEL_STATE_DIR: str(self._owner.state_dir)}
-
     async def first_pid(self, sandbox_id: str) -> int:
         state = await self._engine.state(container_name(sandbox_id))
         if state is None or not state.running:
@@ -279,10 +274,6 @@ async def _routes(server: ToolServer, table: str) -> list[str]:
         return (await server.read_file(f"/proc/net/{table}")).decode("ascii").splitlines()
     except PathError:  # a kernel without that protocol
         return []
-
-
-def container_name(sandbox_id: str) -> str:
-    return f"farm-{sandbox_id}"
 
 
 def _make_run_dir(run_dir: Path) -> None:

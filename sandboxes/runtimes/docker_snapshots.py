@@ -1,15 +1,12 @@
 """Snapshots as images of the daemon, each kept as long as anything is made of it: before that it cannot be removed."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sandboxes.errors import SnapshotError
-from sandboxes.runtimes.container import LABEL_SNAPSHOT
+from sandboxes.owner import Owner
 from sandboxes.runtimes.engine import Engine, EngineError, ListedImage
+from sandboxes.runtimes.marks import LABEL_SNAPSHOT, SNAPSHOTS, labels, of_image
 from sandboxes.uninterrupted import uninterrupted
-
-REPOSITORY = "farm-snapshot"
-"""An image without a name would be taken for litter."""
 
 
 @dataclass(slots=True)
@@ -24,8 +21,7 @@ class _Kept:
 class SnapshotImages:
     """Each has a name of its own, and is counted: whoever makes or uses it has to give it back."""
 
-    def __init__(self, engine: Engine, owner: Mapping[str, str]) -> None:
-        """``owner``: the labels by which the reaper finds them."""
+    def __init__(self, engine: Engine, owner: Owner) -> None:
         self._engine = engine
         self._owner = owner
         self._kept: dict[str, _Kept] = {}
@@ -44,8 +40,8 @@ class SnapshotImages:
             raise
 
     async def _make(self, name: str, container: str) -> None:
-        labels = {**self._owner, LABEL_SNAPSHOT: name}
-        self._kept[name].image = await self._engine.commit(container, REPOSITORY, name, labels)
+        marked = labels(self._owner, snapshot=name)
+        self._kept[name].image = await self._engine.commit(container, SNAPSHOTS, name, marked)
 
     def use(self, name: str) -> None:
         """Raises SnapshotError where it is not there any more."""
@@ -96,5 +92,5 @@ class SnapshotImages:
         await self._engine.remove_images(image.id for image in mine if image.labels[LABEL_SNAPSHOT] not in self._kept)
 
     async def _mine(self) -> list[ListedImage]:
-        found = await self._engine.images(LABEL_SNAPSHOT)
-        return [image for image in found if self._owner.items() <= image.labels.items()]
+        found = [(image, of_image(image)) for image in await self._engine.images(LABEL_SNAPSHOT)]
+        return [image for image, mark in found if mark and mark.owner == self._owner.identity]

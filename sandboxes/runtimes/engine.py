@@ -69,14 +69,16 @@ class ContainerState:
 @dataclass(frozen=True, slots=True)
 class ListedContainer:
     id: str
+    names: tuple[str, ...]
     labels: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ListedImage:
-    """``parent``: the image that it was made of, empty where the daemon does not know."""
+    """``names`` with their tags. ``parent``: the image that it was made of, empty where the daemon does not know."""
 
     id: str
+    names: tuple[str, ...]
     parent: str
     labels: Mapping[str, str]
 
@@ -226,7 +228,14 @@ class Engine:
         """Every container, running or not, that carries ``label`` (``key`` or ``key=value``)."""
         filters = json.dumps({"label": [label]})
         found = await self._request("GET", "/containers/json", params={"all": "1", "filters": filters})
-        return [ListedContainer(id=item["Id"], labels=item["Labels"]) for item in found]
+        return [
+            ListedContainer(
+                id=item["Id"],
+                names=tuple(name.removeprefix("/") for name in item["Names"] or ()),
+                labels=item["Labels"] or {},
+            )
+            for item in found
+        ]
 
     async def commit(self, container: str, repository: str, tag: str, labels: Mapping[str, str]) -> str:
         """The id of an image made of a container, which the daemon pauses meanwhile. It cannot be stopped, so however
@@ -239,7 +248,15 @@ class Engine:
         """Those that carry ``label``, with a name or without."""
         filters = json.dumps({"label": [label]})
         found = await self._request("GET", "/images/json", params={"all": "1", "filters": filters})
-        return [ListedImage(id=item["Id"], parent=item["ParentId"], labels=item["Labels"]) for item in found]
+        return [
+            ListedImage(
+                id=item["Id"],
+                names=tuple(item["RepoTags"] or ()),
+                parent=item["ParentId"],
+                labels=item["Labels"] or {},
+            )
+            for item in found
+        ]
 
     async def remove_image(self, image_id: str) -> bool:
         """And none that it was made of. False where it is not there, or something is made of it.

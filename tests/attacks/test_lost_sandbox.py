@@ -12,7 +12,7 @@ from farm.core.rollout import Rollout, Status, StopReason, check
 from farm.core.task import ReportFormat
 from farm.rollout import Reply, run_episode
 from sandboxes.errors import SandboxGone
-from sandboxes.runtimes.docker import container_name
+from sandboxes.runtimes.marks import container_name
 from sandboxes.sandbox import Runtime
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief

@@ -20,7 +20,7 @@ from farm.config import Config
 from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.store import RunState, Store
 from farm.tasks import pack, task_ref
-from sandboxes.owner import owner_names
+from sandboxes.owner import Identity, owner_names
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.toolbox import Toolbox
 from tests.integration import tiny
@@ -35,10 +35,9 @@ ROOT = Path(__file__).parents[2]
 
 def sandboxes_of(client: docker.DockerClient, state_dir: Path) -> set[str]:
     """By the word of the kernel and of the daemon, whoever owns them."""
-    labels = [f"farm.state_dir={state_dir}", "farm.sandbox"]
-    containers = client.api.containers(all=True, filters={"label": labels})
-    groups = Cgroups(find_hierarchies(), group_of(state_dir, AGENT)).names()
-    return {str(container["Labels"]["farm.sandbox"]) for container in containers} | groups
+    containers = client.api.containers(all=True, filters={"label": f"farm.state_dir={state_dir}"})
+    groups = Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, AGENT))).names()
+    return ({str(container["Labels"]["farm.sandbox"]) for container in containers} | groups) - {""}
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

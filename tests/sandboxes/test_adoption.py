@@ -21,7 +21,7 @@ from sandboxes import (
     SandboxSpec,
     WarmPool,
 )
-from sandboxes.owner import Owner, estate, owner_names
+from sandboxes.owner import Identity, Owner, estate, owner_names
 from sandboxes.record import Record
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.toolbox import Toolbox
@@ -69,7 +69,7 @@ async def come_back(kind: str, state_dir: Path, toolbox: Toolbox) -> AsyncIterat
 
 
 def groups(state_dir: Path) -> set[str]:
-    return Cgroups(find_hierarchies(), group_of(state_dir, "agent")).names()
+    return Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, "agent"))).names()
 
 
 async def adopted(runtime: Runtime) -> dict[str, Sandbox]:
@@ -178,7 +178,7 @@ async def test_one_whose_owner_died_while_it_stood_still_goes_on(
     owner = await OwnerProcess.start("oci", state_dir, toolbox)
     box_id = await owner.told("create", test_image, [])
     await owner.kill()
-    cgroups = Cgroups(find_hierarchies(), group_of(state_dir, "agent"))
+    cgroups = Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, "agent")))
     await cgroups.freeze(box_id)
     runtime = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
     try:
@@ -247,8 +247,9 @@ async def test_another_kind_of_runtime_leaves_nothing_of_the_first(
     runtime = await come_back("docker" if kind == "oci" else "oci")
     assert await adopted(runtime) == {}
     assert groups(state_dir) == set()
-    labels = [f"farm.state_dir={state_dir}", "farm.sandbox"]
-    assert docker_client.containers.list(all=True, filters={"label": labels}) == []
+    labels = [f"farm.state_dir={state_dir}"]
+    left = docker_client.containers.list(all=True, filters={"label": labels})
+    assert [container.name for container in left if container.labels["farm.sandbox"]] == []
     assert images_of(docker_client, state_dir) == set()
 
 

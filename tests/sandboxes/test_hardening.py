@@ -21,7 +21,8 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
-from sandboxes.runtimes.docker import DockerRuntime, container_name
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.marks import container_name
 from sandboxes.runtimes.oci.ids import FIRST_ID, IDS
 from tests.outside import EitherRuntime, needs_root, traces
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there

@@ -9,12 +9,13 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec, SpecError
-from sandboxes.owner import Owner, estate, owner_names
+from sandboxes.owner import LOOK_S, LOOKS, Identity, Owner, estate, owner_names
 from sandboxes.reaper import reap
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
@@ -74,8 +75,8 @@ async def sandboxes(state_dir: Path) -> set[str]:
         containers = await engine.containers(f"farm.state_dir={state_dir}")
     finally:
         await engine.close()
-    groups = [Cgroups(find_hierarchies(), group_of(state_dir, name)) for name in owner_names(state_dir)]
-    found = {container.labels["farm.sandbox"] for container in containers if "farm.sandbox" in container.labels}
+    groups = [Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, name))) for name in owner_names(state_dir)]
+    found = {container.labels["farm.sandbox"] for container in containers if container.labels["farm.sandbox"]}
     return found.union(*(group.names() for group in groups))
 
 
@@ -207,7 +208,7 @@ def test_a_claim_is_exclusive_and_ends_with_release(state_dir: Path) -> None:
     Owner.claim(state_dir, "one").release()
 
 
-def test_a_dead_owner_cannot_return_while_it_is_buried(state_dir: Path) -> None:
+def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> None:
     with estate(state_dir, "never-was") as dead:
         assert dead
     owner = Owner.claim(state_dir, "one")
@@ -218,10 +219,13 @@ def test_a_dead_owner_cannot_return_while_it_is_buried(state_dir: Path) -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     assert owner_names(state_dir) == ["one", "two"]
-    with estate(state_dir, "two") as dead:
+    with ThreadPoolExecutor() as another, estate(state_dir, "two") as dead:
         assert dead
-        with pytest.raises(RuntimeUnavailable):
-            Owner.claim(state_dir, "two")
+        returning = another.submit(Owner.claim, state_dir, "two")
+        with pytest.raises(TimeoutError):
+            returning.result(timeout=10 * LOOKS * LOOK_S)
+    assert not returning.result().inherited
+    returning.result().release()
     assert owner_names(state_dir) == ["one"]
     owner.release()
 

@@ -1,9 +1,11 @@
 """Which control groups a machine has, as its mounts tell."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sandboxes.owner import Identity
 from sandboxes.runtimes.oci.cgroups import BESIDE, WANTED, find_hierarchies, group_of
 
 ROOT = Path("/sys/fs/cgroup")
@@ -39,5 +41,7 @@ def test_a_machine_without_any_has_none() -> None:
 
 
 def test_groups_of_different_state_directories_differ() -> None:
-    assert group_of(Path("/a"), "one") != group_of(Path("/b"), "one")
-    assert group_of(Path("/a"), "one").startswith("farm-one-")
+    one = Identity(Path("/a"), "one", "seal")
+    others = (replace(one, state_dir=Path("/b")), replace(one, name="other"), replace(one, seal="of another machine"))
+    assert group_of(one) not in map(group_of, others)
+    assert group_of(one).startswith("farm-one-")

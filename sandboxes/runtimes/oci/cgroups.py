@@ -14,6 +14,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from sandboxes.errors import SnapshotError
+from sandboxes.owner import Identity
 
 CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
@@ -77,9 +78,10 @@ def find_hierarchies(mountinfo: str | None = None) -> Hierarchies:
     return Hierarchies(places)
 
 
-def group_of(state_dir: Path, owner: str) -> str:
-    """The group of an owner, of whom several state directories may have one of the same name."""
-    return f"farm-{owner}-{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]}"
+def group_of(owner: Identity) -> str:
+    """Several state directories may have an owner of the same name, and several directories may lie at one path."""
+    place = os.fsencode(owner.state_dir) + b"\0" + owner.seal.encode()
+    return f"farm-{owner.name}-{hashlib.sha256(place).hexdigest()[:8]}"
 
 
 def limit_sockets(pid: int, at_most: int) -> None:

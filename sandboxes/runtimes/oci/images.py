@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxes.errors import ImageError, SandboxError
-from sandboxes.runtimes.container import LABEL_OWNER, LABEL_STATE_DIR
+from sandboxes.owner import Owner
 from sandboxes.runtimes.engine import Engine, EngineError, Image
-from sandboxes.runtimes.oci.cgroups import group_of
+from sandboxes.runtimes.marks import LABEL_PIN, labels, of_container, pin_name
 from sandboxes.runtimes.oci.layers import directories, sweep_copies
 from sandboxes.runtimes.oci.starter import LAYERS_MAX
 from sandboxes.runtimes.oci.users import User, find_user
 from sandboxes.uninterrupted import uninterrupted
 
-LABEL_PIN = "farm.pin"
 IDLE_S = 600.0
 """So long an image that nobody uses stays mounted."""
 
@@ -38,9 +37,8 @@ class MountedImage:
 class MountedImages:
     """What costs more than a moment is done once an image: asking the daemon, and holding the layers."""
 
-    def __init__(self, engine: Engine, *, state_dir: Path, owner: str) -> None:
+    def __init__(self, engine: Engine, owner: Owner) -> None:
         self._engine = engine
-        self._state_dir = state_dir
         self._owner = owner
         self._mounted: dict[str, MountedImage] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -64,7 +62,7 @@ class MountedImages:
                 if idle and self._mounted.get(image.id) is image:
                     del self._mounted[image.id]
                     await self._engine.remove(image.pin)
-        await sweep_copies(self._engine, self._state_dir)
+        await sweep_copies(self._engine, self._owner.state_dir)
 
     async def close(self) -> None:
         with contextlib.suppress(SandboxError):  # then the reaper finds the pins
@@ -74,9 +72,9 @@ class MountedImages:
 
     async def drop_strays(self) -> None:
         """Of the pins that an earlier process of this owner left, those that nothing needs."""
-        mine = {LABEL_OWNER: self._owner, LABEL_STATE_DIR: str(self._state_dir)}
         for container in await self._engine.containers(LABEL_PIN):
-            if mine.items() <= container.labels.items() and not self._is_held(container.labels[LABEL_PIN]):
+            mark = of_container(container)
+            if mark and mark.pin and mark.owner == self._owner.identity and not self._is_held(mark.pin):
                 await self._engine.remove(container.id)
 
     def _is_held(self, image_id: str) -> bool:
@@ -92,7 +90,7 @@ class MountedImages:
 
     async def _mount(self, image: Image) -> None:
         async with self._pinned(image) as pin:
-            layers = await directories(self._engine, image, pin, self._state_dir)
+            layers = await directories(self._engine, image, pin, self._owner.state_dir)
             if len(layers) > LAYERS_MAX:
                 raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
@@ -100,9 +98,9 @@ class MountedImages:
 
     @contextlib.asynccontextmanager
     async def _pinned(self, image: Image) -> AsyncIterator[str]:
-        labels = {LABEL_OWNER: self._owner, LABEL_STATE_DIR: str(self._state_dir), LABEL_PIN: image.id}
-        name = f"farm-pin-{group_of(self._state_dir, self._owner)}-{image.id.removeprefix('sha256:')[:12]}"
-        config = {"Image": image.id, "Entrypoint": ["/"], "Labels": labels, "NetworkDisabled": True}
+        name = pin_name(self._owner.identity, image.id)
+        marked = labels(self._owner, pin=image.id)
+        config = {"Image": image.id, "Entrypoint": ["/"], "Labels": marked, "NetworkDisabled": True}
         try:
             yield await uninterrupted(self._pin(name, config))
         except BaseException as error:

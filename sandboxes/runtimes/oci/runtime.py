@@ -82,13 +82,12 @@ class OciRuntime(ServingRuntime):
         super().__init__(ground.owner)
         self._ground = ground
         self._disk = ground.disk
-        group = group_of(self._owner.state_dir, self._owner.name)
-        self._cgroups = Cgroups(_seen(ground.hierarchies, program), group)
+        self._cgroups = Cgroups(_seen(ground.hierarchies, program), group_of(self._owner.identity))
         self._starter = children
         self._program = program
         self._mapped = mapped
         self._ranges = Ranges()
-        self._images = MountedImages(ground.engine, state_dir=self._owner.state_dir, owner=self._owner.name)
+        self._images = MountedImages(ground.engine, self._owner)
         self._taken: dict[str, MountedImage] = {}
         self._first: dict[str, FirstProcess] = {}
         self.lacks = (*ground.lacks, *lacks)
@@ -134,7 +133,7 @@ class OciRuntime(ServingRuntime):
             ground = await _prepare(undo, engine, claim, toolbox)
             runtime = await cls._first_that_works(ground, list(find_programs(programs)))
             if claim.inherited:
-                await bury_containers(engine, claim.state_dir, claim.name)
+                await bury_containers(engine, claim.identity)
                 claim.take_over()
             return runtime
         except BaseException:

@@ -1,0 +1,112 @@
+"""Owners whose state directory a reaper cannot see: hidden by other mounts, deleted, or another at the same path."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandboxes import SandboxSpec
+from sandboxes.owner import Owner, is_dead_unseen
+from sandboxes.toolbox import Toolbox
+from tests.outside import EitherRuntime
+from tests.owner_process import OwnerProcess
+from tests.sandboxes.conformance import WAIT_S, living, text
+
+pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="only root has mounts of its own")]
+
+REAPER = """
+import asyncio, sys
+from pathlib import Path
+from sandboxes.reaper import reap
+from sandboxes.runtimes.engine import Engine
+
+async def main(state_dir):
+    engine = Engine()
+    await engine.connect()
+    try:
+        await reap(engine, Path(state_dir))
+    finally:
+        await engine.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def reap_where_hidden(hidden: Path) -> None:
+    """Another farm's reaper, which finds an empty directory at ``hidden``."""
+    script = 'mount -t tmpfs hidden "$0" && exec "$1" -c "$2" "$0"'
+    command = ["unshare", "--mount", "sh", "-ec", script, str(hidden), sys.executable, REAPER]
+    subprocess.run(command, check=True)
+
+
+async def test_who_lives_where_a_reaper_cannot_see_stays(
+    either_runtime: EitherRuntime, state_dir: Path, test_image: str
+) -> None:
+    async with either_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        await asyncio.to_thread(reap_where_hidden, state_dir)
+        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+        assert await living(either_runtime) == {sandbox.id}
+
+
+async def test_another_directory_at_the_same_path_is_another_owners(
+    either_runtime: EitherRuntime, tmp_path: Path, toolbox: Toolbox, test_image: str
+) -> None:
+    """What was there is removed when its grace is over, and takes nothing of who is there now with it."""
+    place = tmp_path / "place"
+    before = await OwnerProcess.start(either_runtime.name, place, toolbox)
+    await before.told("create", test_image, [])
+    await before.kill()
+    shutil.rmtree(place)
+    runtime = await type(either_runtime).open(state_dir=place, owner="agent", toolbox=toolbox)
+    try:
+        async with runtime.scope(SandboxSpec(test_image)) as sandbox:
+            assert await living(runtime) == {sandbox.id}
+            await runtime.reap()
+            (note,) = (place / "owners" / ".missed").glob("agent-*/died")
+            note.write_text("-301")
+            assert await runtime.reap() == 1
+            assert await living(runtime) == {sandbox.id}
+            assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+    finally:
+        await runtime.close()
+
+
+def test_a_lock_tells_who_lives_wherever_its_file_lies(tmp_path: Path) -> None:
+    asker, place = tmp_path / "asker", tmp_path / "place"
+    owner = Owner.claim(place)
+    assert not is_dead_unseen(owner.identity, [owner.trace], asker)
+    os.rename(place, tmp_path / "elsewhere")
+    assert not owner.identity.is_seen
+    assert not is_dead_unseen(owner.identity, [owner.trace], asker)
+    os.rename(tmp_path / "elsewhere", place)
+    owner.release()
+    assert is_dead_unseen(owner.identity, [owner.trace], asker)
+    assert list((asker / "owners" / ".missed").iterdir()) == []
+
+
+def test_grace_holds_for_those_who_are_not_seen(tmp_path: Path) -> None:
+    owner = Owner.claim(tmp_path / "place", "agent", grace_s=300.0)
+    owner.release()
+    asker = tmp_path / "asker"
+    told = [is_dead_unseen(owner.identity, [owner.trace], asker, now_s=now_s) for now_s in (1000.0, 1299.0, 1301.0)]
+    assert told == [False, False, True]
+
+
+def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) -> None:
+    owner = Owner.claim(tmp_path / "place")
+    owner.release()
+    boot, grace, pids, lock = owner.trace.split(" ")
+    assert lock
+    unlisted = f"{boot} {grace} {pids} "
+    assert not is_dead_unseen(owner.identity, [unlisted], tmp_path / "asker")
+    assert is_dead_unseen(owner.identity, [unlisted.replace(boot, "another")], tmp_path / "asker")
+    ask = (
+        "import sys; from pathlib import Path; from sandboxes.owner import Identity, is_dead_unseen as dead; "
+        "print(dead(Identity(Path('/nowhere'), 'one', 'seal'), sys.argv[2:], Path(sys.argv[1])))"
+    )
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask, str(tmp_path), owner.trace]
+    assert subprocess.run(inside, check=True, capture_output=True, text=True).stdout == "False\n"
