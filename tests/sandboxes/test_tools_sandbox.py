@@ -79,6 +79,14 @@ async def test_long_output_keeps_both_ends_and_names_the_whole(hands: Hands) -> 
     assert await hands.sandbox.read_file(elided[2]) == whole
 
 
+async def test_a_document_of_megabytes_is_written_by_a_heredoc(hands: Hands) -> None:
+    lines = "".join(f"line {n} of 'a' \"document\" $x `y` é\n" for n in range(80_000))
+    written = await hands("bash", command=f"{BUSYBOX} cat > document <<'END'\n{lines}END\n{BUSYBOX} wc -l < document")
+    assert written.content == "80000\n[exit code 0]"
+    assert await hands.sandbox.read_file("document") == lines.encode()
+    assert len(lines) > 3_000_000
+
+
 async def test_calls_to_one_shell_take_their_turns(hands: Hands) -> None:
     results = await asyncio.gather(
         *(hands("bash", command=f"n=$(( ${{n:-0}} + 1 )); echo $n; : {i}") for i in range(8))
@@ -141,6 +149,22 @@ async def test_a_job_is_on_a_terminal_under_either_runtime(
         assert "[job 1 ended with exit code 137" in (await hands("bash", job=1, kill=True)).content
         left = await hands("bash", command=f"{BUSYBOX} ps -o args | {BUSYBOX} grep -c '[s]leep 1000'")
         assert left.content == "0\n[exit code 1]"
+
+
+async def test_where_a_sandbox_has_taken_all_its_terminals_a_job_has_pipes(
+    oci_runtime: Runtime, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
+        hands = Hands(sandbox, Toolset.default())
+        await hands("bash", command="for i in {1..80}; do exec {fd}<>/dev/ptmx || break; done 2>/dev/null")
+        await hands(
+            "bash", command="test -t 0; echo terminal $?; read x; echo got $x", background=True, session="other"
+        )
+        heard = await hands("bash", job=1, input="it\n", wait_s=20)
+        assert "got it\n[job 1 ended with exit code 0" in heard.content
+        await hands("bash", restart=True)
+        again = await hands("bash", command="test -t 0; echo terminal $?", background=True)
+        assert "terminal 0\n" in again.content + (await hands("bash", job=2, wait_s=20)).content
 
 
 @pytest.mark.parametrize("command", ["view", "str_replace", "create"])
