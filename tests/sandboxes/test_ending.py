@@ -11,9 +11,9 @@ from docker.models.containers import Container
 
 from sandboxes import GoneBy, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.marks import container_name
 from sandboxes.runtimes.ending import by_whom, ending, is_ending
 from sandboxes.runtimes.engine import ContainerState, Engine
+from sandboxes.runtimes.marks import container_name
 from tests.outside import crash, first_process, mute, needs_root
 
 pytestmark = pytest.mark.docker

@@ -13,7 +13,7 @@ import docker
 import pytest
 
 from sandboxes import BootError, GoneBy, Limits, OciRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec, open_runtime
-from sandboxes.owner import owner_names
+from sandboxes.owner import Identity, owner_names
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.runtimes.oci.ids import FIRST_ID
@@ -160,7 +160,7 @@ async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
         os.kill(first_process(state_dir, sandbox.id), signal.SIGKILL)
         if cleared_away:
             (owner,) = owner_names(state_dir)
-            await Cgroups(find_hierarchies(), group_of(state_dir, owner)).remove(sandbox.id)
+            await Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, owner))).remove(sandbox.id)
         with pytest.raises(SandboxGone) as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
         assert gone.value.by is GoneBy.OUTSIDE
