@@ -41,9 +41,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """The tools of a pack with their arguments; their schemas with --json."""
+    from sandboxes.errors import SpecError
     from sandboxes.tools.packs import choose, described
 
-    chosen = choose(words_of(tools))
+    try:
+        chosen = choose(words_of(tools))
+    except SpecError as error:
+        raise typer.BadParameter(str(error), param_hint="PACK") from None
     if as_json:
         print_json([described(kind, form.value) for kind in chosen.kinds])
         return
