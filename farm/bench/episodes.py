@@ -14,6 +14,8 @@ from farm.core.rollout import Split
 from farm.policy import make_policy
 from farm.rollout import Baselines, run_episode
 from farm.tasks import TaskBundle, task_ref
+from farm.tasks.images import sandbox_spec
+from sandboxes import WarmPool
 from sandboxes.sandbox import Runtime
 
 BASELINE = "docker_sdk_loop"
@@ -22,7 +24,7 @@ _ORACLE = PolicySpec("oracle")
 
 async def measure_episodes(
     bundle: TaskBundle,
-    runtime: Runtime,
+    pool: WarmPool,
     *,
     docker_host: str | None,
     rounds: int,
@@ -31,19 +33,21 @@ async def measure_episodes(
 ) -> tuple[Figure, ...]:
     """``rounds`` times, in turn: ``concurrency`` episodes at once by the farm, then by the loop. The image is here.
 
-    One round before them warms both. Raises BenchError where an episode does not solve the task.
+    As on a node, sandboxes to work in and to judge in are ready when an episode begins, and others boot meanwhile. One
+    round before them warms both. Raises BenchError where an episode does not solve the task.
     """
     baselines, numbers = Baselines(), count()
     async with connect(docker_host, concurrency) as docker:
 
         async def by_farm() -> float:
-            return await _overhead_s(_farm_episode(bundle, runtime, baselines, next(numbers)))
+            return await _overhead_s(_farm_episode(bundle, pool, baselines, next(numbers)))
 
         async def by_loop() -> float:
             return await _overhead_s(docker.run(partial(solve_once, bundle=bundle)))
 
         farm, loop = Side(by_farm, concurrency, concurrency), Side(by_loop, concurrency, concurrency)
-        await in_turn((farm, loop), rounds, on_round)
+        with pool.wanting(sandbox_spec(bundle.task, labels={}, egress=bundle.task.network), 2 * concurrency):
+            await in_turn((farm, loop), rounds, on_round)
     return (
         Figure("episodes_per_min", 60 * farm.per_s, "1/min", 60 * loop.per_s, BASELINE),
         Figure("overhead_p50_ms", farm.p50_ms, "ms", loop.p50_ms, BASELINE),
