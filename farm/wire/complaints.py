@@ -10,6 +10,7 @@ from farm.wire.requests import RULES
 MOST_FIELDS = 20
 _LONGEST = 300
 _SUBJECT = re.compile(r"^(?:Value error, |(?:Input|String|Dictionary|List|Tuple) (?=should))")
+_COUNT = re.compile(r" after validation, not (?:more|\d+)$")
 
 
 def complaints(errors: Sequence[Mapping[str, Any]]) -> tuple[FieldProblem, ...]:
@@ -34,4 +35,4 @@ def _message(error: Mapping[str, Any]) -> str:
         case "string_pattern_mismatch":
             pattern = error["ctx"]["pattern"]
             return RULES.get(pattern, f"should match {pattern}")
-    return _SUBJECT.sub("", str(error["msg"])).removesuffix(" after validation, not more")
+    return _COUNT.sub("", _SUBJECT.sub("", str(error["msg"])))

@@ -28,13 +28,27 @@ def task() -> TaskBundle:
 
 
 async def submit(
-    store: Store, run_id: str, *, groups: int = 1, group_size: int = 1, policy: str = "oracle", max_attempts: int = 3
+    store: Store,
+    run_id: str,
+    *,
+    groups: int = 1,
+    group_size: int = 1,
+    policy: str = "oracle",
+    max_attempts: int = 3,
+    tools: tuple[str, ...] = (),
 ) -> RunSpec:
     """Put a run and its task into the store, as the gateway does before it tells the scheduler."""
     bundle = task()
     assert make_policy(PolicySpec(policy), bundle, seed=0)
     spec = RunSpec(
-        run_id, (task_ref(bundle),), PolicySpec(policy), group_size, groups, Limits(), max_attempts=max_attempts
+        run_id,
+        (task_ref(bundle),),
+        PolicySpec(policy),
+        group_size,
+        groups,
+        Limits(),
+        max_attempts=max_attempts,
+        tools=tools,
     )
     await store.put_bundle(bundle.task.digest, pack(bundle))
     await store.put_run(spec)

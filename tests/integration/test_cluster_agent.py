@@ -123,8 +123,18 @@ class Cluster:
         self.agents[name] = agent
         return await self._stack.enter_async_context(agent)
 
-    async def run(self, run_id: str = "r", *, groups: int = 1, group_size: int = 1, max_attempts: int = 3) -> None:
-        spec = await submit(self.store, run_id, groups=groups, group_size=group_size, max_attempts=max_attempts)
+    async def run(
+        self,
+        run_id: str = "r",
+        *,
+        groups: int = 1,
+        group_size: int = 1,
+        max_attempts: int = 3,
+        tools: tuple[str, ...] = (),
+    ) -> None:
+        spec = await submit(
+            self.store, run_id, groups=groups, group_size=group_size, max_attempts=max_attempts, tools=tools
+        )
         await self.shell.submit(spec.run_id)
 
     async def ended(self, run_id: str = "r", state: RunState = RunState.FINISHED) -> list[RolloutHead]:
@@ -185,6 +195,13 @@ async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
     assert {head.reward for head in heads} == {1.0}
     assert {head.node for head in heads} == {"a", "b"}
     assert {head.attempt for head in heads} == {1}
+
+
+async def test_the_tools_that_a_run_chooses_are_in_its_rollouts(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    await cluster.run(tools=("swe-agent", "-submit"))
+    (head,) = await cluster.ended()
+    assert (head.tool_pack, head.tools, head.reward) == ("swe-agent", ("bash", "str_replace_editor"), 1.0)
 
 
 async def test_what_comes_next_finds_its_sandboxes_ready(cluster: Cluster) -> None:

@@ -117,6 +117,18 @@ async def test_limits_reach_the_run_and_absent_ones_are_the_farms(place: Place) 
     assert (run.spec.groups, run.spec.max_attempts) == (9, 3)
 
 
+async def test_tools_reach_the_run_and_a_wrong_name_is_answered_with_the_nearest(place: Place) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "tools": ["codex", "-update_plan"]}
+    made = (await place.post("/v1/runs", body)).json()
+    run = await place.store.get_run(made["run_id"])
+    assert run is not None
+    assert (list(run.spec.tools), made["tools"]) == (body["tools"], body["tools"])
+    refused = await place.post("/v1/runs", body | {"tools": ["codex", "-update_plam"]})
+    assert problem(refused) == (422, "invalid-request")
+    assert "(did you mean update_plan?)" in refused.text
+    assert len(await place.store.list_runs()) == 1
+
+
 @pytest.mark.parametrize(
     "taskset",
     ["../etc", "/nowhere/at/all", "/tmp/../etc", "unknown", "a/b", "x\0y", "..", ".", "/" + "a" * 1000, "/etc/passwd"],

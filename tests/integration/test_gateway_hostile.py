@@ -38,6 +38,8 @@ BAD_RUNS: list[Any] = [
       ({"agent_s": -1}, {"agent_s": 0}, {"agent_s": 1e9}, {"max_turns": 0}, {"boot_s": "5"}, {"surprise": 1}, 7)),
     *(RUN | {"seed": seed} for seed in (-1, HUGE, 0.5)),
     *(RUN | {"taskset": taskset} for taskset in ("", 5, None, ["demo"], "x" * 2000)),
+    *(RUN | {"tools": tools} for tools in
+      (["cursr"], ["codex", "cursor"], ["bash"] * 65, ["x" * 200], ["-"], [7], 7, {"bash": 1}, [["bash"]])),
     RUN | {"split": "test"}, RUN | {"surprise": 1}, RUN | {"run_id": "mine"},
 ]  # a table, read across  # fmt: skip
 
