@@ -82,12 +82,13 @@ class Bash:
         if args.job is not None:
             asked = Asked(args.input or "", args.wait_s, args.kill)
             return await self._terminal.job(sandbox, args.job, asked, timeout_s=timeout_s)
-        if args.restart:
-            fresh = await self._terminal.restart(sandbox, session=args.session)
-            if args.command is None:
-                return fresh
-        assert args.command is not None  # see _asks_for_one_thing
+        if args.command is None:
+            return await self._terminal.restart(sandbox, session=args.session)
         if args.background:
+            if args.restart:
+                await self._terminal.restart(sandbox, session=args.session)
             return await self._terminal.start(sandbox, args.command, session=args.session, timeout_s=timeout_s)
         limit_s = min(timeout_s, args.timeout_s or timeout_s)
-        return await self._terminal.run(sandbox, args.command, session=args.session, timeout_s=limit_s)
+        return await self._terminal.run(
+            sandbox, args.command, session=args.session, restart=args.restart, timeout_s=limit_s
+        )

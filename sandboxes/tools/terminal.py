@@ -36,8 +36,13 @@ class Terminal:
         self._output_limit = max_chars - _STATUS_CHARS
         self._serial = OneAtATime()
 
-    async def run(self, sandbox: Sandbox, command: str, *, session: str = MAIN, timeout_s: float) -> ToolResult:
+    async def run(
+        self, sandbox: Sandbox, command: str, *, session: str = MAIN, restart: bool = False, timeout_s: float
+    ) -> ToolResult:
+        """``restart``: in a fresh shell."""
         async with self._serial.of(sandbox, session):
+            if restart:
+                await sandbox.restart_shell(session)
             outcome = await sandbox.shell(
                 command, session=session, timeout_s=timeout_s, output_limit=self._output_limit
             )
