@@ -7,6 +7,7 @@ from farm.bench.density import measure_density
 from farm.bench.episodes import measure_episodes
 from farm.bench.figures import BenchError, BenchResult, Figure, Machine
 from farm.bench.fork import measure_fork
+from farm.bench.search import measure_search
 from farm.bench.start import measure_start
 from farm.bench.tools import measure_tools
 
@@ -18,6 +19,7 @@ __all__ = [
     "measure_density",
     "measure_episodes",
     "measure_fork",
+    "measure_search",
     "measure_start",
     "measure_tools",
 ]

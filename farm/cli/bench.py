@@ -143,6 +143,28 @@ def fork(
 
 
 @app.command()
+def search(
+    image: ImageName = BASE_IMAGE,
+    rounds: Rounds = 3,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """How well and how fast code is found by its meaning, beside ripgrep and plain BM25, on real packages."""
+    settings = read_config(config, state_dir)
+
+    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+        from farm.bench import measure_search
+        from sandboxes import SandboxSpec
+
+        return await measure_search(
+            SandboxSpec(image, workdir="/srv"), runtime, state_dir=settings.state_dir, rounds=rounds, on_progress=say
+        )
+
+    _show(_run("search", settings, measure), as_json)
+
+
+@app.command()
 def episodes(
     task: Annotated[
         Path | None, typer.Option(help="A task directory; the farm's own sqlparse task by default.")

@@ -1,0 +1,168 @@
+"""A segment: the searchable form of some files, as arrays that can lie in a mapped file."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sandboxes.search.chunks import cut
+from sandboxes.search.embedding import Embedder, Floats, Passage
+from sandboxes.search.languages import outlines_of
+from sandboxes.search.terms import terms, words
+
+NAME_WEIGHT, PATH_WEIGHT = 8, 2
+"""So often a word of a definition's name, or of its file's path, counts as if it stood in its text."""
+
+MOST_CHUNKS = 2000
+"""Of one file: a sandbox writes a million definitions in no time. What comes later is not found."""
+
+VECTOR_LENGTH = 127.0
+_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """``digest`` is that of the content as it lies on disk."""
+
+    path: str
+    digest: bytes
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """With the lines that every tool counts: those that a line feed ends."""
+        return self.content.decode("utf-8", "replace").replace("\r", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One row a chunk. ``postings[at[i]:at[i + 1]]`` are the chunks that hold the term of hash ``hashes[i]``, in order,
+    and ``counts`` how often. ``vectors`` have length 127, or 0, and no columns where there is no embedder."""
+
+    paths: Sequence[str]
+    digests: Sequence[bytes]
+    names: Sequence[str]
+    files: NDArray[np.int32]
+    firsts: NDArray[np.int32]
+    lasts: NDArray[np.int32]
+    lengths: NDArray[np.float32]
+    hashes: NDArray[np.uint64]
+    at: NDArray[np.int64]
+    postings: NDArray[np.int32]
+    counts: NDArray[np.uint16]
+    vectors: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def posted(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.uint16]]:
+        """The chunks that hold the term of this hash, and how often each does."""
+        found = int(np.searchsorted(self.hashes, np.uint64(term)))
+        if found == len(self.hashes) or int(self.hashes[found]) != term:
+            return self.postings[:0], self.counts[:0]
+        rows = slice(int(self.at[found]), int(self.at[found + 1]))
+        return self.postings[rows], self.counts[rows]
+
+
+def hash_of(term: str) -> int:
+    digest = hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def build(files: Iterable[SourceFile], embedder: Embedder | None, *, plain: bool = False) -> Segment:
+    """``plain``: no file is parsed, all are cut into windows."""
+    builder = _Builder(embedder, plain)
+    for file in files:
+        builder.add(file)
+    return builder.finish()
+
+
+class _Builder:
+    def __init__(self, embedder: Embedder | None, plain: bool) -> None:
+        self._embedder = embedder
+        self._plain = plain
+        self._paths: list[str] = []
+        self._digests: list[bytes] = []
+        self._names: list[str] = []
+        self._places: list[tuple[int, int, int]] = []
+        self._lengths: list[int] = []
+        self._numbers: dict[str, int] = {}
+        self._of_word: dict[str, list[int]] = {}
+        self._terms: list[int] = []
+        self._counts: list[int] = []
+        self._held: list[int] = []
+        self._passages: list[Passage] = []
+        self._vectors: list[Floats] = []
+
+    def add(self, file: SourceFile) -> None:
+        whole = file.text
+        lines = whole.split("\n")
+        of_path = words(file.path)
+        outlines = () if self._plain else outlines_of(file.path)
+        for chunk in islice(cut(whole, lines, outlines), MOST_CHUNKS):
+            text = "\n".join(lines[chunk.first - 1 : chunk.last])
+            found = Counter(words(text))
+            self._lengths.append(found.total())
+            for word in words(chunk.name):
+                found[word] += NAME_WEIGHT
+            for word in of_path:
+                found[word] += PATH_WEIGHT
+            self._post(found)
+            self._places.append((len(self._paths), chunk.first, chunk.last))
+            self._names.append(chunk.name)
+            self._passages.append(Passage(text, found))
+            if len(self._passages) == _BATCH:
+                self._embed()
+        self._paths.append(file.path)
+        self._digests.append(file.digest)
+
+    def _post(self, found: Counter[str]) -> None:
+        counted: dict[int, int] = {}
+        of_word = self._of_word
+        for word, count in found.items():
+            for number in of_word.get(word) or self._numbered(word):
+                counted[number] = counted.get(number, 0) + count
+        self._terms += counted
+        self._counts += counted.values()
+        self._held.append(len(counted))
+
+    def _numbered(self, word: str) -> list[int]:
+        numbers = self._numbers
+        found = self._of_word[word] = [numbers.setdefault(term, len(numbers)) for term in terms(word)]
+        return found
+
+    def _embed(self) -> None:
+        if self._embedder is not None:
+            self._vectors.append(self._embedder.embed(self._passages))
+        self._passages.clear()
+
+    def finish(self) -> Segment:
+        self._embed()
+        files, firsts, lasts = np.array(self._places, np.int32).reshape(-1, 3).T
+        hashes = np.fromiter(map(hash_of, self._numbers), np.uint64, len(self._numbers))
+        order = np.argsort(hashes)
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        ranks = rank[np.array(self._terms, np.int32)]
+        by_term = np.argsort(ranks, kind="stable")
+        holders = np.repeat(np.arange(len(self._held), dtype=np.int32), self._held)
+        counts = np.minimum(np.array(self._counts, np.int64), np.iinfo(np.uint16).max).astype(np.uint16)
+        vectors = np.concatenate(self._vectors) if self._vectors else np.zeros((len(files), 0), np.float32)
+        return Segment(
+            paths=self._paths,
+            digests=self._digests,
+            names=self._names,
+            files=np.ascontiguousarray(files),
+            firsts=np.ascontiguousarray(firsts),
+            lasts=np.ascontiguousarray(lasts),
+            lengths=np.array(self._lengths, np.float32),
+            hashes=hashes[order],
+            at=np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=len(order)))]).astype(np.int64),
+            postings=holders[by_term],
+            counts=counts[by_term],
+            vectors=np.rint(vectors * VECTOR_LENGTH).astype(np.int8),
+        )

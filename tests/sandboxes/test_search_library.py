@@ -1,0 +1,121 @@
+"""Indexes that are shared: made once, kept, found again, and made by processes that hostile text brings down."""
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.search.embedders import NONE
+from sandboxes.search.index import Index
+from sandboxes.search.library import Library
+from sandboxes.search.segment import SourceFile
+from sandboxes.search.view import served
+from sandboxes.search.workers import Workers
+
+
+def sources(**texts: str) -> list[SourceFile]:
+    files = {f"{name}.py": text.encode() for name, text in texts.items()}
+    return [SourceFile(path, hashlib.sha256(content).digest(), content) for path, content in files.items()]
+
+
+A, B = "def remove_cookie():\n    pass\n", "def join_url():\n    pass\n"
+
+
+@pytest.fixture
+async def library(tmp_path: Path) -> AsyncIterator[Library]:
+    async with Library(tmp_path / "search", embedder=NONE) as library:
+        yield library
+
+
+async def names(library: Library, index: Index, question: str) -> list[str]:
+    texts = {
+        path: digest for segment in index.segments for path, digest in zip(segment.paths, segment.digests, strict=True)
+    }
+    hits = await library.search(question, served(texts, index.segments).parts, within="", limit=5)
+    return [hit.name for hit in hits]
+
+
+async def test_what_two_ask_for_at_once_is_made_once(library: Library) -> None:
+    files = sources(a=A, b=B)
+    first, second = await asyncio.gather(library.index(files), library.index(list(reversed(files))))
+    assert first is second
+    assert await names(library, first, "remove cookies") == ["remove_cookie"]
+
+
+async def test_who_goes_away_leaves_the_making_to_the_others(library: Library) -> None:
+    impatient = asyncio.create_task(library.index(sources(a=A)))
+    patient = asyncio.create_task(library.index(sources(a=A)))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert await names(library, await patient, "remove cookies") == ["remove_cookie"]
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+
+
+async def test_an_index_outlives_its_process(library: Library, tmp_path: Path) -> None:
+    made = await library.index(sources(a=A))
+    (path,) = (tmp_path / "search").iterdir()
+    before = path.stat().st_ino
+    async with Library(tmp_path / "search", embedder=NONE) as another:
+        found = await another.index(sources(a=A))
+        assert found.digest == made.digest
+        assert await names(another, found, "remove cookies") == ["remove_cookie"]
+    assert path.stat().st_ino == before
+
+
+async def test_other_content_or_another_embedder_is_another_index(tmp_path: Path) -> None:
+    digests = set()
+    for embedder in (NONE, "tests.sandboxes.searching:toy"):
+        async with Library(tmp_path / "search", embedder=embedder) as library:
+            digests |= {(await library.index(sources(a=text))).digest for text in (A, B)}
+            digests.add((await library.index(sources(b=A))).digest)
+    assert len(digests) == 6
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", b"\xff" * 1000])
+async def test_a_damaged_index_is_made_anew(library: Library, tmp_path: Path, damage: bytes) -> None:
+    await library.index(sources(a=A))
+    (path,) = (tmp_path / "search").iterdir()
+    path.write_bytes(damage)
+    async with Library(tmp_path / "search", embedder=NONE) as another:
+        assert await names(another, await another.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
+
+
+async def test_indexes_that_were_used_least_recently_go(tmp_path: Path) -> None:
+    async with Library(tmp_path / "search", embedder=NONE) as library:
+        made = [await library.index(sources(a=text)) for text in (A, B)]
+        first, second = (tmp_path / "search" / f"{index.digest}.index" for index in made)
+        room = first.stat().st_size * 5 // 2
+        os.utime(first, (2, 2))
+        os.utime(second, (1, 1))
+    async with Library(tmp_path / "search", embedder=NONE, most_bytes=room) as library:
+        await library.index(sources(c=A))
+    assert first.exists()
+    assert not second.exists()
+
+
+async def test_a_directory_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with Library(tmp_path / "file" / "search", embedder=NONE) as library:
+        assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
+
+
+async def test_text_that_brings_the_process_down_is_searched_unparsed() -> None:
+    """``tests.sandboxes.searching:fatal`` dies of any definition of that name, as a parser with a fault would."""
+    async with Library(None, embedder="tests.sandboxes.searching:fatal") as library:
+        index = await library.index(sources(a=A, b="def poison():\n    pass\n"))
+        assert await names(library, index, "remove cookies") == [""]
+        assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
+
+
+async def test_a_process_that_was_killed_is_replaced() -> None:
+    async with Workers(NONE, 1) as workers:
+        answer = await workers.build(sources(a=A))
+        (process,) = workers._idle
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        assert await workers.build(sources(a=A)) == answer
