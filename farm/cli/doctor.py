@@ -96,7 +96,7 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     from sandboxes.host_readings import read_host
 
     before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _toolbox)
-    after = (_user_namespaces, _pressure, _redis, _ray, _gateway_port)
+    after = (_user_namespaces, _pressure, _redis, _ray, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
     wanted = sandboxes or config.slots or default_slots()
@@ -214,6 +214,14 @@ def _ray(config: Config) -> Finding:
     if not shm.is_dir():
         return Finding("ray", Mark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
     return Finding("ray", Mark.OK, "installed")
+
+
+def _word_vectors(_: Config) -> Finding:
+    from sandboxes.search.embedders import REMEDY, default_table
+
+    if not default_table().is_dir():
+        return Finding("word vectors", Mark.WARN, "none: codebase_search goes by shared words alone", REMEDY)
+    return Finding("word vectors", Mark.OK, str(default_table()))
 
 
 def _gateway_port(config: Config) -> Finding:
