@@ -41,9 +41,14 @@ start_docker
 make_venv
 farm="$VENV/bin/farm"
 
-say "images"
+say "images, and meanwhile the word vectors that code is searched by"
+mkdir -p "$LOGS"
+"$VENV/bin/python" -m sandboxes.search.distil >"$LOGS/word-vectors.log" 2>&1 &
+vectors=$!
+trap 'kill "$vectors" 2>/dev/null || true' EXIT
 "$ROOT/images/base/build.sh"
 "$farm" images build images/tasks
+wait "$vectors" || say "codebase_search goes by shared words alone; $LOGS/word-vectors.log says why"
 
 say "the farm"
 started=false
