@@ -42,6 +42,7 @@ class AgentPlan:
 
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once.
+    ``embedder``: as ``Library`` takes it.
     """
 
     node_id: str
@@ -54,6 +55,7 @@ class AgentPlan:
     warm: bool = False
     image_disk: Watermarks = field(default_factory=Watermarks)
     image_pulls: int = 2
+    embedder: str = "words"
     equip: str = "farm.cluster.equipment:docker"
 
 
