@@ -47,6 +47,8 @@ class Config(BaseModel):
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time.
+    ``embedder``: what gives code and questions about it their vectors: the farm's own table of ``words``, ``none``, or
+    the factory ``package.module:name`` of another.
     A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
     The memory limits of a node's tasks may add up to ``overcommit`` times its memory, as long as memory is left.
     """
@@ -75,6 +77,7 @@ class Config(BaseModel):
     image_disk_high: float = Field(default=0.85, gt=0, le=1)
     image_disk_low: float = Field(default=0.75, gt=0, le=1)
     image_pulls: int = Field(default=2, ge=1, le=64)
+    embedder: str = Field(default="words", pattern=r"words|none|[\w.]+:\w+")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("runtime")
