@@ -15,6 +15,8 @@ from sandboxes.sandbox import MIB, Sandbox
 TIMEOUT_S = 10.0
 LONGEST = 128 * 1024
 """Bytes of all that a login adds: a quarter of what a program may be given."""
+MOST = 1000
+"""Variables; the tool server takes some more."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PLAIN: Mapping[str, str] = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
 """For programs that ask: nobody turns pages, and nothing moves the cursor."""
@@ -76,7 +78,7 @@ def added(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]
     path = joined_path(before.get("PATH", DEFAULT_PATH), after.get("PATH", ""))
     if path != before.get("PATH"):
         gained["PATH"] = path
-    if sum(len(name) + len(value) for name, value in gained.items()) > LONGEST:
+    if len(gained) > MOST or sum(len(name) + len(value) for name, value in gained.items()) > LONGEST:
         return {name: value for name, value in PLAIN.items() if name not in before}
     return gained
 

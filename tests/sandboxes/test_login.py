@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.login import LONGEST, PLAIN, added, joined_path, parse
+from sandboxes.login import LONGEST, MOST, PLAIN, added, joined_path, parse
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from tests.images import Layer, busybox_layer, made_image
@@ -63,6 +63,7 @@ def test_what_is_set_stays(before: dict[str, str], after: dict[str, str]) -> Non
 
 def test_a_login_that_adds_too_much_adds_nothing() -> None:
     assert added({"PATH": "/bin"}, {"X": "x" * LONGEST}) == PLAIN
+    assert added({"PATH": "/bin"}, {f"X{number}": "" for number in range(MOST)}) == PLAIN
 
 
 @given(st.binary(max_size=100))

@@ -120,6 +120,16 @@ async def test_writes_new_files_and_replaces_old_ones(server: ToolServer, home: 
     assert os.listdir(home) == ["f"]
 
 
+async def test_whoever_reads_a_file_meanwhile_has_all_of_the_old_one(server: ToolServer, home: Path) -> None:
+    (home / "file").write_bytes(b"old" * 1000)
+    with (home / "file").open("rb") as reader:
+        begun = reader.read(10)
+        await server.write_file("file", b"new")
+        assert begun + reader.read() == b"old" * 1000
+    assert (home / "file").read_bytes() == b"new"
+    assert os.listdir(home) == ["file"]
+
+
 async def test_writes_the_largest_and_refuses_more(server: ToolServer, home: Path) -> None:
     content = os.urandom(MIB) * 64
     await server.write_file("f", content)
