@@ -71,7 +71,8 @@ async def test_an_image_that_was_here_before_is_not_the_farms(
 
 
 async def test_an_image_is_pulled_listed_and_removed_by_its_digest(registry: Registry, store: ImageStore) -> None:
-    pinned = registry.name("a").removesuffix(":1") + "@" + registry.put("a")
+    content = os.urandom(16)  # the same image under a tag would go by that
+    pinned = registry.name("a").removesuffix(":1") + "@" + registry.put("a", content)
     await store.pull(pinned)
     assert [image.name for image in await store.list(registry.address)] == [pinned]
     assert await store.remove(pinned)
