@@ -1,7 +1,7 @@
 """What can go wrong with a sandbox, by whose fault it is.
 
 SandboxError
-├── SpecError               the caller asked for something impossible
+├── SpecError               the caller, or the image itself, asks for something impossible
 ├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message says the remedy
 │   └── DiskFull            no room for an image on Docker's disk
 ├── ImageError              an image is missing or does not build

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandboxes.boots import check_demands
 from sandboxes.errors import (
     BootError,
     ImageError,
@@ -158,6 +159,7 @@ class DockerRuntime(ServingRuntime):
         if not copied:
             self._origins[sandbox_id] = await self._engine.image(spec.image)
         image = self._origins[sandbox_id]
+        check_demands(spec, image.env, image.workdir)
         copy = await self._engine.image(self._copies.image(self._bases[sandbox_id])) if copied else None
         run_dir = self._owner.sandbox_dir(sandbox_id)
         _make_run_dir(run_dir)

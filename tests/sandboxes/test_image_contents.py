@@ -12,7 +12,7 @@ from typing import Any
 import docker
 import pytest
 
-from sandboxes import PathError, Sandbox, SandboxError, SandboxSpec
+from sandboxes import PathError, Sandbox, SandboxError, SandboxSpec, SpecError
 from tests.images import Layer, busybox_layer, made_image
 from tests.outside import EitherRuntime
 from tests.sandboxes.conformance import WAIT_S, refusal, text
@@ -33,7 +33,31 @@ USERS = {
     "4711:42": "4711 42 / 42",
 }
 """By what an image says: user, group, home, all groups. As the daemon has it."""
-NO_USERS = ("nobody", "guest:nogroup", "-1", "guest:-1", "99999999999")
+NO_USERS = (
+    "nobody",
+    "guest:nogroup",
+    "-1",
+    "guest:-1",
+    "99999999999",
+    "\u00b2",
+    "guest:\u00b2",
+    "9" * 5000,
+    "huge",
+    "zero",
+)
+ODD = b"huge:x:" + b"9" * 5000 + b":0:o:/:\nzero:x:7:7:o:/ho\0me:\n"
+UNFIT: Mapping[str, Mapping[str, Any]] = {
+    "variable-with-a-zero-byte": {"Env": ["A=b\0c"]},
+    "variable-without-a-name": {"Env": ["=b"]},
+    "variable-too-long": {"Env": ["A=" + "x" * 128 * 1024]},
+    "variables-too-long": {"Env": [f"A{number}=" + "x" * 100_000 for number in range(11)]},
+    "relative-directory": {"WorkingDir": "repo"},
+    "directory-with-a-zero-byte": {"WorkingDir": "/re\0po"},
+    "directory-too-long": {"WorkingDir": "/" + "x/" * 3000},
+    "name-too-long": {"WorkingDir": "/" + "x" * 300},
+    "directory-that-is-a-file": {"WorkingDir": "/etc/motd"},
+    "directory-in-a-circle": {"WorkingDir": "/circle"},
+}
 FILE_CAPABILITIES = b"\x01\0\0\x02" + b"\xff\xff\xff\xff" * 2 + b"\xff\x01\0\0" * 2
 """Every capability, permitted, inheritable and effective, as ``vfs_cap_data`` of <linux/capability.h> has it."""
 
@@ -88,10 +112,32 @@ async def test_its_user_is_who_docker_makes_of_it(in_image: InImage, user: str) 
 
 @pytest.mark.parametrize("user", NO_USERS)
 async def test_a_user_that_is_none_is_said(in_image: InImage, user: str) -> None:
-    with pytest.raises(SandboxError) as refused:
-        async with in_image(people(), config={"User": user}):
+    with pytest.raises(SpecError) as refused:
+        async with in_image(Layer().file("etc/passwd", PASSWD + ODD).file("etc/group", GROUP), config={"User": user}):
             pass
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("asked", UNFIT)
+async def test_what_no_sandbox_can_be_is_the_images_fault(in_image: InImage, asked: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        async with in_image(Layer().symlink("circle", "/circle"), config=UNFIT[asked]):
+            pass
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", [".farm", "etc/hosts"])
+async def test_a_mount_point_that_is_of_another_kind_is_the_images_fault(in_image: InImage, place: str) -> None:
+    with pytest.raises(SpecError, match="the image itself"):
+        async with in_image(Layer().directory(place) if place == "etc/hosts" else Layer().file(place)):
+            pass
+
+
+async def test_users_beyond_the_ids_of_a_sandbox(in_image: InImage, either_runtime: EitherRuntime) -> None:
+    refused = pytest.raises(SpecError, match="runtime = docker")
+    with refused if either_runtime.name == "oci" else contextlib.nullcontext():
+        async with in_image(config={"User": "70000"}) as sandbox:
+            assert await said(sandbox, "id -u") == "70000"
 
 
 async def test_files_of_users_far_off(in_image: InImage, either_runtime: EitherRuntime) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandboxes.errors import ImageError, SandboxError
+from sandboxes.errors import ImageError, SandboxError, SpecError
 from sandboxes.owner import Owner
 from sandboxes.runtimes.engine import Engine, EngineError, Image
 from sandboxes.runtimes.marks import LABEL_PIN, labels, of_container, pin_name
@@ -44,7 +44,7 @@ class MountedImages:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def take(self, name: str) -> MountedImage:
-        """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError."""
+        """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError or SpecError."""
         image = self._mounted.get(name) or await self._find(name)
         image.users += 1
         return image
@@ -92,7 +92,7 @@ class MountedImages:
         async with self._pinned(image) as pin:
             layers = await directories(self._engine, image, pin, self._owner.state_dir)
             if len(layers) > LAYERS_MAX:
-                raise ImageError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
+                raise SpecError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
             self._mounted[image.id] = MountedImage(image.id, image.workdir, image.env, user, tuple(layers), pin)
 
@@ -100,7 +100,14 @@ class MountedImages:
     async def _pinned(self, image: Image) -> AsyncIterator[str]:
         name = pin_name(self._owner.identity, image.id)
         marked = labels(self._owner, pin=image.id)
-        config = {"Image": image.id, "Entrypoint": ["/"], "Labels": marked, "NetworkDisabled": True}
+        # A directory of its own: the image's the daemon would look up, and make.
+        config = {
+            "Image": image.id,
+            "Entrypoint": ["/"],
+            "WorkingDir": "/",
+            "Labels": marked,
+            "NetworkDisabled": True,
+        }
         try:
             yield await uninterrupted(self._pin(name, config))
         except BaseException as error:

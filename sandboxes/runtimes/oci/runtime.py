@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.boots import check_demands
 from sandboxes.errors import BootError, GoneBy, RuntimeUnavailable, SandboxError, SnapshotError
 from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
@@ -239,7 +240,8 @@ class OciRuntime(ServingRuntime):
         if copied:
             make_fresh(self._disk.path / sandbox_id)
         else:
-            self._taken[sandbox_id] = await self._images.take(spec.image)
+            image = self._taken[sandbox_id] = await self._images.take(spec.image)
+            check_demands(spec, image.env, image.workdir)
             self._make_empty(sandbox_id, spec)
         return await self._start(sandbox_id, spec, self._taken[sandbox_id])
 

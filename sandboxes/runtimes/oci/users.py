@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.errors import ImageError
+from sandboxes.errors import SpecError
 from sandboxes.runtimes.oci.ids import IDS
 
 FILE_BYTES = 1024 * 1024
+DIGITS = 10
+"""Of the longest id that the kernel has."""
+QUOTED = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +27,13 @@ class User:
 def find_user(wanted: str, layers: Sequence[Path]) -> User:
     """``wanted`` as a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number.
 
-    Raises ImageError for a name that the image does not know.
+    Raises SpecError for one that the image does not know, or that no sandbox can have.
     """
     name, _, group = wanted.partition(":")
     name = name or "0"
     row = next((row for row in _rows(layers, "passwd", 7) if row[0] == name or row[2] == name), None)
-    if row is None and not name.isdigit():
-        raise ImageError(f"the image's user {name!r} is not in its /etc/passwd")
+    if row is None and not _is_id(name):
+        raise SpecError(f"the image's user {name[:QUOTED]!r} is not in its /etc/passwd")
     own, uid, gid, home = ("", int(name), 0, "/") if row is None else (row[0], int(row[2]), int(row[3]), row[5] or "/")
     groups = list(_rows(layers, "group", 4))
     if group:
@@ -41,21 +44,31 @@ def find_user(wanted: str, layers: Sequence[Path]) -> User:
 
 
 def _checked(user: User) -> User:
-    if not all(0 <= number < IDS for number in (user.uid, user.gid, *user.groups)):
-        raise ImageError(f"the image's user {user.uid}:{user.gid} is not below {IDS}")
+    if not all(number < IDS for number in (user.uid, user.gid, *user.groups)):
+        raise SpecError(
+            f"the image's user {user.uid}:{user.gid}, or a group of it, is not below {IDS}: "
+            "give it another, or run it with runtime = docker"
+        )
+    if not user.home.isprintable():
+        raise SpecError(f"the home of the image's user, {user.home[:QUOTED]!r}, has control characters")
     return user
 
 
 def _group_id(name: str, groups: Sequence[Sequence[str]]) -> int:
     found = next((row for row in groups if name in (row[0], row[2])), None)
-    if found is None and not name.isdigit():
-        raise ImageError(f"the image's group {name!r} is not in its /etc/group")
+    if found is None and not _is_id(name):
+        raise SpecError(f"the image's group {name[:QUOTED]!r} is not in its /etc/group")
     return int(name if found is None else found[2])
+
+
+def _is_id(text: str) -> bool:
+    """More than the kernel's pass; ``int`` takes them."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS
 
 
 def _rows(layers: Sequence[Path], file: str, fields: int) -> list[list[str]]:
     rows = (line.split(":") for line in _read(layers, file).splitlines())
-    return [row for row in rows if len(row) == fields and row[2].isdigit() and (fields == 4 or row[3].isdigit())]
+    return [row for row in rows if len(row) == fields and _is_id(row[2]) and (fields == 4 or _is_id(row[3]))]
 
 
 def _read(layers: Sequence[Path], file: str) -> str:
