@@ -11,6 +11,7 @@ from pathlib import Path
 from sandboxes.errors import (
     AnswerLost,
     BootError,
+    DiskFull,
     GoneBy,
     ImageError,
     JobError,
@@ -25,7 +26,7 @@ from sandboxes.errors import (
 from sandboxes.pool import WarmPool
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.oci.runtime import OciRuntime
+from sandboxes.runtimes.oci.runtime import PLACES, OciRuntime
 from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, JobOutput, Runtime, Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import Limits, SandboxSpec
@@ -74,18 +75,25 @@ async def open_runtime(
     owner: str | None = None,
     grace_s: float = 0.0,
     docker_host: str | None = None,
+    places: int = PLACES,
 ) -> Runtime:
     """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable.
 
     ``owner`` None: a fresh name. What lives when a process of a name dies is spared for ``grace_s``, and may be adopted
-    by the next of that name.
+    by the next of that name. ``places``: that many share a disk under ``oci``, each an equal part. What sandboxes here
+    go without is logged.
     """
     docker, _, oci_runtime = kind.partition(":")
     if docker != "docker":
         try:
-            return await OciRuntime.open(state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host)
+            runtime = await OciRuntime.open(
+                state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, places=places
+            )
+            for lack in runtime.lacks:
+                log.warning("sandboxes here lack something: %s", lack)
+            return runtime
         except RuntimeUnavailable as error:
-            if kind == "oci":
+            if kind == "oci" or isinstance(error, DiskFull):  # Docker's have no limits on disk at all
                 raise
             log.warning("sandboxes are Docker containers, which start slower: %s", error)
     return await DockerRuntime.open(

@@ -3,7 +3,7 @@
 SandboxError
 ├── SpecError               the caller, or the image itself, asks for something impossible
 ├── RuntimeUnavailable      the machine cannot run sandboxes (no daemon, no toolbox); the message says the remedy
-│   └── DiskFull            no room for an image on Docker's disk
+│   └── DiskFull            no room on a disk, for an image or for a sandbox
 ├── ImageError              an image is missing or does not build
 ├── BootError               a sandbox did not answer before its boot deadline
 ├── SnapshotError           a sandbox's files could not be copied, or none starts on the copy; it lives on as it was

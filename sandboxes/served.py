@@ -50,6 +50,8 @@ class Ending:
 class ServingRuntime(ABC):
     """Boots some sandboxes at a time, and leaves nothing of one that does not come up. Uses of images are noted."""
 
+    lacks: tuple[str, ...] = ()
+
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
         self._uses = ImageUses.of(owner.state_dir)
@@ -93,6 +95,10 @@ class ServingRuntime(ABC):
     @abstractmethod
     async def discard(self, sandbox_id: str) -> None:
         """Nothing of it is left afterwards, or the reaper will see to it."""
+
+    def doubt(self, sandbox_id: str) -> str:
+        """What it stands on and has broken, so that no answer of it can be believed; "" where nothing has."""
+        return ""
 
     @abstractmethod
     async def ending_of(self, sandbox_id: str) -> Ending:
@@ -326,10 +332,23 @@ class ServedSandbox(Answered):
             work.close()
         raise SandboxGone(f"sandbox {self._id} was removed")
 
+    async def _believed(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            result = await call
+        except SandboxError:
+            self._doubt()
+            raise
+        self._doubt()
+        return result
+
+    def _doubt(self) -> None:
+        if self._keeper.doubt(self._id):
+            raise SandboxGone("it cannot be believed any more")
+
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
         """The call's result; a SandboxGone says what became of the sandbox, and by whose doing."""
         try:
-            return await call
+            return await self._believed(call)
         except (SandboxGone, ProtocolError) as error:
             reason = error
         if self._ended:

@@ -157,12 +157,17 @@ def _toolbox(config: Config) -> Finding:
 
 def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
     """The one that a farm would take, and what it takes of the host for a sandbox."""
+    from farm.cluster.machine import default_slots, places
     from sandboxes.errors import SandboxError
     from sandboxes.host_limits import DOCKER
     from sandboxes.runtimes.oci.runtime import OciRuntime
 
     async def try_oci() -> "tuple[list[Finding], Footprint]":
-        runtime = await OciRuntime.open(state_dir=config.state_dir, docker_host=config.docker_host)
+        runtime = await OciRuntime.open(
+            state_dir=config.state_dir,
+            docker_host=config.docker_host,
+            places=places(config.slots or default_slots()),
+        )
         try:
             found = Finding("runtime", Mark.OK, f"oci: {runtime.describes}")
             return [found, *(Finding("sandboxes", Mark.WARN, lack) for lack in runtime.lacks)], runtime.footprint

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from farm.cluster.machine import short_of
+from farm.cluster.machine import places, short_of
 from farm.cluster.shelf import ImageShelf
 from farm.config import read_build_settings
 from farm.core.fleet import SchedulerSettings
@@ -83,7 +83,12 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
     """Docker's sandboxes and images. Raises RuntimeUnavailable."""
     async with AsyncExitStack() as stack:
         runtime = await open_runtime(
-            plan.runtime, state_dir=plan.state_dir, owner=AGENT, grace_s=GRACE_S, docker_host=plan.docker_host
+            plan.runtime,
+            state_dir=plan.state_dir,
+            owner=AGENT,
+            grace_s=GRACE_S,
+            docker_host=plan.docker_host,
+            places=places(plan.slots),
         )
         pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
         runtime = pool or runtime

@@ -38,6 +38,11 @@ def default_slots() -> int:
     return max(1, min(cores() * SLOTS_PER_CORE, read_memory_mib() // MIB_PER_SLOT - 1))
 
 
+def places(slots: int) -> int:
+    """How many sandboxes share a node's disk: for each slot one of a policy, one in which it is judged, one ready."""
+    return 3 * slots
+
+
 def read_machine(disk: Path, image_disk: Path | None = None) -> Reading:
     """``disk`` and ``image_disk`` are directories on file systems; the fullness of the first counts as load."""
     memory = psutil.virtual_memory()

@@ -1,26 +1,32 @@
 """Disks that bound what each sandbox writes, copy it at once, and leave no mount."""
 
+import contextlib
 import errno
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from sandboxes.errors import RuntimeUnavailable
-from sandboxes.runtimes.oci.disk import Disk, PlainDisk, QuotaDisk
+from sandboxes.errors import DiskFull, RuntimeUnavailable
+from sandboxes.runtimes.oci.btrfs import QuotaDisk
+from sandboxes.runtimes.oci.disk import Disk, PlainDisk, open_disk
 from sandboxes.runtimes.oci.loop import attached
 from sandboxes.sandbox import MIB
+from tests.machine_disk import empty_machine, fill_machine, machine_disk, take
 from tests.services import missing
+
+PLACES = 8
 
 
 @pytest.fixture
 def quota_disk(tmp_path: Path) -> Iterator[QuotaDisk]:
     try:
-        disk = QuotaDisk(tmp_path)
+        disk = QuotaDisk(tmp_path, PLACES)
     except RuntimeUnavailable as error:
         missing("a disk with limits", str(error))
         raise
@@ -104,7 +110,7 @@ def test_a_limit_holds_for_bytes_and_for_files_and_for_nobody_else(quota_disk: Q
 
 def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -> None:
     try:
-        disk = QuotaDisk(tmp_path)
+        disk = QuotaDisk(tmp_path, PLACES)
     except RuntimeUnavailable as error:
         missing("a disk with limits", str(error))
         raise
@@ -112,6 +118,108 @@ def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -
     assert len(loop_devices(tmp_path / "disk.img")) == 1
     disk.close()
     assert loop_devices(tmp_path / "disk.img") == []
+
+
+def write_down(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def take_all(place: Path) -> None:
+    """Whatever its limit leaves, in large files and then in ever smaller ones."""
+    for size_mib in (64, 8, 1):
+        with contextlib.suppress(OSError):
+            for number in count():
+                take(place / f"{size_mib}-{number}", size_mib)
+    with contextlib.suppress(OSError):
+        for number in range(5_000):
+            (place / f"{number:0200}").write_bytes(b"x" * 2000)
+
+
+def test_whoever_takes_all_that_it_may_leaves_others_what_they_may(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 3000) as place:
+        disk = QuotaDisk(place, 4)
+        try:
+            for name in ("hog", "another", "sibling"):
+                disk.make(name, 10_240)
+            take_all(disk.path / "hog")
+            take_all(disk.path / "another")
+            take(disk.path / "sibling" / "all", disk.share_mib - 8)
+            disk.make("newcomer", 10_240)
+            take(disk.path / "newcomer" / "all", disk.share_mib - 8)
+            # Beyond what the disk is for: little, and then nothing.
+            disk.make("beyond", 10_240)
+            with pytest.raises(OSError, match="quota"):
+                take(disk.path / "beyond" / "all", disk.share_mib)
+        finally:
+            disk.close()
+
+
+def test_what_was_removed_can_be_written_by_the_next(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 3000) as place:
+        disk = QuotaDisk(place, 2)
+        try:
+            for number in range(6):
+                if disk.is_short():
+                    disk.reclaim()
+                disk.make(f"{number}", 10_240)
+                take(disk.path / f"{number}" / "most", disk.share_mib - 8)
+                (disk.path / f"{number}" / "small").write_bytes(os.urandom(MIB))
+                if number:
+                    disk.remove(f"{number - 1}")
+        finally:
+            disk.close()
+
+
+def test_a_machine_without_room_has_no_disk_rather_than_one_without_limits(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 1024) as place, pytest.raises(DiskFull, match="sandboxes need 1024 MiB"):
+        open_disk(place, PLACES)
+
+
+def test_what_is_granted_stays_within_what_the_machine_has_left(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 4000) as place:
+        disk = QuotaDisk(place, 2)
+        try:
+            take(place / "of another", 2600)
+            disk.make("one", 10_240)
+            take_all(disk.path / "one")
+            assert disk.failure() == ""
+            os.sync()
+            assert disk.failure() == ""
+        finally:
+            disk.close()
+
+
+def test_a_disk_whose_machine_had_no_room_for_it_is_not_believed_any_more(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 2000) as place:
+        disk = QuotaDisk(place, 2)
+        try:
+            disk.make("one", 10_240)
+            assert disk.failure() == ""
+            fill_machine(place)
+            assert "no room left" in disk.failure()
+            empty_machine(place)
+            assert "no room left" in disk.failure()
+        finally:
+            disk.close()
+
+
+def test_a_disk_that_turned_read_only_unseen_is_not_believed_any_more(tmp_path: Path) -> None:
+    with machine_disk(tmp_path / "machine", 2000) as place:
+        disk = QuotaDisk(place, 2)
+        try:
+            disk.make("one", 10_240)
+            fill_machine(place, left_mib=1)
+            for number in range(100):
+                with contextlib.suppress(OSError):
+                    write_down(disk.path / "one" / f"{number}", os.urandom(200_000))
+            disk.reclaim()
+            empty_machine(place)
+            assert "the disk of sandboxes failed" in disk.failure()
+        finally:
+            disk.close()
 
 
 def test_whoever_is_killed_before_the_mount_leaves_no_device(tmp_path: Path) -> None:
@@ -147,7 +255,7 @@ def test_many_take_a_device_at_once_and_each_has_its_own(tmp_path: Path) -> None
 def test_a_disk_that_is_in_use_is_found_again(tmp_path: Path, quota_disk: QuotaDisk) -> None:
     """As by the next process of an owner whose sandboxes live on."""
     quota_disk.make("one", 64)
-    again = QuotaDisk(tmp_path)
+    again = QuotaDisk(tmp_path, PLACES)
     (again.path / "one" / "file").write_bytes(b"x")
     assert (quota_disk.path / "one" / "file").read_bytes() == b"x"
     assert len(loop_devices(tmp_path / "disk.img")) == 1
@@ -158,14 +266,14 @@ def test_a_disk_that_is_in_use_is_found_again(tmp_path: Path, quota_disk: QuotaD
 def test_a_disk_that_nobody_holds_is_made_anew(tmp_path: Path) -> None:
     """What lies on it is of nobody who lives, and was perhaps cut short by the end of the machine."""
     try:
-        first = QuotaDisk(tmp_path)
+        first = QuotaDisk(tmp_path, PLACES)
     except RuntimeUnavailable as error:
         missing("a disk with limits", str(error))
         raise
     first.make("one", 64)
     (first.path / "one" / "file").write_bytes(b"x")
     first.close()
-    second = QuotaDisk(tmp_path)
+    second = QuotaDisk(tmp_path, PLACES)
     assert second.names() == set()
     second.close()
 
@@ -173,4 +281,4 @@ def test_a_disk_that_nobody_holds_is_made_anew(tmp_path: Path) -> None:
 def test_a_machine_without_the_programs_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RuntimeUnavailable, match=r"mkfs\.btrfs is missing; install btrfs-progs"):
-        QuotaDisk(tmp_path)
+        QuotaDisk(tmp_path, PLACES)

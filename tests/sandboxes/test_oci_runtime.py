@@ -3,16 +3,29 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import docker
 import pytest
 
-from sandboxes import BootError, GoneBy, Limits, OciRuntime, RuntimeUnavailable, SandboxGone, SandboxSpec, open_runtime
+from sandboxes import (
+    BootError,
+    GoneBy,
+    ImageError,
+    Limits,
+    OciRuntime,
+    RuntimeUnavailable,
+    SandboxGone,
+    SandboxSpec,
+    open_runtime,
+)
+from sandboxes.errors import DiskFull
 from sandboxes.owner import Identity, owner_names
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
@@ -21,6 +34,7 @@ from sandboxes.runtimes.oci.programs import PROGRAMS
 from sandboxes.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
+from tests.machine_disk import empty_machine, fill_machine, machine_disk
 from tests.sandboxes.conformance import WAIT_S, living, text
 from tests.services import missing, require_program
 
@@ -167,21 +181,116 @@ async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
     assert await living(oci_runtime) == set()
 
 
-async def test_what_does_not_start_says_why_and_leaves_nothing(oci_runtime: OciRuntime, test_image: str) -> None:
-    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        digest = sandbox.image_digest
-    oci_runtime._starter._process.kill()
-    with pytest.raises((BootError, RuntimeUnavailable), match="starter"):
-        await oci_runtime.create(SandboxSpec(digest))
+async def test_what_does_not_start_says_why_and_leaves_nothing(
+    oci_runtime: OciRuntime, test_image: str, tmp_path: Path
+) -> None:
+    refusing = tmp_path / "crun"
+    refusing.write_text("#!/bin/sh\necho not today >&2; exit 3\n")
+    refusing.chmod(0o755)
+    oci_runtime._program = replace(oci_runtime._program, path=refusing)
+    with pytest.raises(BootError, match="did not start: not today"):
+        await oci_runtime.create(SandboxSpec(test_image))
     assert await living(oci_runtime) == set()
 
 
-async def test_sandboxes_outlive_their_starter(oci_runtime: OciRuntime, test_image: str) -> None:
-    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        oci_runtime._starter._process.kill()
-        await oci_runtime._starter._process.wait()
-        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_it(
+    oci_runtime: OciRuntime, state_dir: Path, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as before:
+        await kill(oci_runtime._starter._process)
+        async with oci_runtime.scope(SandboxSpec(test_image)) as after:
+            for sandbox in (before, after):
+                assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+        os.kill(first_process(state_dir, before.id), signal.SIGKILL)
+        with pytest.raises(SandboxGone) as gone:
+            await before.exec(["true"], timeout_s=WAIT_S)
+        assert gone.value.by is GoneBy.OUTSIDE
     assert await living(oci_runtime) == set()
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """It is dead, and its end of the socket closed, when this returns."""
+    process.kill()
+    await process.wait()
+
+
+async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_new_one_is_made(
+    docker_client: docker.DockerClient, toolbox: Toolbox, tmp_path: Path, test_image: str
+) -> None:
+    with machine_disk(tmp_path / "machine", 4000) as place:
+        runtime = await OciRuntime.open(state_dir=place, toolbox=toolbox)
+        try:
+            async with runtime.scope(SandboxSpec(test_image)) as lost:
+                fill_machine(place)
+                with pytest.raises(SandboxGone, match="no room left") as gone:
+                    await lost.exec(["true"], timeout_s=WAIT_S)
+                assert gone.value.by is GoneBy.OUTSIDE
+                with pytest.raises(DiskFull):
+                    await runtime.create(SandboxSpec(test_image))
+                empty_machine(place)
+                async with runtime.scope(SandboxSpec(test_image)) as sandbox:
+                    await sandbox.write_file("/file", b"x")
+                    with pytest.raises(SandboxGone):
+                        await lost.read_file("/etc/motd")
+            assert await living(runtime) == set()
+        finally:
+            await runtime.close()
+
+
+async def test_without_room_there_are_no_sandboxes_rather_than_some_without_limits(
+    docker_client: docker.DockerClient, tmp_path: Path
+) -> None:
+    with machine_disk(tmp_path / "machine", 1000) as place:
+        for kind in ("oci", "auto"):
+            with pytest.raises(RuntimeUnavailable, match="sandboxes need 1024 MiB"):
+                await open_runtime(kind, state_dir=place)
+
+
+async def test_a_trial_that_took_too_long_is_tried_again(
+    docker_client: docker.DockerClient,
+    toolbox: Toolbox,
+    state_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = tmp_path / "crun"
+    slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/tried 2>&- && exec sleep 20\nexec {shutil.which("crun")} "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
+    try:
+        assert runtime._program.path == slow
+        assert runtime.lacks == ()
+    finally:
+        await runtime.close()
+
+
+async def test_what_holds_an_image_is_renewed_and_without_its_layers_no_answer_is_believed(
+    toolbox: Toolbox, state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """``docker system prune`` removes what holds an image, and with ``-a`` the image."""
+    with docker_daemon({"storage-driver": "overlay2"}) as docker_host:
+        client = docker.DockerClient(base_url=docker_host, version="auto")
+        with contextlib.closing(client):
+            image = next(busybox_image(client, tmp_path_factory))
+            runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
+            try:
+                async with runtime.scope(SandboxSpec(image)) as sandbox:
+                    client.containers.prune()
+                    assert text(await sandbox.exec(["cat", "/etc/motd"], timeout_s=WAIT_S)) == "hello\n"
+                    async with runtime.scope(SandboxSpec(image)):
+                        client.images.prune({"dangling": False})
+                        assert [kept.tags for kept in client.images.list()] == [[image]]
+                    client.containers.prune()
+                    client.images.prune({"dangling": False})
+                    with pytest.raises(SandboxGone, match="removed layers") as gone:
+                        await sandbox.exec(["cat", "/etc/motd"], timeout_s=WAIT_S)
+                    assert gone.value.by is GoneBy.OUTSIDE
+                    with pytest.raises(ImageError):
+                        await runtime.create(SandboxSpec(image))
+                assert await living(runtime) == set()
+            finally:
+                await runtime.close()
 
 
 async def test_the_machine_can_let_go_of_what_it_had_mounted(
@@ -226,7 +335,12 @@ async def test_layers_that_are_no_directories_are_copied_once_and_go_with_the_im
             image = next(busybox_image(client, tmp_path_factory))
             runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, docker_host=docker_host)
             try:
+                digest = str(client.images.get(image).id).removeprefix("sha256:")
+                half = runtime._owner.sandbox_dir(f"unpack.{digest}")
+                (half / "done").mkdir(parents=True)  # by a process of this owner that was killed
                 async with runtime.scope(SandboxSpec(image)) as sandbox:
+                    assert not half.exists()
+                    assert os.stat(copies).st_mode & 0o077 == 0
                     assert text(await sandbox.exec(["cat", "/etc/motd"], timeout_s=WAIT_S)) == "hello\n"
                     assert (await sandbox.stat("/bin/tool")).mode & 0o111
                     (copy,) = os.listdir(copies)

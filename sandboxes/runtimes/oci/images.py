@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +17,17 @@ from sandboxes.runtimes.oci.starter import LAYERS_MAX
 from sandboxes.runtimes.oci.users import User, find_user
 from sandboxes.uninterrupted import uninterrupted
 
+log = logging.getLogger(__name__)
+
 IDLE_S = 600.0
 """So long an image that nobody uses stays mounted."""
 
 
 @dataclass(slots=True)
 class MountedImage:
-    """``layers``: topmost first. ``pin``: a container that never runs, which keeps the daemon from removing them."""
+    """``layers``: topmost first. ``pin``: a container that never runs, which keeps the daemon from removing them until
+    somebody removes it, as ``docker system prune`` does. ``pin_at``: it is there as long as this directory is; None
+    where the daemon's are not to be seen."""
 
     id: str
     workdir: str
@@ -30,8 +35,16 @@ class MountedImage:
     user: User
     layers: tuple[Path, ...]
     pin: str
+    pin_at: Path | None = None
     users: int = 0
     idle_since: float = field(default_factory=time.monotonic)
+
+    def is_pinned(self) -> bool:
+        return self.pin_at is None or self.pin_at.is_dir()
+
+    def is_whole(self) -> bool:
+        """As long as the pin is there the layers are; a look at them all takes longer."""
+        return (self.pin_at is not None and self.pin_at.is_dir()) or all(layer.is_dir() for layer in self.layers)
 
 
 class MountedImages:
@@ -46,11 +59,13 @@ class MountedImages:
     async def take(self, name: str) -> MountedImage:
         """``name``, an id too, as the daemon knows it. To be given back. Raises ImageError or SpecError."""
         image = self._mounted.get(name) or await self._find(name)
+        if not image.is_pinned():
+            await self._pin_again(image)
+            image = self._mounted.get(image.id) or await self._find(name)
         image.users += 1
         return image
 
-    def give_back(self, image_id: str) -> None:
-        image = self._mounted[image_id]
+    def give_back(self, image: MountedImage) -> None:
         image.users -= 1
         image.idle_since = time.monotonic()
 
@@ -62,7 +77,10 @@ class MountedImages:
                 if idle and self._mounted.get(image.id) is image:
                     del self._mounted[image.id]
                     await self._engine.remove(image.pin)
-        await sweep_copies(self._engine, self._owner.state_dir)
+            if image.users and not image.is_pinned():
+                with contextlib.suppress(ImageError):  # then whoever asks for it next is told
+                    await self._pin_again(image)
+        await sweep_copies(self._engine, self._owner.state_dir, self._mounted)
 
     async def close(self) -> None:
         with contextlib.suppress(SandboxError):  # then the reaper finds the pins
@@ -81,6 +99,18 @@ class MountedImages:
         making = self._locks.get(image_id)
         return image_id in self._mounted or (making is not None and making.locked())
 
+    async def _pin_again(self, image: MountedImage) -> None:
+        """What is left of an image whose pin was removed is held again; forgotten where too little is left."""
+        async with self._locks.setdefault(image.id, asyncio.Lock()):
+            if image.is_pinned() or self._mounted.get(image.id) is not image:
+                return
+            log.warning("what holds image %s was removed, and is made anew", image.id)
+            del self._mounted[image.id]
+            if image.is_whole():
+                async with self._pinned(image) as pin:
+                    image.pin, image.pin_at = pin, _directory_of(pin, image.layers)
+                    self._mounted[image.id] = image
+
     async def _find(self, name: str) -> MountedImage:
         image = await self._engine.image(name)
         async with self._locks.setdefault(image.id, asyncio.Lock()):
@@ -94,10 +124,12 @@ class MountedImages:
             if len(layers) > LAYERS_MAX:
                 raise SpecError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)
-            self._mounted[image.id] = MountedImage(image.id, image.workdir, image.env, user, tuple(layers), pin)
+            found = MountedImage(image.id, image.workdir, image.env, user, tuple(layers), pin)
+            found.pin_at = _directory_of(pin, found.layers)
+            self._mounted[image.id] = found
 
     @contextlib.asynccontextmanager
-    async def _pinned(self, image: Image) -> AsyncIterator[str]:
+    async def _pinned(self, image: Image | MountedImage) -> AsyncIterator[str]:
         name = pin_name(self._owner.identity, image.id)
         marked = labels(self._owner, pin=image.id)
         # A directory of its own: the image's the daemon would look up, and make.
@@ -124,3 +156,9 @@ class MountedImages:
             if error.status != 409:
                 raise
             return await self._engine.id_of(name)  # an earlier process of this owner left it
+
+
+def _directory_of(container: str, layers: tuple[Path, ...]) -> Path | None:
+    """Where the daemon that keeps ``layers`` has a container; None where that cannot be seen."""
+    place = layers[0].parents[2] / "containers" / container
+    return place if place.is_dir() else None

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+from collections.abc import Container
 from pathlib import Path
 
 from sandboxes.errors import ImageError
@@ -25,9 +26,11 @@ async def directories(engine: Engine, image: Image, container: str, state_dir: P
     return [unpacked]
 
 
-async def sweep_copies(engine: Engine, state_dir: Path) -> None:
-    """Remove the copies of images that the daemon has no more; it keeps those that a sandbox is made of."""
+async def sweep_copies(engine: Engine, state_dir: Path, used: Container[str]) -> None:
+    """Remove the copies of images that the daemon has no more, but for those that are ``used``, by their ids."""
     for copy in await asyncio.to_thread(lambda: list((state_dir / UNPACKED).glob("[0-9a-f]*"))):
+        if f"sha256:{copy.name}" in used:
+            continue
         try:
             await engine.image(f"sha256:{copy.name}")
         except ImageError:

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.boots import check_demands
@@ -14,14 +14,14 @@ from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
 from sandboxes.reaper import bury_containers, reap
 from sandboxes.record import Record
-from sandboxes.runtimes.container import HOSTNAME, HOSTS, socket_bytes
+from sandboxes.runtimes.container import HOSTNAME, socket_bytes
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
 from sandboxes.runtimes.engine import Engine
-from sandboxes.runtimes.names import DRIVER
-from sandboxes.runtimes.oci import mounts, starter
+from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.bundle import config, rlimits
-from sandboxes.runtimes.oci.cgroups import Cgroups, Hierarchies, find_hierarchies, group_of
-from sandboxes.runtimes.oci.disk import Disk, open_disk
+from sandboxes.runtimes.oci.cgroups import Cgroups, group_of
+from sandboxes.runtimes.oci.disk import Disk
+from sandboxes.runtimes.oci.ground import Ground
 from sandboxes.runtimes.oci.ids import Ranges
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
 from sandboxes.runtimes.oci.place import (
@@ -46,24 +46,11 @@ from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
 
 DEFAULTS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": HOSTNAME}
-TRIAL, TRIAL_S = "trial", 10.0
+PLACES = 64
+TRIAL, TRIAL_S, TRIALS = "trial", 10.0, 3
 FOREVER_S = 86_400.0
 
-
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What a runtime stands on; ``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what
-    the machine cannot, a line each."""
-
-    engine: Engine
-    images: Path
-    owner: Owner
-    toolbox: Toolbox
-    hosts: Path
-    disk: Disk
-    hierarchies: Hierarchies
-    undo: contextlib.AsyncExitStack
-    lacks: tuple[str, ...]
+log = logging.getLogger(__name__)
 
 
 class OciRuntime(ServingRuntime):
@@ -73,7 +60,7 @@ class OciRuntime(ServingRuntime):
 
     def __init__(
         self,
-        ground: _Ground,
+        ground: Ground,
         children: Starter,
         program: Program,
         lacks: Sequence[str],
@@ -82,9 +69,12 @@ class OciRuntime(ServingRuntime):
     ) -> None:
         super().__init__(ground.owner)
         self._ground = ground
-        self._disk = ground.disk
-        self._cgroups = Cgroups(_seen(ground.hierarchies, program), group_of(self._owner.identity))
+        self._cgroups = Cgroups(ground.seen_by(program), group_of(self._owner.identity))
         self._starter = children
+        self._mending = asyncio.Lock()
+        self._reclaiming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reclaiming.set_result(None)
+        self._lost: dict[str, str] = {}
         self._program = program
         self._mapped = mapped
         self._ranges = Ranges()
@@ -93,6 +83,10 @@ class OciRuntime(ServingRuntime):
         self._first: dict[str, FirstProcess] = {}
         self.lacks = (*ground.lacks, *lacks)
         """What sandboxes here go without, a line each: for whoever set the machine up."""
+
+    @property
+    def _disk(self) -> Disk:
+        return self._ground.disk
 
     @property
     def describes(self) -> str:
@@ -114,11 +108,12 @@ class OciRuntime(ServingRuntime):
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
         programs: Sequence[str] = PROGRAMS,
+        places: int = PLACES,
     ) -> "OciRuntime":
         """Become ``owner``, and start a sandbox of nothing with one of ``programs`` after the other to see what works.
 
         So long after a death as ``grace_s`` says its sandboxes are left for the next ``owner`` of that name, which may
-        ``adopt`` them. Raises RuntimeUnavailable.
+        ``adopt`` them. ``places``: that many sandboxes share its disk alike. Raises RuntimeUnavailable.
         """
         if os.geteuid() != 0:
             raise RuntimeUnavailable("the oci runtime needs root")
@@ -131,7 +126,7 @@ class OciRuntime(ServingRuntime):
             undo.callback(claim.release)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
-            ground = await _prepare(undo, engine, claim, toolbox)
+            ground = await Ground.prepare(undo, engine, claim, toolbox, places)
             runtime = await cls._first_that_works(ground, list(find_programs(programs)))
             if claim.inherited:
                 await bury_containers(engine, claim.identity)
@@ -142,11 +137,11 @@ class OciRuntime(ServingRuntime):
             raise
 
     @classmethod
-    async def _first_that_works(cls, ground: _Ground, programs: Sequence[Program]) -> "OciRuntime":
+    async def _first_that_works(cls, ground: Ground, programs: Sequence[Program]) -> "OciRuntime":
         lacks: list[str] = []
         for mapped in (True, False):
             for program in programs:
-                children = await _launch(ground, program)
+                children = await ground.launch(program)
                 runtime = cls(ground, children, program, lacks, mapped=mapped)
                 try:
                     await runtime._try()
@@ -159,7 +154,7 @@ class OciRuntime(ServingRuntime):
                     raise
                 else:
                     ground.undo.callback(runtime._cgroups.remove_group)
-                    ground.undo.push_async_callback(children.close)
+                    ground.undo.push_async_callback(runtime._close_starter)
                     return runtime
         raise RuntimeUnavailable(
             "; ".join(lacks) or "the oci runtime needs crun or runc; as root: apt-get install crun"
@@ -167,23 +162,28 @@ class OciRuntime(ServingRuntime):
 
     async def _try(self) -> None:
         """A sandbox that holds nothing must come up, and see no network. Raises SandboxError."""
+        for number in range(TRIALS):  # a machine that is busy just now says nothing of the program
+            with contextlib.suppress(TimeoutError):
+                await self._try_once(f"{TRIAL}-{number}")
+                return
+        raise BootError(f"a sandbox of it did not answer in {TRIAL_S:g} s, {TRIALS} times")
+
+    async def _try_once(self, name: str) -> None:
         empty = self._owner.sandbox_dir("nothing")
         empty.mkdir(exist_ok=True)
         spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64))
-        self._held.add(TRIAL)
+        self._held.add(name)
         try:
-            await self.discard(TRIAL)  # of one that died here
-            self._held.add(TRIAL)
+            await self.discard(name)  # of one that died here
+            self._held.add(name)
             async with asyncio.timeout(TRIAL_S):
-                self._make_empty(TRIAL, spec)
-                box = await self._start(TRIAL, spec, MountedImage("", "/", {}, User(), (empty,), ""))
+                self._make_empty(name, spec)
+                box = await self._start(name, spec, MountedImage("", "/", {}, User(), (empty,), ""))
                 routes = await box.read_file("/proc/net/route")
                 if len(routes.splitlines()) > 1:
                     raise BootError("a sandbox of it has a network")
-        except TimeoutError:
-            raise BootError(f"a sandbox of it did not answer in {TRIAL_S:g} s") from None
         finally:
-            await uninterrupted(self.discard(TRIAL))
+            await uninterrupted(self.discard(name))
 
     async def digest_of(self, image: str) -> str:
         return (await self._ground.engine.image(image)).id
@@ -237,6 +237,7 @@ class OciRuntime(ServingRuntime):
             await self._ground.undo.aclose()
 
     async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
+        await self._mend()
         if copied:
             make_fresh(self._disk.path / sandbox_id)
         else:
@@ -244,6 +245,31 @@ class OciRuntime(ServingRuntime):
             check_demands(spec, image.env, image.workdir)
             self._make_empty(sandbox_id, spec)
         return await self._start(sandbox_id, spec, self._taken[sandbox_id])
+
+    async def _mend(self) -> None:
+        """A disk that failed is given up with all that live on it. A starter that was killed is started again: those
+        that live go on, and how they end counts as done from outside. Raises RuntimeUnavailable."""
+        async with self._mending:
+            if failure := self._disk.failure():
+                log.error("%d sandboxes are lost: %s", len(self._first), failure)
+                self._lost.update(dict.fromkeys(self._first, failure))
+                await asyncio.wait({self._reclaiming})
+                await asyncio.to_thread(self._ground.renew_disk)
+            if failure or self._starter.gone:
+                log.warning("what starts sandboxes is started again")
+                await self._starter.close()
+                self._starter = await self._ground.launch(self._program)
+            if self._disk.is_short():
+                await uninterrupted(asyncio.to_thread(self._disk.reclaim))
+
+    def doubt(self, sandbox_id: str) -> str:
+        image = self._taken.get(sandbox_id)
+        removed = "" if image is None or image.is_whole() else f"the daemon removed layers of {image.id}"
+        return self._lost.get(sandbox_id) or self._disk.failure() or removed
+
+    async def _close_starter(self) -> None:
+        await asyncio.wait({self._reclaiming})
+        await self._starter.close()
 
     async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage) -> ServedSandbox:
         place = self._disk.path / sandbox_id
@@ -293,6 +319,7 @@ class OciRuntime(ServingRuntime):
 
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
         """A living sandbox stands still meanwhile."""
+        await self._mend()
         image = self._taken.get(source)
         if image is None:
             raise SnapshotError(f"{source} was removed")
@@ -315,7 +342,9 @@ class OciRuntime(ServingRuntime):
             await asyncio.to_thread(self._disk.remove, name)
         self._ranges.drop(name)
         if (image := self._taken.pop(name, None)) is not None:
-            self._images.give_back(image.id)
+            self._images.give_back(image)
+        if self._disk.has_leavings() and self._reclaiming.done():
+            self._reclaiming = asyncio.get_running_loop().run_in_executor(None, self._disk.reclaim)
 
     async def _connect(self, path: Path, first: FirstProcess, image: str, *, listener: int | None) -> ToolServer:
         """The server once it has answered; gives up as soon as the first process has ended."""
@@ -345,11 +374,14 @@ class OciRuntime(ServingRuntime):
         await self._remove_files(sandbox_id)
         self._owner.forget_record(sandbox_id)
         self._held.discard(sandbox_id)
+        self._lost.pop(sandbox_id, None)
 
     async def ending_of(self, sandbox_id: str) -> Ending:
         first = self._first.get(sandbox_id)
         if first is None:
             return Ending("it was removed", GoneBy.OUTSIDE)
+        if doubt := self.doubt(sandbox_id):
+            return Ending(doubt, GoneBy.OUTSIDE)
         rounds_left = ROUNDS
         while not await first.until_ended(STOPPING_S) and rounds_left and is_ending(first.pid):
             rounds_left -= 1  # it waits for all others inside to be dead
@@ -363,45 +395,3 @@ class OciRuntime(ServingRuntime):
             return Ending("it ran out of memory", GoneBy.MEMORY)
         by = GoneBy.OUTSIDE if first.status in (None, KILLED) else GoneBy.INSIDE
         return Ending(f"its first process ended with status {first.status}", by)
-
-
-async def _prepare(undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox) -> _Ground:
-    """Raises RuntimeUnavailable."""
-    hierarchies = find_hierarchies()
-    if not hierarchies.places:
-        raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
-    images = (await engine.root()).resolve()
-    if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
-        raise RuntimeUnavailable(f"{hidden[0]} lies below {starter.PLACE}, which the oci runtime hides; move it")
-    hosts = owner.sandbox_dir("hosts")
-    if not hosts.exists():  # sandboxes that live on have it mounted
-        hosts.write_text(HOSTS)
-    disk, unlimited = await asyncio.to_thread(open_disk, hosts.parent)
-    undo.callback(disk.close)
-    return _Ground(engine, images, owner, toolbox, hosts, disk, hierarchies, undo, (unlimited,) if unlimited else ())
-
-
-def _seen(hierarchies: Hierarchies, program: Program) -> Hierarchies:
-    """The control groups that ``program`` is to see."""
-    return hierarchies.narrowed() if program.frugal else hierarchies
-
-
-async def _launch(ground: _Ground, program: Program) -> Starter:
-    """Raises RuntimeUnavailable."""
-    narrow = program.frugal and not ground.hierarchies.unified
-    try:
-        with (
-            mounts.closing(ground.disk.tree()) as disk,
-            mounts.closing(mounts.clone(ground.toolbox.path, read_only=True)) as toolbox,
-            mounts.closing(mounts.clone(ground.hosts, read_only=True)) as hosts,
-        ):
-            return await Starter.launch(
-                ground.toolbox.starter,
-                disk=disk,
-                toolbox=toolbox,
-                hosts=hosts,
-                needed=[program.path, program.path.resolve(), ground.images / DRIVER, ground.owner.state_dir],
-                hierarchies=_seen(ground.hierarchies, program).roots if narrow else [],
-            )
-    except OSError as error:
-        raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None

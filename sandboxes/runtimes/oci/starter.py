@@ -115,6 +115,10 @@ class Starter:
         with contextlib.suppress(RuntimeUnavailable):
             self._send([b"B"], ())
 
+    @property
+    def gone(self) -> bool:
+        return self._gone
+
     async def close(self) -> None:
         """What it was starting is killed; what it has started goes on."""
         self._lose()
@@ -128,6 +132,7 @@ class Starter:
         try:
             self._host.sendmsg([packet], rights)
         except OSError as error:
+            self._lose()
             raise RuntimeUnavailable(f"the starter of sandboxes does not listen: {error.strerror}") from None
 
     def _receive(self) -> None:
@@ -168,5 +173,6 @@ class Starter:
         for future in self._starts.values():
             if not future.done():
                 future.set_exception(RuntimeUnavailable("the starter of sandboxes has ended"))
+                future.exception()  # seen: whoever waited for the start may have gone
         for pid in list(self._asked):
             self._tell(pid, None)

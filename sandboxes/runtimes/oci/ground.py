@@ -1,0 +1,88 @@
+"""What an oci runtime stands on: where images are, the disk of its sandboxes, and what starts them."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.errors import RuntimeUnavailable
+from sandboxes.owner import Owner
+from sandboxes.runtimes.container import HOSTS
+from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.names import DRIVER
+from sandboxes.runtimes.oci import mounts, starter
+from sandboxes.runtimes.oci.btrfs import IMAGE, QuotaDisk
+from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
+from sandboxes.runtimes.oci.disk import Disk, open_disk
+from sandboxes.runtimes.oci.programs import Program
+from sandboxes.runtimes.oci.starter import Starter
+from sandboxes.toolbox import Toolbox
+
+
+@dataclass(slots=True)
+class Ground:
+    """``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what the machine cannot, a
+    line each. ``disk`` changes where it is renewed."""
+
+    engine: Engine
+    images: Path
+    owner: Owner
+    toolbox: Toolbox
+    hosts: Path
+    disk: Disk
+    places: int
+    hierarchies: Hierarchies
+    undo: contextlib.AsyncExitStack
+    lacks: tuple[str, ...]
+
+    @classmethod
+    async def prepare(
+        cls, undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox, places: int
+    ) -> "Ground":
+        """``places``: for so many sandboxes. Raises RuntimeUnavailable."""
+        hierarchies = find_hierarchies()
+        if not hierarchies.places:
+            raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
+        images = (await engine.root()).resolve()
+        if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
+            raise RuntimeUnavailable(f"{hidden[0]} lies below {starter.PLACE}, which the oci runtime hides; move it")
+        hosts = owner.sandbox_dir("hosts")
+        if not hosts.exists():  # sandboxes that live on have it mounted
+            hosts.write_text(HOSTS)
+        disk, lack = await asyncio.to_thread(open_disk, hosts.parent, places)
+        lacks = (lack,) if lack else ()
+        ground = cls(engine, images, owner, toolbox, hosts, disk, places, hierarchies, undo, lacks)
+        undo.callback(lambda: ground.disk.close())
+        return ground
+
+    def seen_by(self, program: Program) -> Hierarchies:
+        """The control groups that ``program`` is to see."""
+        return self.hierarchies.narrowed() if program.frugal else self.hierarchies
+
+    def renew_disk(self) -> None:
+        """What lives on the old one goes on until it is removed. Raises RuntimeUnavailable; blocks."""
+        home = self.hosts.parent
+        (home / IMAGE).unlink(missing_ok=True)  # or the old one would be found again
+        failed = self.disk
+        self.disk = QuotaDisk(home, self.places)
+        failed.close()
+
+    async def launch(self, program: Program) -> Starter:
+        """Raises RuntimeUnavailable."""
+        narrow = program.frugal and not self.hierarchies.unified
+        try:
+            with (
+                mounts.closing(self.disk.tree()) as disk,
+                mounts.closing(mounts.clone(self.toolbox.path, read_only=True)) as toolbox,
+                mounts.closing(mounts.clone(self.hosts, read_only=True)) as hosts,
+            ):
+                return await Starter.launch(
+                    self.toolbox.starter,
+                    disk=disk,
+                    toolbox=toolbox,
+                    hosts=hosts,
+                    needed=[program.path, program.path.resolve(), self.images / DRIVER, self.owner.state_dir],
+                    hierarchies=self.seen_by(program).roots if narrow else [],
+                )
+        except OSError as error:
+            raise RuntimeUnavailable(f"mounts of its own: {error.strerror}; the oci runtime needs Linux 5.12") from None
