@@ -101,6 +101,10 @@ class WarmPool:
     def name(self) -> str:
         return self._runtime.name
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        return self._runtime.lacks
+
     @contextmanager
     def wanting(self, spec: SandboxSpec, count: int = 1) -> Iterator[None]:
         """As long as this lasts, ``count`` more sandboxes of ``spec`` are kept ready. Raises SpecError.

@@ -251,6 +251,11 @@ class Runtime(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What its sandboxes go without on this machine, a line each."""
+        ...
+
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         """A sandbox that has answered once. Raises SpecError, ImageError, BootError or RuntimeUnavailable.
 

@@ -303,6 +303,7 @@ class NodeAgent:
             pressure=reading.pressure,
             disk_free_mib=reading.disk_free_mib,
             image_disk_free_mib=reading.image_disk_free_mib,
+            lacks=self._runtime.lacks,
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,

@@ -60,6 +60,7 @@ class NodeBeat:
     ``incarnation`` names one life of its agent; when it changes, whatever the earlier life ran is dead. ``running``:
     rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as last time.
     ``outages``: run id → why an episode of it waits for its policy's endpoint, of those where one does.
+    ``lacks``: what its sandboxes go without.
     What is free of the disks of its state directory and of its images is in MiB, None where that is not to be seen.
     Beats and reports of one node must arrive in the order in which they were sent.
     """
@@ -78,6 +79,7 @@ class NodeBeat:
     pressure: Pressure = field(default_factory=Pressure)
     disk_free_mib: int | None = None
     image_disk_free_mib: int | None = None
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

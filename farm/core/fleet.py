@@ -75,6 +75,7 @@ class Node:
     admission: Admission = field(default_factory=Admission)
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
     images: set[str] = field(default_factory=set)
     expects: tuple[tuple[TaskRef, int], ...] | None = None
     parked: set[str] = field(default_factory=set)
@@ -99,7 +100,8 @@ class Node:
         return task.memory_mib <= self.room_mib(overcommit) and task.cpus <= self.cpus
 
     def condition(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
-        """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred."""
+        """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred, or what
+        it lacks."""
         if self.draining:
             return "draining", "it is draining"
         if now < self.rest_until:
@@ -108,7 +110,7 @@ class Node:
             return "pressed", self.admission.why
         if len(self.held) >= self.slots:
             return "full", f"its {self.slots} slots are taken"
-        return "open", self.admission.why
+        return "open", self.admission.why or "; ".join(self.lacks)
 
     def is_open(self, now: float, settings: SchedulerSettings) -> bool:
         return self.condition(now, settings)[0] == "open"
@@ -151,7 +153,7 @@ class Fleet:
         node.beat_at = now
         node.slots, node.cpus, node.draining = beat.slots, beat.cpus, beat.draining
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
-        node.load, node.outages = beat.load, beat.outages
+        node.load, node.outages, node.lacks = beat.load, beat.outages, beat.lacks
         node.admission = judge(node.admission, beat, self.settings.admission, now)
         if beat.images is not None:
             self._set_images(node, beat.images)

@@ -43,6 +43,7 @@ class FakeRuntime:
     """
 
     name = "fake"
+    lacks = ()
 
     def __init__(
         self,

@@ -135,6 +135,15 @@ def test_where_all_are_nearly_pressed_the_image_decides() -> None:
     assert {start.node_id for start in begun} == {"b"}
 
 
+def test_of_an_open_node_it_is_told_what_its_sandboxes_go_without() -> None:
+    driver = Driver()
+    driver.tell(replace(with_load(), lacks=("disks have no limits here",)))
+    (node,) = driver.scheduler.fleet
+    assert node.condition(driver.now, driver.scheduler.settings) == ("open", "disks have no limits here")
+    driver.tell(replace(with_load(memory=0.99), lacks=("disks have no limits here",)))
+    assert node.condition(driver.now, driver.scheduler.settings) == ("pressed", "its memory is 99% used")
+
+
 def test_why_a_run_waits_names_what_is_short() -> None:
     driver = Driver()
     driver.tell(beat("a", load=replace(CALM, memory=0.99)))
