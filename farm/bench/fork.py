@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 
@@ -20,49 +20,56 @@ BASELINE = "docker_commit"
 FILES, FILE_BYTES = 100, MIB // 2
 IMAGE = "farm-bench-fork"
 _PLACE = "/tmp/held"
-_NOTE = f"{_PLACE}/note"
 _FORKS, _DOCKER_FORKS = 5, 1
 
 
 async def measure_fork(
     spec: SandboxSpec, runtime: Runtime, *, docker_host: str | None, rounds: int, on_round: Callable[[int], None]
 ) -> tuple[Figure, ...]:
-    """``rounds`` times, in turn: forks of a sandbox that holds 50 MiB in files and has just written one more, until the
-    copy has answered a call; the same of a container. Raises BenchError where a copy lacks what was written."""
-    held = {f"{_PLACE}/{number}": os.urandom(FILE_BYTES) for number in range(FILES)}
+    """``rounds`` times, in turn: forks of a sandbox in which 50 MiB have just been written as new files, until the copy
+    has answered a call; the same of a container. Raises BenchError where a copy lacks what was written."""
+    contents = [os.urandom(FILE_BYTES) for _ in range(FILES)]
     hands, numbers = Hands(), count()
+
+    def held() -> dict[str, bytes]:
+        """Under names that were never used: what replaces a file is written down at once, and a fork then finds none
+        of it left to write."""
+        place = f"{_PLACE}/{next(numbers)}"
+        return {f"{place}/{number}": content for number, content in enumerate(contents)}
+
     async with (
         runtime.scope(spec) as sandbox,
         containers.connect(docker_host, 1) as daemon,
         daemon.container(spec.image, spec.limits) as made,
     ):
-        for path, content in held.items():
-            await sandbox.write_file(path, content, parents=True)
-        await daemon.run(lambda _: made.put_archive("/", containers.archive(held)))
 
         async def fork() -> float:
-            note = b"%d" % next(numbers)
-            await sandbox.write_file(_NOTE, note)
+            await sandbox.remove_path(_PLACE)
+            written = held()
+            for path, content in written.items():
+                await sandbox.write_file(path, content, parents=True)
             began = time.perf_counter()
             copy = await sandbox.fork()
             try:
                 await hands.run_true(copy)
                 took_s = time.perf_counter() - began
-                if await copy.read_file(_NOTE) != note or len(await copy.walk(_PLACE)) != FILES + 1:
+                if {f"{_PLACE}/{entry.path}" for entry in await copy.walk(_PLACE)} != written.keys():
                     raise BenchError(f"sandbox {copy.id} is no copy of {sandbox.id}")
             finally:
                 await copy.remove()
             return took_s
 
         async def commit() -> float:
-            return await daemon.run(partial(_commit_s, made=made, spec=spec))
+            return await daemon.run(partial(_commit_s, made=made, spec=spec, held=held()))
 
         forks, commits = Side(fork, _FORKS), Side(commit, _DOCKER_FORKS)
         await in_turn((forks, commits), rounds, on_round)
     return (Figure("fork_50mib_p50_ms", forks.p50_ms, "ms", commits.p50_ms, BASELINE),)
 
 
-def _commit_s(client: docker.DockerClient, made: Container, spec: SandboxSpec) -> float:
+def _commit_s(client: docker.DockerClient, made: Container, spec: SandboxSpec, held: Mapping[str, bytes]) -> float:
+    made.exec_run(["rm", "-rf", _PLACE])
+    made.put_archive("/", containers.archive(held))
     began = time.perf_counter()
     made.commit(IMAGE)
     try:
