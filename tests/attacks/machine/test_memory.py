@@ -10,6 +10,7 @@ from sandboxes import SandboxGone
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
 from tests.sandboxes.conformance import text
 
+MIB = 2**20
 PAGE_KIB = 4
 KILLED = 128 + 9
 
@@ -29,10 +30,15 @@ async def test_a_memory_bomb_kills_itself(after_an_attack: Scene) -> None:
 
 
 async def test_a_file_in_memory_is_memory(after_an_attack: Scene) -> None:
-    filled = await after_an_attack.attack("dd if=/dev/zero of=/dev/shm/a bs=1M count=4096; ls -l /dev/shm")
-    assert filled.exit_code in (0, KILLED)
-    await after_an_attack.attack("rm /dev/shm/a")
-    assert text(await after_an_attack.attack("echo on")) == "on\n"
+    """It has a bound of its own, and what it holds nothing else can have."""
+    attacker, more = after_an_attack.attacker, ["probe", "memory", str(SMALL.memory_mib - 40)]
+    assert text(await attacker.exec(more, timeout_s=ANSWER_S)) == "kept\n"
+    filled = await after_an_attack.attack("dd if=/dev/zero of=/dev/shm/a bs=1M count=4096")
+    assert filled.exit_code != 0
+    assert MIB < (await attacker.stat("/dev/shm/a")).size <= SMALL.memory_mib * MIB
+    assert (await attacker.exec(more, timeout_s=ANSWER_S)).exit_code == KILLED
+    await attacker.remove_path("/dev/shm/a")
+    assert text(await attacker.exec(more, timeout_s=ANSWER_S)) == "kept\n"
 
 
 async def test_bombs_in_turn_leave_the_sibling_its_memory(after_an_attack: Scene) -> None:
