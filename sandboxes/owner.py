@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable, SpecError
+from sandboxes.trees import remove_tree
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 SEALED = re.compile(r"[0-9a-f]{32}")
@@ -330,7 +331,8 @@ def _sweep(home: Path) -> None:
         if entry.name == "lock":
             continue
         if entry.is_dir(follow_symlinks=False):
-            remove_directory(Path(entry.path))
+            os.chmod(entry.path, 0o700)
+            remove_tree(Path(entry.path))  # a sandbox's files may be deeper than Python descends
         else:
             os.unlink(entry.path)
     os.unlink(home / "lock")

@@ -239,6 +239,7 @@ async def _measured(bench: str, settings: Config, measure: "Measure") -> "BenchR
     made = await open_runtime(settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host)
     runtime = WarmPool(made)  # which does nothing where nothing is wanted of it
     try:
+        await runtime.reap()  # of one like this that was killed
         with Progress(console=progress_console) as progress:
             bar = progress.add_task(bench, total=None)
 

@@ -58,6 +58,7 @@ def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
 def _session(runner: asyncio.Runner, config: Config, spec: "SandboxSpec", command: list[str], timeout_s: float) -> int:
     runtime = runner.run(_open(config))
     try:
+        runner.run(runtime.reap())  # of one like this that was killed
         box = runner.run(runtime.create(spec))
         if command:
             result = runner.run(box.exec(command, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))

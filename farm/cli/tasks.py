@@ -155,6 +155,7 @@ def with_sandboxes(config: Config, work: "Callable[[ImageStore, Runtime, Say], A
             stack.push_async_callback(images.close)
             runtime = await open_runtime("docker", state_dir=config.state_dir, docker_host=config.docker_host)
             stack.push_async_callback(runtime.close)
+            await runtime.reap()  # of one like this that was killed
             say = stack.enter_context(progress())
             return await work(images, runtime, say)
 

@@ -240,6 +240,22 @@ def test_a_burial_that_fails_leaves_the_estate(state_dir: Path) -> None:
     assert owner_names(state_dir) == []
 
 
+def test_a_dead_owners_directory_goes_however_deep_it_is(state_dir: Path) -> None:
+    """Where its disk is a plain directory, what its sandboxes wrote lies there."""
+    home = state_dir / "owners" / "gone"
+    home.mkdir(parents=True)
+    place = os.open(home, os.O_DIRECTORY)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=place)
+        inner = os.open("d", os.O_DIRECTORY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    with estate(state_dir, "gone") as dead:
+        assert dead
+    assert owner_names(state_dir) == []
+
+
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "x" * 33, "new\nline"])
 def test_names_that_are_no_names(state_dir: Path, name: str) -> None:
     with pytest.raises(SpecError):

@@ -12,6 +12,7 @@ import docker
 import psutil
 import pytest
 
+from sandboxes.owner import owner_names
 from sandboxes.toolbox import Toolbox
 
 pytestmark = pytest.mark.docker
@@ -119,6 +120,17 @@ def test_ctrl_c_kills_the_command_and_not_the_session(busy: "subprocess.Popen[st
     busy.send_signal(signal.SIGINT)
     out, _ = busy.communicate("echo alive\n", timeout=120)
     assert (busy.returncode, out) == (0, "alive\n")
+
+
+def test_what_was_killed_is_cleared_away_by_the_next(
+    busy: "subprocess.Popen[str]", farm: Farm, place: Path, test_image: str
+) -> None:
+    (dead,) = owner_names(place)
+    busy.kill()
+    busy.communicate(timeout=120)
+    assert owner_names(place) == [dead]
+    assert farm(test_image, "--", "true").returncode == 0
+    assert owner_names(place) == []
 
 
 def test_sigterm_ends_it(busy: "subprocess.Popen[str]") -> None:

@@ -120,7 +120,7 @@ class MountedImages:
 
     async def _mount(self, image: Image) -> None:
         async with self._pinned(image) as pin:
-            layers = await directories(self._engine, image, pin, self._owner.state_dir)
+            layers = await directories(self._engine, image, pin, self._owner)
             if len(layers) > LAYERS_MAX:
                 raise SpecError(f"image {image.id} has {len(layers)} layers; at most {LAYERS_MAX} can be mounted")
             user = await asyncio.to_thread(find_user, image.user, layers)

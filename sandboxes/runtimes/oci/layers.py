@@ -3,26 +3,31 @@
 import asyncio
 import contextlib
 import os
-import shutil
 from collections.abc import Container
 from pathlib import Path
 
 from sandboxes.errors import ImageError
+from sandboxes.owner import Owner
 from sandboxes.runtimes.engine import Engine, Image
+from sandboxes.trees import remove_tree
 
 UNPACKED = "unpacked"
 
 
-async def directories(engine: Engine, image: Image, container: str, state_dir: Path) -> list[Path]:
+async def directories(engine: Engine, image: Image, container: str, owner: Owner) -> list[Path]:
     """Topmost first. Where Docker's own are no directories of this machine, ``container``, of that image, is exported.
 
     Raises ImageError.
     """
     if image.layers and all(await asyncio.to_thread(_all_there, image.layers)):
         return list(image.layers)
-    unpacked = state_dir / UNPACKED / image.id.removeprefix("sha256:")
+    copies = owner.state_dir / UNPACKED
+    unpacked = copies / image.id.removeprefix("sha256:")
     if not unpacked.is_dir():
-        await _unpack(engine, container, unpacked)
+        copies.mkdir(exist_ok=True)
+        copies.chmod(0o700)  # an image may bring programs that make root of whoever starts them
+        # Among the owner's own, with which it goes when the owner dies.
+        await _unpack(engine, container, owner.sandbox_dir(f"unpack.{unpacked.name}"), unpacked)
     return [unpacked]
 
 
@@ -34,16 +39,21 @@ async def sweep_copies(engine: Engine, state_dir: Path, used: Container[str]) ->
         try:
             await engine.image(f"sha256:{copy.name}")
         except ImageError:
-            await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
+            await _remove(copy)
+
+
+async def _remove(tree: Path) -> None:
+    with contextlib.suppress(OSError):  # the next sweep, or whoever buries the owner, tries again
+        await asyncio.to_thread(remove_tree, tree)
 
 
 def _all_there(layers: tuple[Path, ...]) -> list[bool]:
     return [layer.is_dir() for layer in layers]
 
 
-async def _unpack(engine: Engine, container: str, place: Path) -> None:
-    building = place.with_name(f".{place.name}.{os.getpid()}")
-    building.mkdir(mode=0o755, parents=True)
+async def _unpack(engine: Engine, container: str, building: Path, place: Path) -> None:
+    await _remove(building)  # an earlier process of this owner was killed meanwhile
+    os.mkdir(building, 0o755)
     try:
         tar = await asyncio.create_subprocess_exec(
             "tar",
@@ -66,6 +76,6 @@ async def _unpack(engine: Engine, container: str, place: Path) -> None:
         if tar.returncode != 0:
             raise ImageError(f"an image does not unpack: {said.decode(errors='replace').strip()[-300:]}")
         with contextlib.suppress(OSError):  # somebody else has unpacked the same
-            building.rename(place)
+            os.rename(building, place)
     finally:
-        await asyncio.to_thread(shutil.rmtree, building, ignore_errors=True)
+        await _remove(building)
