@@ -1,9 +1,6 @@
 """Limits of the host that bite with hundreds of sandboxes: how many sandboxes each allows, and what would raise it.
 
-Pure: readings in, verdicts out. Looked at and left out: ``net.netfilter.nf_conntrack_max`` and ``net.core.somaxconn``
-(counted for each network namespace, and a sandbox's has no rules and no listener of ours), ``vm.max_map_count`` and
-RLIMIT_MEMLOCK (for each process; BPF programs have not counted since Linux 5.11), RLIMIT_NPROC (not enforced on a user
-namespace that root made, tried on 6.18).
+Pure: readings in, verdicts out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +17,15 @@ AGENT_FILES = 256
 """Open files of a node agent without a sandbox."""
 FILES_IN_FLIGHT = 2
 """Of an episode in its agent: the connection to its policy, and a file that is read or written."""
+
+LEFT_OUT = {
+    "net.netfilter.nf_conntrack_max": "counted for each network namespace, and a sandbox's has no rules",
+    "net.core.somaxconn": "counted for each network namespace, and nothing of ours listens in a sandbox's",
+    "vm.max_map_count": "counted for each process",
+    "RLIMIT_MEMLOCK": "counted for each process; BPF programs have not counted since Linux 5.11",
+    "RLIMIT_NPROC": "not enforced on a user namespace that root made, tried on Linux 6.18",
+}
+"""Looked at, with the reason why they bound no number of sandboxes."""
 
 NAMESPACES = ("net", "mnt", "pid", "ipc", "uts", "cgroup")
 PID_MAX_MOST = 4_194_304

@@ -76,6 +76,8 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
+    from sandboxes.host_limits import LEFT_OUT
+
     colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
     for finding in found.findings:
@@ -87,6 +89,9 @@ def _show(found: Examination) -> None:
         mark = Text("raise", style="yellow") if limit.remedy else Text("ok", style="green")
         limits.add_row(limit.name, mark, str(limit.value), str(limit.each), str(limit.allows), limit.remedy)
     table_console.print(limits)
+    table_console.print("\nno limit to how many")
+    for name, why in LEFT_OUT.items():
+        table_console.print(f"{name}: {why}")
 
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
@@ -170,17 +175,56 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
         )
         try:
             found = Finding("runtime", Mark.OK, f"oci: {runtime.describes}")
-            return [found, *(Finding("sandboxes", Mark.WARN, lack) for lack in runtime.lacks)], runtime.footprint
+            return [
+                found,
+                *_slower(runtime.describes),
+                *(Finding("sandboxes", Mark.WARN, lack) for lack in runtime.lacks),
+            ], runtime.footprint
         finally:
             await runtime.close()
 
     if config.runtime.startswith("docker"):
-        return [Finding("runtime", Mark.OK, f"{config.runtime}, as configured")], DOCKER
+        return [_docker_runtime(config)], DOCKER
     try:
         return asyncio.run(try_oci())
     except (SandboxError, OSError) as error:
         mark = Mark.LACKS if config.runtime == "oci" else Mark.WARN
         return [Finding("runtime", mark, f"docker, which starts slower; not oci: {error}")], DOCKER
+
+
+def _docker_runtime(config: Config) -> Finding:
+    from sandboxes.errors import SandboxError
+    from sandboxes.runtimes.docker import DockerRuntime
+
+    async def try_docker() -> None:
+        named = config.runtime.partition(":")[2]
+        runtime = await DockerRuntime.open(
+            state_dir=config.state_dir, docker_host=config.docker_host, oci_runtime=named or None
+        )
+        await runtime.close()
+
+    try:
+        asyncio.run(try_docker())
+    except (SandboxError, OSError) as error:
+        return Finding("runtime", Mark.LACKS, f"{config.runtime} cannot be used", str(error))
+    return Finding("runtime", Mark.OK, f"{config.runtime}, as configured")
+
+
+def _slower(describes: str) -> "list[Finding]":
+    """What the oci runtime does without, at the cost of time."""
+    from sandboxes.errors import RuntimeUnavailable
+    from sandboxes.runtimes.oci.filter import compiled
+
+    found = []
+    if not describes.startswith("crun"):
+        words = "without crun, and runc takes four times as long to start one"
+        found.append(Finding("sandboxes", Mark.WARN, words, "apt-get install crun"))
+    try:
+        compiled()
+    except RuntimeUnavailable as error:
+        words = f"each start compiles their filter anew, which doubles its time: {error}"
+        found.append(Finding("sandboxes", Mark.WARN, words, "apt-get install libseccomp2"))
+    return found
 
 
 def _user_namespaces(config: Config) -> Finding:

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from sandboxes.host_limits import LEFT_OUT
+from sandboxes.owner import owner_names
+from tests.services import missing
+
 pytestmark = pytest.mark.docker
 
 
@@ -41,7 +45,38 @@ def test_the_runtime_that_would_be_taken_is_tried(tmp_path: Path) -> None:
     _, told = doctor(tmp_path, "--sandboxes", "1")
     runtime = finding(told, "runtime")
     assert runtime["found"].startswith("oci: ") or runtime["found"].startswith("docker, which starts slower; not oci: ")
-    assert list((tmp_path / "owners").iterdir()) == []
+    assert owner_names(tmp_path) == []
+
+
+def test_what_makes_starts_slower_is_said(tmp_path: Path) -> None:
+    """On a machine with all programs of this one but crun, and no libseccomp."""
+    programs, modules, state = (tmp_path / name for name in ("programs", "modules", "state"))
+    for place in (programs, modules, state):
+        place.mkdir()
+    (modules / "pyseccomp.py").write_text("raise RuntimeError('Unable to find libseccomp')")
+    for place in map(Path, os.environ["PATH"].split(os.pathsep)):
+        for program in place.iterdir() if place.is_dir() else ():
+            if program.name != "crun" and not (programs / program.name).is_symlink():
+                (programs / program.name).symlink_to(program)
+    _, told = doctor(state, "--sandboxes", "1", PATH=str(programs), PYTHONPATH=str(modules))
+    if not finding(told, "runtime")["found"].startswith("oci: runc"):
+        missing("the oci runtime with runc", finding(told, "runtime")["found"])
+    remedies = {found["remedy"] for found in told["findings"] if found["name"] == "sandboxes"}
+    assert remedies >= {"apt-get install crun", "apt-get install libseccomp2"}
+
+
+def test_a_runtime_that_docker_does_not_know_is_said(tmp_path: Path) -> None:
+    code, told = doctor(tmp_path, FARM_RUNTIME="docker:nothere")
+    assert code == 1
+    assert finding(told, "runtime")["mark"] == "lacks"
+    assert "nothere" in finding(told, "runtime")["remedy"]
+
+
+def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("farm"))
+    command = [program, "doctor", "--state-dir", str(tmp_path)]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert all(name in said for name in LEFT_OUT)
 
 
 def test_without_a_daemon_the_rest_is_still_said(tmp_path: Path) -> None:
