@@ -144,6 +144,7 @@ class NodeAgentActor:
             state_dir=plan.state_dir,
             pool=equipment.pool,
             image_disk=equipment.image_disk,
+            library=equipment.library,
             endpoints=Endpoints(api_key=plan.policy_key),
         )
         return await stack.enter_async_context(agent)

@@ -22,6 +22,7 @@ from farm.policy import Endpoints, make_policy
 from farm.rollout import Baselines, Policy, aborted, failed, report, run_episode
 from farm.store import RunEnded, StoreUnavailable, UnknownRun
 from sandboxes import ImageError, Runtime, Sandbox, WarmPool
+from sandboxes.search.library import Library
 from sandboxes.uninterrupted import uninterrupted
 
 Tell = Callable[[Sequence[Event]], Awaitable[None]]
@@ -94,6 +95,7 @@ class NodeAgent:
         state_dir: Path,
         pool: WarmPool | None = None,
         image_disk: Path | None = None,
+        library: Library | None = None,
         endpoints: Endpoints | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
@@ -105,6 +107,7 @@ class NodeAgent:
         self._tell = tell
         self._state_dir = state_dir
         self._image_disk = image_disk
+        self._library = library
         self._settings = settings or AgentSettings()
         self._bundles = Bundles(store, state_dir / "bundles")
         self._readiness = Readiness(pool, self._bundles, shelf)
@@ -216,6 +219,7 @@ class NodeAgent:
                         baselines=self._baselines,
                         verifier_turns=self._verifier_turns,
                         on_event=on_event,
+                        library=self._library,
                     )
             finally:
                 await policy.close()

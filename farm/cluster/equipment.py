@@ -17,6 +17,7 @@ from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
 from sandboxes.images import ImageStore
 from sandboxes.retention import Retention, Watermarks
+from sandboxes.search.library import Library
 from sandboxes.uses import ImageUses
 
 AGENT = "agent"
@@ -68,6 +69,7 @@ class Equipment:
     shelf: ImageShelf
     pool: WarmPool | None = None
     image_disk: Path | None = None
+    library: Library | None = None
 
 
 Equip = Callable[[AgentPlan], AbstractAsyncContextManager[Equipment]]
@@ -101,4 +103,5 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
-        yield Equipment(runtime, shelf, pool, await images.root())
+        library = await stack.enter_async_context(Library(plan.state_dir / "search"))
+        yield Equipment(runtime, shelf, pool, await images.root(), library)

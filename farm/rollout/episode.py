@@ -23,6 +23,7 @@ from farm.tasks.images import sandbox_spec
 from sandboxes.egress import EgressLog, Verdict
 from sandboxes.errors import GoneBy, PathError, SandboxGone
 from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.search.library import Library
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
 from sandboxes.uninterrupted import uninterrupted
@@ -40,15 +41,18 @@ async def run_episode(
     on_event: OnEvent | None = None,
     baselines: Baselines | None = None,
     verifier_turns: asyncio.Semaphore | None = None,
+    library: Library | None = None,
 ) -> Rollout:
     """Run ``policy`` on the task of ``bundle`` in a sandbox of its own, and judge what it leaves behind.
 
     Every failure becomes a rollout without a reward; only CancelledError is raised, after the sandbox is gone.
     ``policy`` stays open: it belongs to the caller, as does ``baselines``, which spares a walk of each known image,
-    and ``verifier_turns``, by which no more test commands run at once than the machine has room for.
+    ``verifier_turns``, by which no more test commands run at once than the machine has room for, and ``library``,
+    without which code is not searched by meaning.
     """
     try:
-        episode = _Episode(order, bundle, runtime, policy, on_event, baselines or Baselines(), verifier_turns)
+        toolset = Toolset.default(order.tools or bundle.task.tools, library=library)
+        episode = _Episode(order, bundle, runtime, policy, toolset, on_event, baselines or Baselines(), verifier_turns)
     except Exception as error:  # as below: the task asks for tools that there are none of
         return failed(order, error, node=node)
     failure = None
@@ -66,6 +70,7 @@ class _Episode:
         bundle: TaskBundle,
         runtime: Runtime,
         policy: Policy,
+        toolset: Toolset,
         on_event: OnEvent | None,
         baselines: Baselines,
         verifier_turns: asyncio.Semaphore | None,
@@ -77,7 +82,6 @@ class _Episode:
         self._baselines = baselines
         self._verifier_turns = verifier_turns
         self._watch = Stopwatch()
-        toolset = Toolset.default(order.tools or bundle.task.tools)
         self._found = Findings(opening=opening(bundle.task, toolset.names), tool_pack=toolset.pack, tools=toolset.names)
         self._change = Change()
         self._baseline: Baseline | None = None

@@ -14,7 +14,6 @@ from sandboxes.tools.calls import MalformedCall
 from sandboxes.tools.patching import Patches
 from sandboxes.tools.rendering import captured
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
-from sandboxes.tools.v4a import PatchError, parse_patch
 
 _STATUS_CHARS = 1000
 _OWN_SHELL = "/.farm/bin/bash"
@@ -108,11 +107,8 @@ def _one_word(text: str) -> str | None:
 
 
 def _refuse_bare(text: str) -> None:
-    if not text.lstrip().startswith("*** Begin Patch"):
-        return
-    try:
-        parse_patch(text)
-    except PatchError:
+    lines = text.strip().split("\n")
+    if (lines[0].strip(), lines[-1].strip()) != ("*** Begin Patch", "*** End Patch"):
         return
     message = 'this is a patch, but no call of apply_patch: give it to that tool, or send ["apply_patch", PATCH]'
     raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, message)

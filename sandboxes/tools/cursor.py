@@ -14,7 +14,7 @@ from sandboxes.tools.files import WHOLE, Files, Lines
 from sandboxes.tools.rendering import printed, shown_name
 from sandboxes.tools.ripgrep import listed, search
 from sandboxes.tools.terminal import Terminal
-from sandboxes.tools.tool import ToolResult
+from sandboxes.tools.tool import Tool, ToolResult
 
 _MOST_MATCHES = 50
 _MOST_FILES = 10
@@ -26,6 +26,38 @@ class _Input(BaseModel):
 
 class _Explained(_Input):
     explanation: Annotated[str | None, Field(description="One sentence on why it is used.")] = None
+
+
+class SearchInput(_Explained):
+    query: Annotated[
+        str, Field(min_length=1, max_length=4096, description="What the code does, in plain words or its own.")
+    ]
+    target_directories: Annotated[
+        list[Name] | None,
+        Field(max_length=1, description="One directory to search; without it, all of the repository."),
+    ] = None
+
+
+class Search:
+    name: ClassVar[str] = "codebase_search"
+    description: ClassVar[str] = (
+        "Find code in the repository by its meaning: functions, classes and passages that have to do with the query, "
+        "the best first, each with path, lines, name and how it begins. Your own edits are seen. Use grep_search for "
+        "exact strings."
+    )
+    Input: ClassVar[type[BaseModel]] = SearchInput
+
+    def __init__(self, core: Tool) -> None:
+        """``core``: the default pack's tool of that name."""
+        self._core = core
+
+    def reads_only(self, args: SearchInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: SearchInput, *, timeout_s: float) -> ToolResult:
+        path = next(iter(args.target_directories or ()), None)
+        asked = self._core.Input.model_validate({"query": args.query, "path": path})
+        return await self._core.run(sandbox, asked, timeout_s=timeout_s)
 
 
 class ReadFileInput(_Explained):

@@ -23,6 +23,7 @@ _MOST_LINE_CHARS = 2000
 _AROUND = 4
 _MOST_STEPS_UP = 16
 _LISTING_BYTES = MIB
+_SMALL_CHARS = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class Files:
             if fault.errno != errno.ENOENT or absent is None:
                 raise
             return await self._create(sandbox, path, absent(), over=False)
-        edited = change(text)
+        # Many edits of a large file may take seconds, and other episodes are served here.
+        edited = change(text) if len(text) <= _SMALL_CHARS else await asyncio.to_thread(change, text)
         await sandbox.write_file(path, encode(edited.text))
         return await self._with_fault(sandbox, path, text, edited.text, _snippet(path, edited, self._max_chars))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sandboxes.errors import SpecError
 from sandboxes.tools import claude_code, codex, cursor, swe_agent
 from sandboxes.tools.bash import Bash
 from sandboxes.tools.calls import did_you_mean, schema_of
+from sandboxes.tools.codebase_search import CodebaseSearch
 from sandboxes.tools.edit import Edit
 from sandboxes.tools.files import Files
 from sandboxes.tools.glob import Glob
@@ -19,12 +20,15 @@ from sandboxes.tools.submit import Submit
 from sandboxes.tools.terminal import Terminal
 from sandboxes.tools.tool import Tool
 
+if TYPE_CHECKING:
+    from sandboxes.search.library import Library
+
 Form = Literal["openai", "json-schema", "anthropic"]
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What the tools of every pack are made of."""
+    """What the tools of every pack are made of. Without a ``library`` nothing is searched by meaning."""
 
     max_chars: int
     terminal: Terminal
@@ -32,15 +36,17 @@ class Core:
     checked: Files
     """Also tells what an edit broke, as editors do that run a linter."""
     patches: Patches
+    library: Library | None
 
     @classmethod
-    def of(cls, max_chars: int) -> Core:
+    def of(cls, max_chars: int, library: Library | None) -> Core:
         files = Files(max_chars)
         checked = Files(max_chars, check_syntax=True)
-        return cls(max_chars, Terminal(max_chars), files, checked, Patches(files))
+        return cls(max_chars, Terminal(max_chars), files, checked, Patches(files), library)
 
 
-Maker = Callable[[Core], Tool]
+Maker = Callable[[Core], Tool | None]
+"""Makes a tool; None where its core lacks what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,15 @@ class Pack:
         return tuple(kind.name for kind in self.makers)
 
 
+def _search(core: Core) -> CodebaseSearch | None:
+    return None if core.library is None else CodebaseSearch(core.max_chars, core.library)
+
+
+def _cursor_search(core: Core) -> cursor.Search | None:
+    found = _search(core)
+    return None if found is None else cursor.Search(found)
+
+
 _ALL = (
     Pack(
         "default",
@@ -63,6 +78,7 @@ _ALL = (
             Edit: lambda core: Edit(core.files),
             Grep: lambda core: Grep(core.max_chars),
             Glob: lambda core: Glob(core.max_chars),
+            CodebaseSearch: _search,
             Submit: lambda core: Submit(),
         },
     ),
@@ -96,6 +112,7 @@ _ALL = (
         "cursor",
         "those of Cursor's agent",
         {
+            cursor.Search: _cursor_search,
             cursor.ReadFile: lambda core: cursor.ReadFile(core.files),
             cursor.RunTerminalCommand: lambda core: cursor.RunTerminalCommand(core.terminal),
             cursor.ListDir: lambda core: cursor.ListDir(core.files),
@@ -132,7 +149,7 @@ class Choice:
         return tuple(kind.name for kind in self.kinds)
 
     def make(self, core: Core) -> list[Tool]:
-        return [self.pack.makers[kind](core) for kind in self.kinds]
+        return [tool for kind in self.kinds if (tool := self.pack.makers[kind](core)) is not None]
 
 
 def choose(words: Sequence[str]) -> Choice:

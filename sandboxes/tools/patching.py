@@ -29,12 +29,12 @@ class Patches:
         """Apply a patch in the V4A format whose paths begin at ``cwd``. Raises MalformedCall for what is no patch."""
         cwd = posixpath.normpath(cwd)
         try:
-            sections = [_placed(section, cwd) for section in parse_patch(patch)]
+            async with asyncio.timeout(timeout_s):
+                # In a thread, as what may take long because the policy wants it to: other episodes are served here.
+                sections = [_placed(section, cwd) for section in await asyncio.to_thread(parse_patch, patch)]
+                return await self._files.in_turn(sandbox, lambda: _apply(sandbox, sections, cwd))
         except PatchError as error:
             raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, f"{error}; nothing was changed") from None
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._files.in_turn(sandbox, lambda: _apply(sandbox, sections, cwd))
         except EditRefused as refusal:
             return ToolResult(f"error: {refusal}; nothing was changed", error_kind=ToolErrorKind.REFUSED)
         except TimeoutError:
@@ -62,7 +62,7 @@ async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> Too
         data = before[section.path]
         if isinstance(section, Update) and data is not None:
             _check_text(section.path, data)
-    after = apply_patch(sections, texts)
+    after = await asyncio.to_thread(apply_patch, sections, texts)
     modes = {section.move_to: section.path for section in sections if isinstance(section, Update) and section.move_to}
     await uninterrupted(_write(sandbox, cwd, before, after, modes))
     return ToolResult("\n".join(["Success. Updated the following files:", *_summary(sections)]))

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
@@ -13,6 +13,9 @@ from sandboxes.tools.calls import MalformedCall, parse_arguments, unknown_tool
 from sandboxes.tools.packs import Core, choose, described
 from sandboxes.tools.rendering import clipped, shown_name
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
+
+if TYPE_CHECKING:
+    from sandboxes.search.library import Library
 
 MAX_CHARS = 30_000
 
@@ -41,7 +44,9 @@ class Toolset:
         self._max_chars = max_chars
 
     @classmethod
-    def default(cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS) -> Self:
+    def default(
+        cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS, library: "Library | None" = None
+    ) -> Self:
         """The tools that ``words`` ask for, as ``choose`` reads them: without any, all of the default pack.
 
         Raises SpecError for what is no pack and no tool.
@@ -49,7 +54,7 @@ class Toolset:
         if max_chars < 2000:
             raise SpecError(f"max_chars is {max_chars}: give at least 2000")
         choice = choose(words)
-        return cls(choice.make(Core.of(max_chars)), pack=choice.pack.name, max_chars=max_chars)
+        return cls(choice.make(Core.of(max_chars, library)), pack=choice.pack.name, max_chars=max_chars)
 
     @property
     def names(self) -> tuple[str, ...]:

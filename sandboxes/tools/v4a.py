@@ -50,7 +50,9 @@ _LENIENCES: tuple[Callable[[str], str], ...] = (
     lambda line: line.strip(_WHITE),
     lambda line: line.strip(_WHITE).translate(_PLAIN),
 )
-_MOST_WORK = 256 * 1024 * 1024
+MOST_LINES = 262_144
+"""Of a patch, and of a file that is updated: what is kept of a line takes far more memory than the line."""
+_MOST_WORK = 64 * 1024 * 1024
 
 
 Line = tuple[str, str]
@@ -97,6 +99,8 @@ Section = Add | Delete | Update
 
 def parse_patch(text: str) -> tuple[Section, ...]:
     """The sections of a patch, at least one. Raises PatchError."""
+    if text.count("\n") > MOST_LINES:
+        raise PatchError(f"the patch has more than {MOST_LINES:,} lines: make several of it")
     lines = [line.removesuffix("\r") for line in text.strip(_WHITE).split("\n")]
     before = 0
     if lines[0] in _HEREDOCS and lines[-1].endswith("EOF") and len(lines) >= 4:
@@ -190,6 +194,7 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
     Raises EditRefused, whose message begins with the path.
     """
     changed: dict[str, str | None] = {}
+    work = 0
     for section in sections:
         match section:
             case Add(path, text):
@@ -199,7 +204,10 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
                 changed[path] = None
             case Update(path, move_to, hunks):
                 text = _there(path, changed, texts)
+                work += len(hunks) * len(text)
                 try:
+                    if work > _MOST_WORK:
+                        raise EditRefused("the patch has too many hunks for files of this size: make several of it")
                     edited = update(text, hunks)
                 except EditRefused as refusal:
                     raise EditRefused(f"{shown_name(path)}: {refusal}") from None
@@ -218,8 +226,8 @@ def _there(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str
 
 def update(text: str, hunks: Sequence[Hunk]) -> str:
     """``text`` with ``hunks`` applied from top to bottom. Raises EditRefused, which names hunk and nearest lines."""
-    if len(hunks) * len(text) > _MOST_WORK:
-        raise EditRefused(f"{len(hunks):,} hunks are too many for a file of this size: apply them in several patches")
+    if text.count("\n") > MOST_LINES:
+        raise EditRefused(f"has more than {MOST_LINES:,} lines; change it with a program")
     mark = _BOM if text.startswith(_BOM) else ""
     rows = _rows(text.removeprefix(_BOM))
     file = _Searched([body for body, _ in rows])

@@ -13,6 +13,8 @@ from farm.policy import Endpoints, make_policy
 from farm.rollout import EpisodeEvent, EventKind, Policy, run_episode
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.search.embedders import NONE
+from sandboxes.search.library import Library
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS
 from tests.integration.tiny import GOLD, MENDED, task
@@ -68,6 +70,20 @@ async def test_the_oracle_solves_it_with_the_tools_of_every_pack(
     assert rollout.metrics["change_files"] == len(GOLD.files)
     assert {use.name for turn in rollout.turns for use in turn.tool_uses} <= set(rollout.tools)
     assert sum(rollout.metrics[f"malformed_{kind}"] for kind in ("unknown_tool", "bad_json", "bad_arguments")) == 0
+
+
+@pytest.mark.parametrize("pack", ["default", "cursor"])
+async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
+    runtime: DockerRuntime, tiny_image: str, pack: str
+) -> None:
+    ask = say(call("codebase_search", {"query": "where is the answer"}))
+    async with Library(None, embedder=NONE) as library:
+        rollout = await run_episode(
+            order(tools=(pack,)), task(tiny_image), runtime, Scripted(ask, say()), node="n1", library=library
+        )
+    assert rollout.tools == PACKS[pack].tools
+    (use,) = rollout.turns[0].tool_uses
+    assert use.result.startswith("tiny.py:1-2  answer\n")
 
 
 @pytest.mark.parametrize("pack", PACKS)

@@ -1,11 +1,12 @@
 """Replays ``corpus_PACK.json``: calls of a pack and their results, to the character.
 
 A case: ``files`` that are there at first and ``leaves`` at the end (bytes as latin-1); ``programs`` where it needs
-those of the toolbox and so a real sandbox. A call's ``arguments`` are an object or
+those of the toolbox and so a real sandbox; ``library`` where code is searched. A call's ``arguments`` are an object or
 raw text; ``content`` is the whole answer, ``holds`` are parts of it; fields not named have their defaults.
 """
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.sandbox import Runtime
+from sandboxes.search.embedders import NONE
+from sandboxes.search.library import Library
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS
@@ -28,8 +31,14 @@ def named(cases: list[tuple[str, dict[str, Any]]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("pack", "case"), cases, ids=[f"{pack}: {case['case']}" for pack, case in cases])
 
 
-async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str) -> None:
-    tools = Toolset.default([pack])
+@pytest.fixture
+async def library() -> AsyncIterator[Library]:
+    async with Library(None, embedder=NONE) as library:
+        yield library
+
+
+async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, library: Library) -> None:
+    tools = Toolset.default([pack], library=library)
     async with runtime.scope(SandboxSpec(image, workdir="/repo")) as sandbox:
         for path, content in case.get("files", {}).items():
             await sandbox.write_file(path, content.encode("latin-1"), parents=True)
@@ -46,14 +55,16 @@ async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str) 
 
 
 @named([(pack, case) for pack, case in CASES if not case.get("programs")])
-async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any]) -> None:
-    await replay(pack, case, FakeRuntime({"image": {"/repo/": b""}}), "image")
+async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any], library: Library) -> None:
+    await replay(pack, case, FakeRuntime({"image": {"/repo/": b""}}), "image", library)
 
 
 @pytest.mark.docker
 @named(CASES)
-async def test_in_a_real_sandbox(pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str) -> None:
-    await replay(pack, case, docker_runtime, test_image)
+async def test_in_a_real_sandbox(
+    pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str, library: Library
+) -> None:
+    await replay(pack, case, docker_runtime, test_image, library)
 
 
 @pytest.mark.parametrize("pack", PACKS)

@@ -56,6 +56,7 @@ ARGUMENTS = {
     },
     "codex": {"shell": "command workdir? timeout_ms?", "apply_patch": "input", "update_plan": "plan explanation?"},
     "cursor": {
+        "codebase_search": "query target_directories? explanation?",
         "read_file": (
             "target_file should_read_entire_file start_line_one_indexed end_line_one_indexed_inclusive explanation?"
         ),
@@ -98,7 +99,7 @@ def test_schemas_are_the_same_text_every_time(form: Any) -> None:
         ([], "default", PACKS["default"].tools),
         (["codex"], "codex", ("shell", "apply_patch", "update_plan")),
         (["submit", "bash"], "default", ("bash", "submit")),
-        (["-grep", "-glob"], "default", ("bash", "str_replace_based_edit_tool", "submit")),
+        (["-grep", "-glob"], "default", ("bash", "str_replace_based_edit_tool", "codebase_search", "submit")),
         (["codex", "-update_plan"], "codex", ("shell", "apply_patch")),
         (["Read", "claude-code", "Bash"], "claude-code", ("Bash", "Read")),
     ],
@@ -132,11 +133,16 @@ def test_words_that_choose_nothing_are_refused_with_the_nearest(words: list[str]
     assert "\n" not in str(error.value)
 
 
+def test_without_a_library_nothing_is_searched_by_meaning() -> None:
+    assert "codebase_search" not in Toolset.default().names
+    assert "codebase_search" not in Toolset.default(["cursor"]).names
+
+
 READERS = {
-    "default": {"str_replace_based_edit_tool", "grep", "glob"},
+    "default": {"str_replace_based_edit_tool", "grep", "glob", "codebase_search"},
     "claude-code": {"Read", "Grep", "Glob", "LS", "TodoWrite"},
     "codex": {"update_plan"},
-    "cursor": {"read_file", "list_dir", "grep_search", "file_search"},
+    "cursor": {"codebase_search", "read_file", "list_dir", "grep_search", "file_search"},
     "swe-agent": {"str_replace_editor"},
 }
 CALLS = {

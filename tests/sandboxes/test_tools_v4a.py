@@ -335,5 +335,12 @@ def test_sections_apply_one_after_the_other() -> None:
 
 
 def test_more_work_than_a_patch_is_worth_is_refused() -> None:
-    with pytest.raises(EditRefused, match="hunks are too many"):
-        update("a\n" * 4_000_000, [hunk([(" ", "a")])] * 100)
+    large = ("a" * 99 + "\n") * 10_000
+    patch: list[Section] = [Update("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
+    assert apply_patch(patch, {"f": large}) == {"f": large}
+    with pytest.raises(EditRefused, match="f: the patch has too many hunks for files of this size"):
+        apply_patch(patch * 10, {"f": large})
+    with pytest.raises(EditRefused, match="more than 262,144 lines"):
+        update("\n" * 300_000, [hunk([(" ", "a")])])
+    with pytest.raises(PatchError, match="more than 262,144 lines"):
+        parse_patch("*** Begin Patch\n*** Add File: f\n" + "+\n" * 300_000 + "*** End Patch")
