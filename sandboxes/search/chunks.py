@@ -10,10 +10,13 @@ from dataclasses import dataclass
 LONGEST = 120
 """Lines of a chunk. A longer definition becomes several of its name."""
 
+LONGEST_NAME = 128
+"""Characters of each part of a name. A hostile one can be as long as its file."""
+
 WINDOW = 40
 """Lines of a chunk of what stands in no definition."""
 
-_DEFINITION = re.compile(r"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w+)")
+_DEFINITION = re.compile(r"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w{1,128})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,11 @@ def python_outline(text: str, lines: Sequence[str]) -> list[Span] | None:
 def _python_spans(body: Sequence[ast.stmt], within: str, spans: list[Span]) -> None:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = within + node.name[:LONGEST_NAME]
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            spans.append(Span(first, node.end_lineno or node.lineno, within + node.name))
+            spans.append(Span(first, node.end_lineno or node.lineno, name))
             if isinstance(node, ast.ClassDef) and within.count(".") < 8:
-                _python_spans(node.body, f"{within}{node.name}.", spans)
+                _python_spans(node.body, f"{name}.", spans)
         elif isinstance(node, ast.If | ast.Try):
             _python_spans([*node.body, *node.orelse], within, spans)
 

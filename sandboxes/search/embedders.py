@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from sandboxes.errors import RuntimeUnavailable
 from sandboxes.search.embedding import Embedder, WordEmbedder, WordTable
 
 WORDS, NONE = "words", "none"
@@ -22,7 +23,7 @@ def default_table() -> Path:
 
 def load_embedder(chosen: str) -> Embedder | None:
     """``words``: the farm's own, where its table was made. ``none``: questions are answered by words they share alone.
-    ``package.module:factory``: whatever the factory makes. Raises ValueError."""
+    ``package.module:factory``: whatever the factory makes. Raises RuntimeUnavailable."""
     if chosen == NONE:
         return None
     if chosen == WORDS:
@@ -35,5 +36,5 @@ def load_embedder(chosen: str) -> Embedder | None:
     try:
         factory: Callable[[], Embedder] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):
-        raise ValueError(f"no embedder {chosen!r}: name {WORDS}, {NONE} or package.module:factory") from None
+        raise RuntimeUnavailable(f"no embedder {chosen!r}: name {WORDS}, {NONE} or package.module:factory") from None
     return factory()

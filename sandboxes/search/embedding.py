@@ -14,6 +14,9 @@ from sandboxes.search.terms import parts
 
 Floats = NDArray[np.float32]
 
+_REMEMBERED = 1 << 16
+"""Words whose vectors are kept at hand, at a kilobyte each; a hostile text has millions."""
+
 _BLOCK = 1 << 14
 """Words that are summed at once: their vectors stay in the processor's cache."""
 
@@ -103,6 +106,8 @@ class WordEmbedder:
             if len(numbers) >= _BLOCK or at == len(passages):
                 _sum_into(rows[first:at], self._vectors, numbers, weights, ends)
                 first, numbers, weights, ends = at, [], [], []
+                if len(self._numbers) > _REMEMBERED:
+                    self._numbers.clear()
         return normalised(rows)
 
     def _number(self, word: str) -> int:
@@ -110,6 +115,7 @@ class WordEmbedder:
         if number == len(self._vectors):
             self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
         self._numbers[word] = number
+        self._vectors[number] = 0
         vocabulary = self._table.vocabulary
         for part in parts(word):
             found = [piece for piece in pieces(part, vocabulary) if piece != vocabulary[UNKNOWN]]

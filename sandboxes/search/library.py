@@ -58,7 +58,7 @@ class Library:
         self._making: dict[str, asyncio.Task[Index]] = {}
 
     async def __aenter__(self) -> Self:
-        """Raises ValueError where there is no such embedder."""
+        """Raises RuntimeUnavailable where there is no such embedder."""
         self._embedder = await asyncio.to_thread(load_embedder, self._chosen)
         self._workers = Workers(self._chosen if self._embedder else NONE, self._processes)
         return self
@@ -87,8 +87,13 @@ class Library:
             return self._at_hand[digest]
         if digest not in self._making:
             self._making[digest] = asyncio.create_task(self._make(digest, files))
-            self._making[digest].add_done_callback(lambda _: self._making.pop(digest, None))
+            self._making[digest].add_done_callback(lambda task: self._made(digest, task))
         return await asyncio.shield(self._making[digest])
+
+    def _made(self, digest: str, task: asyncio.Task[Index]) -> None:
+        del self._making[digest]
+        if not task.cancelled():
+            task.exception()  # seen, also where all who asked have gone
 
     async def segment(self, files: Sequence[SourceFile]) -> Segment:
         """Of a few files that differ from those of an index. Raises IndexingFailed."""
@@ -125,8 +130,11 @@ class Library:
         index = await asyncio.to_thread(self._read, digest)
         if index is None:
             shares = _shares(files, self._workers.most)
-            async with asyncio.TaskGroup() as group:
-                making = [group.create_task(self._workers.build(share)) for share in shares]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    making = [group.create_task(self._workers.build(share)) for share in shares]
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
             data = b"".join(task.result() for task in making)
             index = await asyncio.to_thread(self._keep, digest, data)
         self._at_hand[digest] = index

@@ -25,6 +25,7 @@ _ARRAYS: Mapping[str, np.dtype[Any]] = {
     "firsts": np.dtype("<i4"),
     "lasts": np.dtype("<i4"),
     "lengths": np.dtype("<f4"),
+    "priors": np.dtype("<f4"),
     "hashes": np.dtype("<u8"),
     "at": np.dtype("<i8"),
     "postings": np.dtype("<i4"),
@@ -94,7 +95,9 @@ def _check(segment: Segment) -> None:
     """That no number leads outside."""
     rows, terms, posted = len(segment.files), len(segment.hashes), len(segment.postings)
     shapes_hold = (
-        all(len(getattr(segment, name)) == rows for name in ("names", "firsts", "lasts", "lengths", "vectors"))
+        all(
+            len(getattr(segment, name)) == rows for name in ("names", "firsts", "lasts", "lengths", "priors", "vectors")
+        )
         and len(segment.paths) == len(segment.digests)
         and len(segment.counts) == posted
         and len(segment.at) == terms + 1

@@ -87,7 +87,7 @@ def _fused(question: Question, parts: Sequence[Part]) -> list[Floats]:
     if question.vector is not None:
         meanings = _scaled([np.maximum(cosines(question.vector, part.segment), 0) * part.live for part in parts])
         scores = [score + np.float32(MEANING) * meaning for score, meaning in zip(scores, meanings, strict=True)]
-    return scores
+    return [score * part.segment.priors for score, part in zip(scores, parts, strict=True)]
 
 
 def _scaled(scores: Sequence[Floats]) -> list[Floats]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sandboxes.search.chunks import cut
 from sandboxes.search.embedding import Embedder, Floats, Passage
-from sandboxes.search.languages import outlines_of
+from sandboxes.search.languages import is_source, is_test, outlines_of
 from sandboxes.search.terms import terms, words
 
 NAME_WEIGHT, PATH_WEIGHT = 8, 2
@@ -19,6 +19,13 @@ NAME_WEIGHT, PATH_WEIGHT = 8, 2
 
 MOST_CHUNKS = 2000
 """Of one file: a sandbox writes a million definitions in no time. What comes later is not found."""
+
+PROSE, TEST = 0.5, 0.8
+"""What a chunk of a file that is no source, or of a test, counts beside one of the code itself: prose is nearer to any
+question than code is, and tests use all the words of what they test."""
+
+MOST_TERMS = 1_000_000
+"""Of all files. Words that come first after so many are not found by, but by their meaning."""
 
 VECTOR_LENGTH = 127.0
 _BATCH = 512
@@ -41,7 +48,8 @@ class SourceFile:
 @dataclass(frozen=True, slots=True)
 class Segment:
     """One row a chunk. ``postings[at[i]:at[i + 1]]`` are the chunks that hold the term of hash ``hashes[i]``, in order,
-    and ``counts`` how often. ``vectors`` have length 127, or 0, and no columns where there is no embedder."""
+    and ``counts`` how often. ``priors``: what each counts by the kind of its file. ``vectors`` have length 127, or 0,
+    and no columns where there is no embedder."""
 
     paths: Sequence[str]
     digests: Sequence[bytes]
@@ -50,6 +58,7 @@ class Segment:
     firsts: NDArray[np.int32]
     lasts: NDArray[np.int32]
     lengths: NDArray[np.float32]
+    priors: NDArray[np.float32]
     hashes: NDArray[np.uint64]
     at: NDArray[np.int64]
     postings: NDArray[np.int32]
@@ -81,6 +90,12 @@ def build(files: Iterable[SourceFile], embedder: Embedder | None, *, plain: bool
     return builder.finish()
 
 
+def _prior(path: str) -> float:
+    if not is_source(path):
+        return PROSE
+    return TEST if is_test(path) else 1.0
+
+
 class _Builder:
     def __init__(self, embedder: Embedder | None, plain: bool) -> None:
         self._embedder = embedder
@@ -90,6 +105,7 @@ class _Builder:
         self._names: list[str] = []
         self._places: list[tuple[int, int, int]] = []
         self._lengths: list[int] = []
+        self._priors: list[float] = []
         self._numbers: dict[str, int] = {}
         self._of_word: dict[str, list[int]] = {}
         self._terms: list[int] = []
@@ -102,6 +118,7 @@ class _Builder:
         whole = file.text
         lines = whole.split("\n")
         of_path = words(file.path)
+        prior = _prior(file.path)
         outlines = () if self._plain else outlines_of(file.path)
         for chunk in islice(cut(whole, lines, outlines), MOST_CHUNKS):
             text = "\n".join(lines[chunk.first - 1 : chunk.last])
@@ -114,6 +131,7 @@ class _Builder:
             self._post(found)
             self._places.append((len(self._paths), chunk.first, chunk.last))
             self._names.append(chunk.name)
+            self._priors.append(prior)
             self._passages.append(Passage(text, found))
             if len(self._passages) == _BATCH:
                 self._embed()
@@ -132,6 +150,8 @@ class _Builder:
 
     def _numbered(self, word: str) -> list[int]:
         numbers = self._numbers
+        if len(numbers) > MOST_TERMS:
+            return [numbers[term] for term in terms(word) if term in numbers]
         found = self._of_word[word] = [numbers.setdefault(term, len(numbers)) for term in terms(word)]
         return found
 
@@ -160,6 +180,7 @@ class _Builder:
             firsts=np.ascontiguousarray(firsts),
             lasts=np.ascontiguousarray(lasts),
             lengths=np.array(self._lengths, np.float32),
+            priors=np.array(self._priors, np.float32),
             hashes=hashes[order],
             at=np.concatenate([[0], np.cumsum(np.bincount(ranks, minlength=len(order)))]).astype(np.int64),
             postings=holders[by_term],

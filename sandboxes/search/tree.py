@@ -1,13 +1,13 @@
 """The files of a sandbox that are worth searching. All of it is hostile: how many, how large, how deep, what names."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxes.sandbox import FileEntry, FileKind, Sandbox
+from sandboxes.search.languages import is_source
 
 MOST_FILES = 20_000
-MOST_BYTES = 64 * 1024 * 1024
+MOST_BYTES = 32 * 1024 * 1024
 LARGEST_FILE = 512 * 1024
 """What is larger was not written by hand."""
 
@@ -41,19 +41,14 @@ JUNK_DIRECTORIES = (
     ".terraform",
 )
 
-_SOURCE_SUFFIXES = """
-py pyi pyx js jsx mjs cjs ts tsx go rs java c h cc cpp cxx hh hpp cs rb php swift kt kts scala lua pl pm r jl ex exs erl
-hs ml mli clj dart zig nim sh bash zsh ps1 sql vue svelte proto graphql tf cmake m mm f90 asm s
+_JUNK_NAMES = frozenset({"package-lock.json", "pnpm-lock.yaml", "go.sum", ".DS_Store"})
+_JUNK_SUFFIXES = """
+pyc pyo pyd so o a obj dll dylib exe bin class jar war whl egg gz bz2 xz zst zip tar tgz 7z rar png jpg jpeg gif bmp ico
+svg webp tif tiff pdf psd mp3 mp4 wav ogg flac avi mov mkv ttf otf woff woff2 eot db sqlite sqlite3 pickle pkl npy npz
+parquet h5 onnx pt pb wasm map lock po mo pot log csv tsv swp swo
 """
-_SOURCES = frozenset(_SOURCE_SUFFIXES.split())
-
-_JUNK = re.compile(
-    r".*\.(?:py[cod]|so|o|a|obj|dll|dylib|exe|bin|class|jar|war|whl|egg|gz|bz2|xz|zst|zip|tar|tgz|7z|rar|png|jpe?g|gif"
-    r"|bmp|ico|svg|webp|tiff?|pdf|psd|mp[34]|wav|ogg|flac|avi|mov|mkv|ttf|otf|woff2?|eot|db|sqlite3?|pickle|pkl|np[yz]"
-    r"|parquet|h5|onnx|pt|pb|wasm|map|lock|po|mo|pot|log|csv|tsv|min\.js|min\.css|bundle\.js)"
-    r"|package-lock\.json|pnpm-lock\.yaml|go\.sum|\..*\.sw[a-p]|.*~|\.DS_Store|\.coverage.*",
-    re.DOTALL | re.IGNORECASE,
-)
+_JUNK = frozenset(_JUNK_SUFFIXES.split())
+_SQUEEZED = (".min.js", ".min.css", ".bundle.js", "~")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +71,12 @@ def chosen(entries: Sequence[FileEntry]) -> Tree:
         for entry in entries
         if entry.kind is FileKind.FILE
         and 0 < entry.size <= LARGEST_FILE
-        and not _JUNK.fullmatch(entry.path.rpartition("/")[2])
+        and not _is_junk(entry.path.rpartition("/")[2])
     ]
     taken = worthy
     if len(worthy) > MOST_FILES or sum(entry.size for entry in worthy) > MOST_BYTES:
         taken, room = [], MOST_BYTES
-        for entry in sorted(worthy, key=lambda entry: (not _is_source(entry.path), entry.path)):
+        for entry in sorted(worthy, key=lambda entry: (not is_source(entry.path), entry.path)):
             if entry.size <= room and len(taken) < MOST_FILES:
                 taken.append(entry)
                 room -= entry.size
@@ -95,5 +90,5 @@ def is_text(content: bytes) -> bool:
     return len(content) <= _LONGEST_MEAN_LINE * (content.count(b"\n") + 4)
 
 
-def _is_source(path: str) -> bool:
-    return path.rpartition(".")[2].lower() in _SOURCES
+def _is_junk(name: str) -> bool:
+    return name in _JUNK_NAMES or name.rpartition(".")[2].lower() in _JUNK or name.endswith(_SQUEEZED)

@@ -14,7 +14,7 @@ from sandboxes.search.packing import FRAME_MAX, LENGTH, encode, unpack
 from sandboxes.search.segment import SourceFile
 from sandboxes.uninterrupted import uninterrupted
 
-LEAST_S, PER_MIB_S = 20, 20
+LEAST_S, PER_MIB_S = 20, 3
 """So long may files take, however busy the machine. Some 3 MiB are read in a second on an idle core."""
 
 MIB = 1024 * 1024
@@ -67,7 +67,7 @@ class Workers:
             await _send(process, request)
             answer = await _receive(process)
             # What was read may have taken the process over; what it then says must at least hold together.
-            await asyncio.to_thread(unpack, answer)
+            await asyncio.to_thread(unpack, answer) if len(answer) > MIB else unpack(answer)
         except BaseException:
             await uninterrupted(self._end(process))
             raise

@@ -87,7 +87,8 @@ class CodebaseSearch:
         return await self._shown(sandbox, root, hits, seen)
 
     async def _shown(self, sandbox: Sandbox, root: str, hits: "list[Hit]", seen: "Seen") -> ToolResult:
-        texts = {path: await _lines(sandbox, posixpath.join(root, path)) for path in {hit.path for hit in hits}}
+        paths = sorted({hit.path for hit in hits})
+        texts = dict(zip(paths, await asyncio.gather(*(_lines(sandbox, root, path) for path in paths)), strict=True))
         blocks = [_block(hit, texts[hit.path]) for hit in hits]
         kept = blocks[: fitting(blocks, self._max_chars - 500, beside=2)]
         notes = []
@@ -98,10 +99,10 @@ class CodebaseSearch:
         return ToolResult("\n\n".join([*kept, *notes]) or "No results.", truncated=len(kept) < len(blocks))
 
 
-async def _lines(sandbox: Sandbox, path: str) -> list[str]:
+async def _lines(sandbox: Sandbox, root: str, path: str) -> list[str]:
     """As they are now; none where the file has gone since."""
     try:
-        content = await sandbox.read_file(path, limit=1024 * 1024)
+        content = await sandbox.read_file(posixpath.join(root, path), limit=1024 * 1024)
     except PathError:
         return []
     return content.decode("utf-8", "surrogateescape").split("\n")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes.errors import RuntimeUnavailable
 from sandboxes.search.embedders import NONE
+from sandboxes.search.errors import IndexingFailed
 from sandboxes.search.index import Index
 from sandboxes.search.library import Library
 from sandboxes.search.segment import SourceFile
@@ -119,3 +121,17 @@ async def test_a_process_that_was_killed_is_replaced() -> None:
         os.kill(process.pid, signal.SIGKILL)
         await process.wait()
         assert await workers.build(sources(a=A)) == answer
+
+
+async def test_what_cannot_be_indexed_is_told() -> None:
+    async with Library(None, embedder="tests.sandboxes.searching:stubborn") as library:
+        with pytest.raises(IndexingFailed, match="the indexing process fails on these files"):
+            await library.index(sources(a=A))
+        with pytest.raises(IndexingFailed):
+            await library.segment(sources(a=A))
+
+
+async def test_an_embedder_that_is_not_there_is_told() -> None:
+    with pytest.raises(RuntimeUnavailable, match="no embedder 'nowhere:nothing'"):
+        async with Library(None, embedder="nowhere:nothing"):
+            pass
