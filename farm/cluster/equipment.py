@@ -103,5 +103,5 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
-        library = await stack.enter_async_context(Library(plan.state_dir / "search"))
+        library = await stack.enter_async_context(Library(plan.state_dir / "search", embedder=plan.embedder))
         yield Equipment(runtime, shelf, pool, await images.root(), library)
