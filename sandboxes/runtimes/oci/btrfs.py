@@ -16,6 +16,7 @@ from sandboxes.runtimes.oci.room import Room
 from sandboxes.sandbox import MIB
 
 IMAGE = "disk.img"
+FORMATTER = "mkfs.btrfs"
 LEAST_MIB = 1024
 SHARE_OF_FREE = 0.9
 """So much of what is free where the owner lives may its sandboxes fill together."""
@@ -41,9 +42,8 @@ class QuotaDisk:
             living = _mount_living(self._image)
             self._mount = _mount_fresh(self._image) if living is None else living
         except FileNotFoundError as error:
-            raise RuntimeUnavailable(
-                f"disks have no limits here: {error.filename} is missing; install btrfs-progs"
-            ) from None
+            remedy = "; install btrfs-progs" if error.filename == FORMATTER else ""
+            raise RuntimeUnavailable(f"disks have no limits here: {error.filename} is missing{remedy}") from None
         except subprocess.CalledProcessError as error:
             said = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
             raise RuntimeUnavailable(f"disks have no limits here: {error.cmd[0]}: {' '.join(said)}") from None
@@ -136,6 +136,7 @@ class QuotaDisk:
                 self._commit()  # wakes who takes the blocks of what was removed until then
                 time.sleep(RECLAIM_POLL_S)
         except OSError:  # before Linux 6.13; the program looks once a second
+            self._commit()
             command = ["btrfs", "subvolume", "sync", f"/proc/self/fd/{self._root}"]
             subprocess.run(command, capture_output=True, check=False, pass_fds=[self._root])
         self._commit()  # with which they are free
@@ -217,7 +218,7 @@ def _format(image: Path) -> None:
     new = image.with_suffix(".new")
     with open(new, "wb") as file:
         file.truncate(size)
-    subprocess.run(["mkfs.btrfs", "-q", "-f", "-m", "single", "-d", "single", new], capture_output=True, check=True)
+    subprocess.run([FORMATTER, "-q", "-f", "-m", "single", "-d", "single", new], capture_output=True, check=True)
     new.rename(image)
 
 
