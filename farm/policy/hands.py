@@ -12,6 +12,7 @@ from farm.rollout.policy import PolicyError
 Call = tuple[str, Mapping[str, Any]]
 
 _CHUNK = 96 * 1024
+_ELIDED = re.compile(r"^\[\.\.\. [\d,]+ bytes elided", re.MULTILINE)
 _CATTED = re.compile(r"(.*)\.\n\[exit code 0[^\n]*\]", re.DOTALL)
 _SHELLS: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "bash": lambda command: {"command": command},
@@ -86,7 +87,7 @@ class Hands:
         if self._view is not None:
             return text_of_view(result)
         found = _CATTED.fullmatch(result)
-        return found[1] if found else None
+        return found[1] if found and not _ELIDED.search(result) else None
 
     def replace(self, path: str, old: str, new: str) -> Call | None:
         return None if self._replace is None else (self._replace, _REPLACES[self._replace](path, old, new))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.policy.edits import replacements, text_of_view
+from farm.policy.hands import Hands
 from farm.policy.oracle import OraclePolicy
 from farm.rollout.messages import answered, said
 from farm.rollout.policy import Message, PolicyError
@@ -82,6 +83,14 @@ async def test_every_pack_has_what_it_takes(pack: str) -> None:
     gold = change(write("a.py", a), write("b.py", b"c"), write("new/c.py", b"c\n", executable=True), delete("gone.py"))
     files, _ = await drive(with_gold(gold), before, [pack])
     assert files == {"a.py": a, "b.py": b"c", "new/c.py": b"c\n", "new/c.py +x": b"x"}
+
+
+def test_what_the_shell_shows_in_part_is_not_taken_for_the_file() -> None:
+    hands = Hands(["shell", "apply_patch"])
+    assert hands.seen("a\nb\n.\n[exit code 0]") == "a\nb\n"
+    assert hands.seen("a.\n[exit code 0 after 1.2 s]") == "a"
+    assert hands.seen("a\n[... 1,234 bytes elided; the full output is in /tmp/x ...]\nb\n.\n[exit code 0]") is None
+    assert hands.seen("cat: a: No such file or directory\n[exit code 1]") is None
 
 
 async def test_without_a_tool_that_edits_files_are_written_by_the_shell() -> None:
