@@ -56,6 +56,7 @@ class Registry:
             {
                 "architecture": "amd64",
                 "os": "linux",
+                "author": self.address,  # no two registries of tests that run side by side serve the same image
                 "config": {"Labels": {"image": image}},
                 "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
             }
