@@ -25,9 +25,8 @@ PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("
 def containers() -> Iterator[str]:
     client = docker.from_env()
     try:
-        for label in ("farm.sandbox", "farm.pin"):
-            for container in client.containers.list(all=True, filters={"label": label}):
-                yield f"container {container.name}"
+        for container in client.containers.list(all=True, filters={"label": "farm.owner"}):
+            yield f"container {container.name}"
         for label in ("farm.test", "farm.snapshot"):
             for image in client.images.list(filters={"label": label}):
                 yield f"image {image.tags or image.id}"
