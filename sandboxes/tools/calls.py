@@ -18,7 +18,7 @@ Input = TypeVar("Input", bound=BaseModel)
 
 
 class MalformedCall(Exception):
-    """The tool did not run; the message names the fault to the policy."""
+    """The tool did not run; the message names the fault to the policy, or the rule that it broke."""
 
     reads_only = True
     """What is not run changes nothing."""

@@ -10,11 +10,12 @@ from sandboxes.sandbox import Sandbox
 
 
 class ToolErrorKind(StrEnum):
-    """Why a call is an error to the policy. The first three are malformed calls: the tool did not run."""
+    """Why a call is an error to the policy. Of the first four the tool did not run; the first three are malformed."""
 
     UNKNOWN_TOOL = "unknown_tool"
     BAD_JSON = "bad_json"
     BAD_ARGUMENTS = "bad_arguments"
+    OVER_LIMIT = "over_limit"
     REFUSED = "refused"
     TIMEOUT = "timeout"
 

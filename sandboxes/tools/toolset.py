@@ -11,6 +11,7 @@ from sandboxes.errors import PathError, SpecError
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools.calls import MalformedCall, parse_arguments, unknown_tool
 from sandboxes.tools.packs import Core, choose, described
+from sandboxes.tools.reading import readers
 from sandboxes.tools.rendering import clipped, shown_name
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
@@ -55,6 +56,10 @@ class Toolset:
             raise SpecError(f"max_chars is {max_chars}: give at least 2000")
         choice = choose(words)
         return cls(choice.make(Core.of(max_chars, library)), pack=choice.pack.name, max_chars=max_chars)
+
+    def only_reading(self, *more: Tool) -> Self:
+        """The tools of it that change nothing, and ``more``. Raises SpecError where there are none."""
+        return type(self)([*readers(list(self._tools.values())), *more], pack=self.pack, max_chars=self._max_chars)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,0 +1,64 @@
+"""The tools of a pack as those have them who are to find and not to change."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandboxes.errors import SpecError
+from sandboxes.sandbox import Sandbox
+from sandboxes.tools.arguments import Name
+from sandboxes.tools.edit import Edit, EditInput
+from sandboxes.tools.tool import Tool, ToolResult
+
+READERS = frozenset(
+    {"grep", "glob", "codebase_search"}
+    | {"Read", "Grep", "Glob", "LS"}
+    | {"read_file", "list_dir", "grep_search", "file_search"}
+)
+"""The tools, by the names that packs give them, that change nothing whatever they are asked."""
+
+
+def readers(tools: Sequence[Tool]) -> list[Tool]:
+    """Those of ``tools`` that only read, an editor as one that only views. Raises SpecError where there are none."""
+    found: list[Tool] = []
+    for tool in tools:
+        if tool.name in READERS:
+            found.append(tool)
+        elif isinstance(tool, Edit):
+            found.append(View(tool))
+    if not found:
+        raise SpecError(f"none of {', '.join(tool.name for tool in tools)} only reads; take the default pack")
+    return found
+
+
+class ViewInput(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    command: Annotated[Literal["view"], Field(description="What to do.")]
+    path: Annotated[Name, Field(description="File or directory; a relative one from the working directory.")]
+    view_range: Annotated[
+        list[int] | None,
+        Field(min_length=2, max_length=2, description="First and last line, from 1; -1 as last is the end."),
+    ] = None
+
+
+class View:
+    """The default pack's editor, by its name and in its words, without what it writes with."""
+
+    name: ClassVar[str] = Edit.name
+    description: ClassVar[str] = (
+        "View files: a file's lines numbered, or a directory two levels deep without hidden names, node_modules and "
+        "__pycache__. Text files up to 8 MiB."
+    )
+    Input: ClassVar[type[BaseModel]] = ViewInput
+
+    def __init__(self, editor: Edit) -> None:
+        self._editor = editor
+
+    def reads_only(self, args: ViewInput) -> bool:
+        return True
+
+    async def run(self, sandbox: Sandbox, args: ViewInput, *, timeout_s: float) -> ToolResult:
+        asked = EditInput.model_validate(args.model_dump())
+        return await self._editor.run(sandbox, asked, timeout_s=timeout_s)
