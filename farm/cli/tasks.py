@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.table import Table
@@ -16,8 +16,10 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_
 from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
+    from farm.core.task import Task
     from farm.tasks import TaskBundle
     from farm.workshop.making import Made
+    from farm.workshop.retrieval import Outcome
     from farm.workshop.validating import Finding
     from sandboxes import Runtime
     from sandboxes.images import ImageStore
@@ -47,7 +49,7 @@ def list_tasks(
     for bundle in bundles:
         task, verifier = bundle.task, bundle.task.verifier
         counts = (str(len(verifier.fail_to_pass)), str(len(verifier.pass_to_pass)))
-        table.add_row(task.id, task.digest[:12], verifier.mode, verifier.report, *counts, task.image)
+        table.add_row(task.id, task.digest[:12], _judged(task), verifier.report, *counts, task.image)
     table_console.print(table)
 
 
@@ -56,7 +58,7 @@ def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None
     """Everything about the tasks of a set but their secrets: the tests and the gold solution."""
     bundles = read_taskset(taskset, read_config(config, state_dir))
     if as_json:
-        print_json([{**asdict(bundle.task), **_summary(bundle)} for bundle in bundles])
+        print_json([{**_shown(bundle.task), **_summary(bundle)} for bundle in bundles])
         return
     for bundle in bundles:
         task = bundle.task
@@ -131,6 +133,41 @@ def release_pair(
         table_console.print(f"{made.directory}/instruction.md is a draft: say there what each hidden test asks for.")
 
 
+@make.command("retrieval")
+def retrieval(
+    tasks: Annotated[list[Path], typer.Argument(metavar="TASK_DIR...", help="Tasks with a gold solution, or sets.")],
+    out: Annotated[Path, typer.Option(help="Where the made tasks go; those that are there already stay.")],
+    calls_per_turn: Annotated[int, typer.Option(min=1, max=64, help="Tool calls of one message that are run.")] = 8,
+    max_turns: Annotated[int, typer.Option(min=1, max=100, help="Messages, that with the answer included.")] = 4,
+    beta: Annotated[float, typer.Option(min=0.01, max=100, help="Weight of recall over precision.")] = 0.5,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make of each task one whose code is to be found, not changed: the answer is what its gold solution changes."""
+    from farm.tasks import task_directories
+    from farm.workshop.retrieval import Wish, make_retrieval
+
+    settings = read_config(config, state_dir)
+    sources = [directory for path in tasks for directory in task_directories(path)]
+    wish = Wish(sources, out, calls_per_turn, max_turns, beta)
+
+    async def work(images: "ImageStore", runtime: "Runtime", say: Say) -> "Outcome":
+        return await make_retrieval(wish, state_dir=settings.state_dir, images=images, runtime=runtime, say=say)
+
+    outcome = with_sandboxes(settings, work)
+    if as_json:
+        print_json(asdict(outcome))
+    else:
+        for made in outcome.made:
+            table_console.print(f"{made.directory}: {made.files} files, {made.ranges} ranges of lines to find")
+        for directory in outcome.there:
+            table_console.print(f"{directory}: is there already")
+        for problem in outcome.problems:
+            table_console.print(problem)
+    return 1 if outcome.problems else 0
+
+
 def read_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
     """A task set for a command, by path or by name, prepared with progress shown. Raises TaskError."""
     from farm.tasks import is_taskset_name, load_taskset, named_taskset
@@ -172,6 +209,18 @@ def progress() -> Iterator[Say]:
         yield lambda line: status.update(Text(shown(line)))
 
 
+def _shown(task: "Task") -> dict[str, Any]:
+    fields = asdict(task)
+    if fields["retrieval"] is not None:
+        del fields["retrieval"]["expected"]
+    return fields
+
+
+def _judged(task: "Task") -> str:
+    """Where, or by what."""
+    return task.verifier.mode.value if task.retrieval is None else "answer"
+
+
 def _summary(bundle: "TaskBundle") -> dict[str, object]:
     task, verifier = bundle.task, bundle.task.verifier
     return {
@@ -179,11 +228,11 @@ def _summary(bundle: "TaskBundle") -> dict[str, object]:
         "digest": task.digest,
         "image": task.image,
         "workspace": task.workspace,
-        "grading": verifier.mode.value,
+        "grading": _judged(task),
         "report": verifier.report.value,
         "fail_to_pass": len(verifier.fail_to_pass),
         "pass_to_pass": len(verifier.pass_to_pass),
-        "has_gold": bundle.gold is not None or "solve.sh" in bundle.solution,
+        "has_gold": bundle.gold is not None or "solve.sh" in bundle.solution or task.retrieval is not None,
         "agent_timeout_s": task.agent_timeout_s,
         "verify_timeout_s": verifier.timeout_s,
         "max_turns": task.max_turns,

@@ -39,9 +39,12 @@ class Readiness:
 
     @contextmanager
     def to_judge(self, bundle: TaskBundle) -> Iterator[OnEvent | None]:
-        """What an episode is to tell, so that a sandbox to judge it in is ready once its policy has stopped."""
+        """What an episode is to tell, so that a sandbox to judge it in is ready once its policy has stopped.
+
+        None where there is nothing to get ready, or none is needed: an answer is judged without.
+        """
         pool = self._pool
-        if pool is None:
+        if pool is None or bundle.task.retrieval is not None:
             yield None
             return
         with ExitStack() as want:

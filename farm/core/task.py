@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from farm.core.retrieval import Retrieval
+
 
 class GradingMode(StrEnum):
     """Where the verdict is reached.
@@ -51,6 +53,7 @@ class Task:
     (``farm-task-<slug>:<digest of the environment, 12 hex digits>``). ``workspace`` is absolute, inside the image.
     ``tools`` are words that choose a pack and tools of it; empty means the whole default pack. ``network`` is what the
     policy's sandbox may reach, as patterns of hosts; empty means nothing, and grading never reaches anything.
+    Where there is a ``retrieval`` the policy may only read, and its answer is judged by that, not by the ``verifier``.
     """
 
     id: str
@@ -67,3 +70,4 @@ class Task:
     memory_mib: int
     storage_mib: int
     network: tuple[str, ...] = ()
+    retrieval: Retrieval | None = None

@@ -14,10 +14,13 @@ which tests run, not what surrounds them, not where the report lies or what coun
     junit           the report, read on the host as hostile input
     verdict         reward 1 if and only if every expected id was seen passed and nothing gives the results away
 
+An answer to a retrieval task needs none of that (``answer``): it is compared with what was expected, here.
+
 The code under test runs in the process that reports on it. Code that forges a report, tells ours from the real tests by
 what they say, and fails exactly ours, is believed; a reviewer sees it in the patch.
 """
 
+from farm.grading.answer import decide_answer
 from farm.grading.apply import apply_change
 from farm.grading.capture import Baseline, take_baseline, take_change
 from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, VerifierError
@@ -34,6 +37,7 @@ __all__ = [
     "Verdict",
     "VerifierError",
     "apply_change",
+    "decide_answer",
     "grade",
     "render_patch",
     "take_baseline",

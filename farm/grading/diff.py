@@ -9,9 +9,10 @@ COMPARISONS_AT_ONCE = 250_000
 
 @dataclass(slots=True)
 class Allowance:
-    """How many comparisons may still be made; shared by the differences of one patch."""
+    """How many comparisons may still be made, all in all and for one difference; shared by those of one patch."""
 
     left: int = COMPARISONS
+    at_once: int = COMPARISONS_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def _common(old: Sequence[int], new: Sequence[int], allowance: Allowance) -> lis
     """Index pairs of a longest common subsequence (Myers 1986, greedy forward); none where that costs too much."""
     if not old or not new:
         return []
-    granted = budget = min(allowance.left, COMPARISONS_AT_ONCE)
+    granted = budget = min(allowance.left, allowance.at_once)
     reach = {1: 0}
     trace: list[dict[int, int]] = []
     while budget > 0:

@@ -57,7 +57,7 @@ def _render_file(file: FileChange, old: FileChange | None, allowance: Allowance)
         yield f"Binary files {old_name} and {new_name} differ\n"
         return
     yield f"--- {_terminated(old_name)}\n+++ {_terminated(new_name)}\n"
-    yield from _hunks(_lines(old_text), _lines(new_text), allowance)
+    yield from _hunks(lines_of(old_text), lines_of(new_text), allowance)
 
 
 def _mode(file: FileChange) -> str:
@@ -75,7 +75,7 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Split at ``\\n`` alone, which stays with its line."""
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])

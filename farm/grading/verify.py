@@ -59,6 +59,8 @@ async def grade(
     down, is judged 0.
     """
     task = bundle.task
+    if task.retrieval is not None:
+        raise VerifierError("the task asks for an answer, not for a change")
     _refuse_unfit(task.verifier, bundle)
     started = time.monotonic()
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})

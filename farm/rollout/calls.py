@@ -7,7 +7,9 @@ from typing import Any
 from farm.rollout.policy import ToolCall
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools import Toolset
-from sandboxes.tools.tool import ToolResult
+from sandboxes.tools.answer import Answer
+from sandboxes.tools.calls import MalformedCall
+from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 PARALLEL_CALLS = 8
 
@@ -19,14 +21,21 @@ async def run_calls(
     results: list[ToolResult | None],
     *,
     timeout_s: float,
+    most: int | None = None,
 ) -> None:
     """Put the result of ``calls[i]`` into ``results[i]``; ``timeout_s`` bounds each call.
 
     Neighbouring calls that only read run in parallel. A call that ends the work leaves those after it without a
-    result, and so does a cancellation. Raises SandboxGone; other calls are over by then.
+    result, and so does a cancellation. Calls past the ``most`` are refused; an answer is none of them. Raises
+    SandboxGone; other calls are over by then.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
     prepared = [toolset.prepare(call.name, call.arguments) for call in calls]
+    counted = [index for index, call in enumerate(calls) if call.name != Answer.name]
+    for index in [] if most is None else counted[most:]:
+        prepared[index] = MalformedCall(
+            ToolErrorKind.OVER_LIMIT, f"not run: only the first {most} calls of a message are"
+        )
 
     async def run(index: int) -> None:
         async with free:

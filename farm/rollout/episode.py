@@ -9,14 +9,15 @@ from dataclasses import replace
 from farm.core.change import Change
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout, StopReason, Turn
-from farm.grading import Baseline, ChangeTooLarge, VerifierError, grade, take_change
+from farm.grading import Baseline, ChangeTooLarge, VerifierError, decide_answer, grade, take_change
+from farm.grading import Verdict as Judgement
 from farm.rollout.baselines import Baselines
 from farm.rollout.events import EpisodeEvent, EventKind, OnEvent
 from farm.rollout.failures import classify
 from farm.rollout.loop import Bounds, TurnLoop, count
 from farm.rollout.messages import opening
 from farm.rollout.policy import Policy
-from farm.rollout.record import Findings, compose, failed
+from farm.rollout.record import RETRIEVAL_VERSION, REWARD_VERSION, Findings, compose, failed
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.images import sandbox_spec
@@ -26,6 +27,7 @@ from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.search.library import Library
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
+from sandboxes.tools.answer import Answer
 from sandboxes.uninterrupted import uninterrupted
 
 _log = logging.getLogger(__name__)
@@ -82,14 +84,23 @@ class _Episode:
         self._baselines = baselines
         self._verifier_turns = verifier_turns
         self._watch = Stopwatch()
-        self._found = Findings(opening=opening(bundle.task, toolset.names), tool_pack=toolset.pack, tools=toolset.names)
+        retrieval = bundle.task.retrieval
+        if retrieval is not None:
+            toolset = toolset.only_reading(Answer())
+        bounds = Bounds.of(bundle.task, order.limits)
+        self._found = Findings(
+            opening=opening(bundle.task, toolset.names, max_turns=bounds.max_turns),
+            tool_pack=toolset.pack,
+            tools=toolset.names,
+            reward_version=REWARD_VERSION if retrieval is None else RETRIEVAL_VERSION,
+        )
         self._change = Change()
         self._baseline: Baseline | None = None
         self._egress = EgressLog()
         self._loop = TurnLoop(
             policy,
             toolset,
-            Bounds.of(bundle.task, order.limits),
+            bounds,
             self._found.opening,
             watch=self._watch,
             tell=self._tell,
@@ -112,23 +123,39 @@ class _Episode:
             await uninterrupted(asyncio.wait({removal}))
 
     async def _work(self, sandbox: Sandbox) -> Change | None:
-        """What the policy left in the workspace; None where it made that impossible and is judged for it."""
+        """What the policy left in the workspace; None where it is judged already: for its answer, or for having made
+        judging impossible."""
         self._found.image_digest = sandbox.image_digest
-        with self._watch.phase("baseline_s"):
-            baseline = self._baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
-        self._egress = sandbox.egress_log
+        task = self._bundle.task
         try:
+            if task.retrieval is None:
+                return await self._change_made(sandbox)
             self._found.stop = await self._loop.run(sandbox)
-            # Before its change is taken, so that what still runs in there brings nothing in while that is done.
-            await sandbox.shut_egress()
-            with self._watch.phase("change_s"):
-                return await self._take(sandbox, baseline)
+            self._settle(decide_answer(task.retrieval, task.workspace, self._answer()))
+            return None
         except SandboxGone as error:
             if error.by is GoneBy.OUTSIDE or not self._acted:
                 raise
             self._found.stop = StopReason.OUT_OF_MEMORY if error.by is GoneBy.MEMORY else StopReason.SANDBOX_LOST
             self._forfeit(f"the work was lost: {error}")
             return None
+
+    async def _change_made(self, sandbox: Sandbox) -> Change | None:
+        with self._watch.phase("baseline_s"):
+            baseline = self._baseline = await self._baselines.of(sandbox, self._bundle.task.workspace)
+        self._egress = sandbox.egress_log
+        self._found.stop = await self._loop.run(sandbox)
+        # Before its change is taken, so that what still runs in there brings nothing in while that is done.
+        await sandbox.shut_egress()
+        with self._watch.phase("change_s"):
+            return await self._take(sandbox, baseline)
+
+    def _answer(self) -> str | None:
+        """As the policy wrote it, the first of its last message, since an answer ends the work; None without one."""
+        if self._found.stop is not StopReason.AGENT_DONE or not self._loop.turns:
+            return None
+        uses = self._loop.turns[-1].tool_uses
+        return next((use.arguments for use in uses if use.name == Answer.name), None)
 
     @property
     def _acted(self) -> bool:
@@ -175,6 +202,9 @@ class _Episode:
         self._watch.add("verify_boot_s", verdict.boot_s)
         self._watch.add("verify_queue_s", verdict.queue_s)
         self._watch.add("verify_command_s", verdict.command_s)
+        self._settle(verdict)
+
+    def _settle(self, verdict: Judgement) -> None:
         self._found.reward = verdict.reward
         self._found.components = verdict.components
         self._found.reason = verdict.reason

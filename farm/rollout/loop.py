@@ -15,6 +15,7 @@ from farm.rollout.policy import Message, Policy, PolicyError, Reply, ToolCall
 from farm.rollout.stopwatch import Stopwatch
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools import Toolset
+from sandboxes.tools.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.BAD_ARGUMENTS)
@@ -28,6 +29,7 @@ class Bounds:
     tool_s: float
     max_turns: int
     max_tokens: int | None
+    calls_per_turn: int | None = None
 
     @staticmethod
     def of(task: Task, limits: Limits) -> "Bounds":
@@ -36,6 +38,7 @@ class Bounds:
             tool_s=limits.tool_s,
             max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
             max_tokens=limits.max_tokens,
+            calls_per_turn=None if task.retrieval is None else task.retrieval.calls_per_turn,
         )
 
 
@@ -95,7 +98,14 @@ class TurnLoop:
         try:
             if reply.stop is None:
                 with self._watch.phase("tools_s"):
-                    await run_calls(self._toolset, sandbox, reply.tool_calls, results, timeout_s=self._bounds.tool_s)
+                    await run_calls(
+                        self._toolset,
+                        sandbox,
+                        reply.tool_calls,
+                        results,
+                        timeout_s=self._bounds.tool_s,
+                        most=self._bounds.calls_per_turn,
+                    )
         finally:
             turn = _record(index, reply, results, started_at, replied - asked, time.monotonic() - replied)
             self.turns.append(turn)
@@ -105,10 +115,11 @@ class TurnLoop:
         return self._stop_after(reply, results)
 
     def _stop_after(self, reply: Reply, results: Sequence[ToolResult | None]) -> StopReason | None:
-        """A reply without a tool call ends the work, unless the engine cut it short."""
+        """A reply without a tool call ends the work, unless the engine cut it short; so does an answer of any form."""
         if reply.stop is not None:
             return reply.stop
-        if any(result is not None and result.done for result in results):
+        answered = Answer.name in self._toolset.names and any(call.name == Answer.name for call in reply.tool_calls)
+        if answered or any(result is not None and result.done for result in results):
             return StopReason.AGENT_DONE
         spent = sum(turn.completion_tokens for turn in self.turns)
         if self._bounds.max_tokens is not None and spent >= self._bounds.max_tokens:
@@ -126,6 +137,7 @@ def count(turns: Sequence[Turn]) -> Mapping[str, float]:
         "tool_calls": len(uses),
         "tool_failures": sum(use.is_error for use in uses),
         "tool_timeouts": sum(use.timed_out for use in uses),
+        "calls_over_limit": sum(use.error_kind == ToolErrorKind.OVER_LIMIT for use in uses),
         "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
         "completion_tokens": sum(turn.completion_tokens for turn in turns),
     }

@@ -15,14 +15,24 @@ tool calls in one message: searches and views run side by side, everything else 
 answers questions; a message without a tool call ends the work{submit}. What you leave in the \
 repository is then judged by tests that you do not see."""
 
+_FINDER = """\
+You find code in a repository at {workspace}, which is where your tools begin; they only read. You have {turns} \
+messages. Of each, the first {calls} tool calls are run, side by side, and no more. Your last message at the latest \
+must answer, with the answer tool: the files and the ranges of lines that are asked for. It is judged as it is; lines \
+that are not wanted cost as well as those that are missing. Without a well-formed answer all is worth nothing. Nobody \
+answers questions; a message without a tool call ends the work."""
+
 UNFINISHED = "Not finished: the episode ended first."
 AFTER_SUBMIT = "Not run: the work had been submitted."
 
 
-def opening(task: Task, tools: Sequence[str]) -> tuple[Mapping[str, str], ...]:
+def opening(task: Task, tools: Sequence[str], *, max_turns: int) -> tuple[Mapping[str, str], ...]:
     """The system and the user message of an episode. ``tools`` are the names of those that there are."""
-    submit = ", as does the submit tool" if "submit" in tools else ""
-    system = _SYSTEM.format(workspace=task.workspace, network=_network(task), submit=submit)
+    if task.retrieval is not None:
+        system = _FINDER.format(workspace=task.workspace, turns=max_turns, calls=task.retrieval.calls_per_turn)
+    else:
+        submit = ", as does the submit tool" if "submit" in tools else ""
+        system = _SYSTEM.format(workspace=task.workspace, network=_network(task), submit=submit)
     return (
         {"role": "system", "content": system},
         {"role": "user", "content": task.instruction},

@@ -23,6 +23,7 @@ from farm.rollout.policy import Reply
 from farm.rollout.segments import SampledReply, build_segments, version_range
 
 REWARD_VERSION = "tests-1"
+RETRIEVAL_VERSION = "retrieval-1"
 
 _TRUNCATING = frozenset(
     {
@@ -48,6 +49,7 @@ class Findings:
     stop: StopReason | None = None
     reward: float | None = None
     components: Mapping[str, float] = field(default_factory=dict)
+    reward_version: str = REWARD_VERSION
     reason: str = ""
     patch: str = ""
     turns: tuple[Turn, ...] = ()
@@ -120,7 +122,7 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
         error=failure,
         reward=reward,
         reward_components=found.components if judged else {},
-        reward_version=REWARD_VERSION,
+        reward_version=found.reward_version,
         metrics=found.metrics,
         trainable=bool(segments),
         policy=order.policy.name,

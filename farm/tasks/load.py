@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
+from farm.core.retrieval import Retrieval, gather
 from farm.core.task import ReportFormat, Task, Verifier
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.errors import TaskError
@@ -17,7 +18,7 @@ from farm.tasks.release_pair import prepare
 from farm.tasks.sources import OnProgress
 from sandboxes.dockerfile import instructions
 from sandboxes.errors import SpecError
-from sandboxes.tools.packs import choose
+from sandboxes.tools import Toolset
 
 MANIFEST = "task.toml"
 PYTEST_COMMAND = "python3 -m pytest -q -o addopts= --continue-on-collection-errors --junitxml={report} {files}"
@@ -87,21 +88,23 @@ def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = N
         tests, gold = prepared.tests, prepared.gold
     elif report is ReportFormat.PYTEST:
         tests = _below(files, f"tests/{IN_WORKSPACE}")
+    workspace = farm.workspace or _workspace(environment)
     task = Task(
         id=_task_id(path, manifest),
         digest=digest_of(files),
         instruction=instruction,
         image=manifest.environment.docker_image or image_name(_task_id(path, manifest), environment),
-        workspace=farm.workspace or _workspace(environment),
+        workspace=workspace,
         verifier=_verifier(path, files, manifest, report),
         agent_timeout_s=manifest.agent.timeout_sec,
         build_timeout_s=manifest.environment.build_timeout_sec,
-        max_turns=farm.max_turns,
+        max_turns=farm.max_turns if farm.retrieval is None else farm.retrieval.max_turns,
         tools=_tools(path, farm),
         cpus=manifest.environment.cpus,
         memory_mib=manifest.environment.memory_mb,
         storage_mib=manifest.environment.storage_mb,
-        network=manifest.network,
+        network=manifest.network if farm.retrieval is None else (),
+        retrieval=_retrieval(farm, workspace),
     )
     bundle = TaskBundle(
         task=task,
@@ -248,9 +251,19 @@ def _workspace(environment: Mapping[str, BundleFile]) -> str:
     return posixpath.normpath(plain[-1]) if plain else _DEFAULT_WORKSPACE
 
 
+def _retrieval(farm: FarmTable, workspace: str) -> Retrieval | None:
+    table = farm.retrieval
+    if table is None:
+        return None
+    expected = gather([(file.path, file.lines) for file in table.expected], workspace)
+    return Retrieval(table.calls_per_turn, table.max_turns, table.beta, expected)
+
+
 def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
     try:
-        choose(farm.tools)
+        tools = Toolset.default(farm.tools)
+        if farm.retrieval is not None:
+            tools.only_reading()
     except SpecError as error:
         raise TaskError(path / MANIFEST, str(error), "correct the name", key="metadata.farm.tools") from None
     return farm.tools
@@ -258,6 +271,8 @@ def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
 
 def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
     """What the verifier could never judge is found here, not by the first episode."""
+    if bundle.task.retrieval is not None:
+        return
     verifier = bundle.task.verifier
     if verifier.report is ReportFormat.REWARD_FILE:
         if "test.sh" not in bundle.tests:

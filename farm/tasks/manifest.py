@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -19,6 +19,10 @@ DAY_S = 86_400
 _SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SUMMARY = re.compile(r"^Value error, ")
+OF_CHANGES = frozenset(
+    {"grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "protected", "network", "max_turns", "source"}
+)
+"""Keys that say how a change is made and judged."""
 
 
 def _relative_path(value: str) -> str:
@@ -77,6 +81,12 @@ def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _line_range(value: tuple[int, int]) -> tuple[int, int]:
+    if not 1 <= value[0] <= value[1]:
+        raise ValueError(f"[{value[0]}, {value[1]}] is no range of lines, from 1, both ends included")
+    return value
+
+
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
 TestId = Annotated[str, AfterValidator(_test_id)]
@@ -84,6 +94,7 @@ Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]
 NetworkMode = Literal["public", "no-network", "allowlist"]
+LineRange = Annotated[tuple[int, int], AfterValidator(_line_range)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")]
 
 
@@ -110,6 +121,26 @@ class Release(_Strict):
     new_sha256: Sha256
 
 
+class ExpectedFile(_Strict):
+    path: RelativePath
+    lines: tuple[LineRange, ...]
+
+
+class RetrievalTable(_Strict):
+    """``[metadata.farm.retrieval]``: the code is to be found, not changed."""
+
+    calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
+    max_turns: Annotated[int, Field(ge=1, le=100)] = 4
+    beta: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 0.5
+    expected: tuple[ExpectedFile, ...]
+
+    @model_validator(mode="after")
+    def _names_a_line(self) -> Self:
+        if not any(file.lines for file in self.expected):
+            raise ValueError("no line is expected")
+        return self
+
+
 class FarmTable(_Strict):
     """``[metadata.farm]``. The two id lists may each be a file of the task, one id a line."""
 
@@ -124,6 +155,7 @@ class FarmTable(_Strict):
     network: Annotated[Hosts, BeforeValidator(_none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
     source: Release | None = None
+    retrieval: RetrievalTable | None = None
 
 
 class Metadata(_Harbor):
@@ -242,7 +274,9 @@ def _first(path: Path, error: ValidationError) -> TaskError:
 def _keys_at(location: Sequence[int | str]) -> list[str]:
     model: type[BaseModel] = Manifest
     for part in location:
-        annotation = model.model_fields[str(part)].annotation
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
         model = next(kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type))
     return list(model.model_fields)
 
@@ -250,6 +284,9 @@ def _keys_at(location: Sequence[int | str]) -> list[str]:
 def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
     """What would silently mean something else here is an error."""
     environment = manifest.environment
+    if manifest.metadata.farm.retrieval is not None:
+        for key in sorted(OF_CHANGES & manifest.metadata.farm.model_fields_set):
+            raise TaskError(path, "means nothing where code is to be found", "remove it", key=f"metadata.farm.{key}")
     for wrong, key, what, remedy in (
         (
             not manifest.schema_version.startswith("1."),

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from farm.core.change import Change
+from farm.core.retrieval import Retrieval
 from farm.core.task import ReportFormat
 from farm.grading import GradingError, Verdict, grade, take_baseline, take_change
 from farm.grading.junit import Outcome
 from farm.tasks import TaskBundle, TaskError, ensure_image, sandbox_spec
+from farm.workshop.answering import misplaced, play
 from farm.workshop.outcomes import observe
 from sandboxes.errors import ImageError, SpecError
 from sandboxes.images import ImageStore
@@ -42,7 +44,7 @@ class Finding:
 
 
 async def validate(bundle: TaskBundle, *, images: ImageStore, runtime: Runtime, say: Say) -> Finding:
-    """Build, then judge nothing done and the gold solution REPETITIONS times each.
+    """Build, then judge nothing done and the gold solution, or the known answer, REPETITIONS times each.
 
     What is wrong with the task is in the finding; raises RuntimeUnavailable and other errors of ``sandboxes`` for what
     is wrong with the machine.
@@ -54,7 +56,10 @@ async def validate(bundle: TaskBundle, *, images: ImageStore, runtime: Runtime, 
         finding.image_digest = (await ensure_image(bundle, images)).digest
         finding.build_s = time.monotonic() - started
         await _look_at_history(bundle, runtime, finding)
-        gold = await _gold(bundle, runtime)
+        if bundle.task.retrieval is not None:
+            await _play(bundle, bundle.task.retrieval, runtime, finding, say)
+            return finding
+        gold = await gold_change(bundle, runtime)
         for repetition in range(REPETITIONS):
             say(f"{bundle.task.id}: judging, {repetition + 1} of {REPETITIONS}")
             await _judge(bundle, gold, runtime, finding)
@@ -65,6 +70,21 @@ async def validate(bundle: TaskBundle, *, images: ImageStore, runtime: Runtime, 
         await _name_the_tests(bundle, gold, runtime, finding, say)
     finding.problems = list(dict.fromkeys(finding.problems))
     return finding
+
+
+async def _play(bundle: TaskBundle, retrieval: Retrieval, runtime: Runtime, finding: Finding, say: Say) -> None:
+    finding.problems += await misplaced(bundle, retrieval, runtime)
+    for repetition in range(REPETITIONS):
+        say(f"{bundle.task.id}: answering, {repetition + 1} of {REPETITIONS}")
+        for kind, rewards, right in (("nop", finding.nop, 0.0), ("oracle", finding.gold, 1.0)):
+            rollout = await play(kind, bundle, runtime)
+            finding.grade_s = max(finding.grade_s, rollout.metrics.get("total_s", 0.0))
+            if rollout.reward is not None:
+                rewards.append(rollout.reward)
+            if rollout.reward != right:
+                why = rollout.error.message if rollout.error else rollout.reason
+                finding.problems.append(f"{kind} is judged {rollout.reward}, not {right:g}: {why}")
+    finding.problems = list(dict.fromkeys(finding.problems))
 
 
 async def _judge(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: Finding) -> None:
@@ -87,7 +107,7 @@ async def _grade(bundle: TaskBundle, change: Change, runtime: Runtime) -> Verdic
     return await grade(bundle, change, runtime, verify_s=None, rng=random.SystemRandom())
 
 
-async def _gold(bundle: TaskBundle, runtime: Runtime) -> Change:
+async def gold_change(bundle: TaskBundle, runtime: Runtime) -> Change:
     """The gold change, or what ``solution/solve.sh`` does to the workspace."""
     if bundle.gold is not None:
         return bundle.gold
