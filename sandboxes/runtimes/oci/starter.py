@@ -117,7 +117,7 @@ class Starter:
 
     @property
     def gone(self) -> bool:
-        return self._gone
+        return self._gone or self._process.returncode is not None
 
     async def close(self) -> None:
         """What it was starting is killed; what it has started goes on."""
