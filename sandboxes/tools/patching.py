@@ -36,7 +36,8 @@ class Patches:
         except PatchError as error:
             raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, f"{error}; nothing was changed") from None
         except EditRefused as refusal:
-            return ToolResult(f"error: {refusal}; nothing was changed", error_kind=ToolErrorKind.REFUSED)
+            told = f"{refusal}\n[nothing was changed]" if "\n" in str(refusal) else f"{refusal}; nothing was changed"
+            return ToolResult(f"error: {told}", error_kind=ToolErrorKind.REFUSED)
         except TimeoutError:
             return ToolResult(f"error: timed out after {timeout_s:g} s", ToolErrorKind.TIMEOUT, timed_out=True)
 

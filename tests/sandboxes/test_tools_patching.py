@@ -67,7 +67,7 @@ def test_where_one_file_cannot_be_written_none_is(names: list[str], fault: str, 
     sections = [SECTIONS[name] for name in names]
     result, left = asyncio.run(after([*sections[:at], fault, *sections[at:]]))
     assert result.error_kind is ToolErrorKind.REFUSED
-    assert result.content.endswith("; nothing was changed")
+    assert "nothing was changed" in result.content
     assert left == TREE
 
 
