@@ -126,5 +126,6 @@ def cosines(vector: Floats, segment: Segment) -> Floats:
         return found
     for first in range(0, len(segment), _ROWS):
         rows = segment.vectors[first : first + _ROWS].astype(np.float32)
-        found[first : first + len(rows)] = rows @ vector
+        # Not by BLAS, whose threads wait for each other on a busy machine and add up in no certain order.
+        found[first : first + len(rows)] = np.einsum("ij,j->i", rows, vector)
     return found / VECTOR_LENGTH
