@@ -17,9 +17,7 @@ README = (ROOT / "README.md").read_text()
 ELSEWHERE = {
     "tests/run.sh": "it is what runs this test",
 }
-SHORTER = {
-    ".venv/bin/farm bench episodes": ".venv/bin/farm bench episodes --rounds 1",
-}
+SHORTER = {f".venv/bin/farm bench {name}": f".venv/bin/farm bench {name} --rounds 1" for name in ("episodes", "start")}
 """The same command with less of it."""
 
 
