@@ -30,9 +30,10 @@ from pathlib import Path
 from sandboxes import DockerRuntime, OciRuntime, SandboxSpec
 from sandboxes.toolbox import Toolbox
 
-async def main(kind, state_dir, owner, toolbox, image):
+async def main(kind, state_dir, owner, toolbox, image, grace_s):
     made = {"docker": DockerRuntime, "oci": OciRuntime}[kind]
-    runtime = await made.open(state_dir=Path(state_dir), owner=owner, toolbox=Toolbox(Path(toolbox)))
+    toolbox = Toolbox(Path(toolbox))
+    runtime = await made.open(state_dir=Path(state_dir), owner=owner, toolbox=toolbox, grace_s=float(grace_s))
     print("open", flush=True)
     while True:
         print((await runtime.create(SandboxSpec(image))).id, flush=True)
@@ -50,8 +51,10 @@ class OwnerProcess:
         self._process = process
 
     @classmethod
-    async def start(cls, kind: str, state_dir: Path, owner: str, toolbox: Toolbox, image: str) -> "OwnerProcess":
-        arguments = (kind, str(state_dir), owner, str(toolbox.path), image)
+    async def start(
+        cls, kind: str, state_dir: Path, owner: str, toolbox: Toolbox, image: str, *, grace_s: float = 0
+    ) -> "OwnerProcess":
+        arguments = (kind, str(state_dir), owner, str(toolbox.path), image, str(grace_s))
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, *arguments, stdin=pipe, stdout=pipe)
@@ -153,8 +156,11 @@ async def test_reapers_at_once_do_not_stumble(
 
 @pytest.mark.docker
 async def test_an_owner_that_returns_finds_what_it_left(
-    either_runtime: EitherRuntime, state_dir: Path, toolbox: Toolbox, other: OwnerProcess
+    either_runtime: EitherRuntime, state_dir: Path, toolbox: Toolbox, test_image: str
 ) -> None:
+    """Within its grace: reapers of other tests go over the whole machine meanwhile."""
+    other = await OwnerProcess.start(either_runtime.name, state_dir, "other", toolbox, test_image, grace_s=WAIT_S)
+    assert await other.line() == "open"
     left = await other.line()
     with pytest.raises(RuntimeUnavailable, match="lives in another process"):
         await type(either_runtime).open(state_dir=state_dir, owner="other", toolbox=toolbox)
