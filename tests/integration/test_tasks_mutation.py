@@ -158,7 +158,7 @@ async def test_tasks_of_a_repository_of_ones_own(
 
     bundle = load_task(directories[0], state_dir=tmp_path)
     try:
-        finding = await validate(bundle, images=images, runtime=docker_runtime, say=said.append, repetitions=1)
+        finding = await validate(bundle, images=images, runtime=docker_runtime, say=said.append, once=True)
         assert finding.problems == []
         await _look_inside(bundle.task.workspace, await gold_change(bundle, docker_runtime), docker_runtime, bundle)
     finally:

@@ -1,7 +1,11 @@
 """Each operator changes what it says and nothing else."""
 
 import ast
+import gc
+import sys
 import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import libcst
 import pytest
@@ -246,3 +250,36 @@ def test_edits_are_applied_in_any_order(cuts: list[int]) -> None:
 def test_sites_are_found_in_the_same_order() -> None:
     assert find_sites(SOURCE.encode()) == find_sites(SOURCE.encode())
     assert textwrap.dedent(SOURCE) == SOURCE
+
+
+def test_places_are_found_while_another_thread_parses() -> None:
+    """Two trees made at once are a SystemError of Python 3.11; a collection in between lets another thread go on."""
+    numbers = ", ".join(f"{number}, 2.5, 'text {number}'" for number in range(100))
+    other = "\n".join(f"def f{number}(a, b): return [a and (b or a)]" for number in range(400))
+    done = threading.Event()
+
+    def parse() -> None:
+        while not done.is_set():
+            assert parsed(other)
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        for _ in range(3):
+            pass
+
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.callbacks.append(collected)
+    gc.set_threshold(10)
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            parsing = executor.submit(parse)
+            try:
+                found = find_sites(f"def f():\n    return [{numbers}]\n".encode())
+            finally:
+                done.set()
+            parsing.result()
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collected)
+    assert len(found) > 200

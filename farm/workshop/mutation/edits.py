@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from farm.grading.source import Function, parse_tests
 
+Holder = ast.stmt | ast.ExceptHandler | ast.match_case
+"""What statements may be in."""
+
 parsed = parse_tests
 """A source file as a tree, one at a time; None for what is empty, no Python of this version, or too big."""
 
@@ -40,7 +43,7 @@ def functions_of(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Functio
             yield from functions_of(node, f"{prefix}{node.name}.")
         elif isinstance(node, ast.ClassDef):
             yield from functions_of(node, f"{prefix}{node.name}.")
-        else:
+        elif isinstance(node, Holder):
             yield from functions_of(node, prefix)
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from farm.grading.source import Function
 from farm.workshop.mutation.edits import parsed
-from farm.workshop.mutation.names import names_of
+from farm.workshop.mutation.names import names_of, statements_at
 from farm.workshop.mutation.scene import LONGEST, Example, Scene, Values
 from farm.workshop.mutation.trials import Failure
 
@@ -100,13 +100,7 @@ def best(examples: Iterable[Example], most: int, avoid: Sequence[str] = ()) -> l
 
 
 def _innermost(tree: ast.AST, line: int, kind: type | tuple[type, ...] | object) -> ast.stmt | None:
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.stmt)
-        and isinstance(node, kind)  # type: ignore[arg-type]  # one kind or several
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    found = [node for node in statements_at(tree, line) if isinstance(node, kind)]  # type: ignore[arg-type]  # one kind or several
     return min(found, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
 
 

@@ -240,7 +240,7 @@ class Maker:
         """Once: the released state was seen thrice, the faulty one twice before."""
         bench = self._bench
         try:
-            finding = await validate(bundle, images=bench.images, runtime=bench.runtime, say=_silent, repetitions=1)
+            finding = await validate(bundle, images=bench.images, runtime=bench.runtime, say=_silent, once=True)
         except SandboxGone as error:
             if error.by is GoneBy.OUTSIDE:
                 raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from farm.grading.source import Function
-from farm.workshop.mutation.edits import body_of, parsed
+from farm.workshop.mutation.edits import Holder, body_of, parsed
 
 LONGEST_VALUE = 120
 _PYTEST_GIVES = frozenset({"capfd", "caplog", "capsys", "monkeypatch", "recwarn", "request", "tmp_path", "tmpdir"})
@@ -45,7 +45,7 @@ class Names:
 
 def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, bytes]) -> Names:
     """``test`` is in ``tree``, the file at ``path`` of ``tests``."""
-    around = [node for node in ast.walk(tree) if isinstance(node, Function) and _holds(node, test)]
+    around = [node for node in statements_at(tree, test.lineno) if isinstance(node, Function) and _holds(node, test)]
     arguments = {argument.arg for node in around for argument in _arguments(node)}
     bound = {name for node in around for name in bound_in(*node.body)}
     imported = {name for node in around for name in _imported(node)}
@@ -60,6 +60,19 @@ def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, by
         for name, returned in _fixtures_in(tests[place]).items():
             fixtures.setdefault(name, Known(returned or f"is a fixture in `{place}`", place))
     return Names(frozenset(arguments), frozenset(bound - imported), fixtures, module, star)
+
+
+def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
+    """Those that the line is in, the outer ones first."""
+    found: list[ast.stmt] = []
+    left: list[ast.AST] = [tree]
+    for node in left:
+        if isinstance(node, ast.stmt):
+            if not node.lineno <= line <= (node.end_lineno or node.lineno):
+                continue
+            found.append(node)
+        left += [child for child in ast.iter_child_nodes(node) if isinstance(child, Holder)]
+    return found
 
 
 def free_names(*nodes: ast.AST) -> set[str]:

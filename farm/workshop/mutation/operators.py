@@ -232,7 +232,7 @@ class _Finder(cst.CSTVisitor):
             self._replace("operator", operator, text)
 
     def visit_Integer(self, node: cst.Integer) -> None:
-        value = node.evaluated_value
+        value = int(node.value, 0)
         self._replace("constant", node, str(value + 1).encode())
         if value > 1:
             self._replace("constant", node, str(value - 1).encode())
@@ -242,8 +242,7 @@ class _Finder(cst.CSTVisitor):
             self._replace("constant", node, b"False" if node.value == "True" else b"True")
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        value = node.evaluated_value
-        if "\\" in node.value or len(node.quote) != 1 or not 0 < len(value) <= _LONGEST_STRING:
+        if "\\" in node.value or len(node.quote) != 1 or not 0 < len(node.raw_value) <= _LONGEST_STRING:
             return
         body, quote = node.value[:-1], node.value[-1]
         self._replace("constant", node, (body[:-1] + quote).encode())

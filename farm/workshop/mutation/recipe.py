@@ -30,7 +30,7 @@ from farm.workshop.mutation.making import Bench, Maker, Yield
 from farm.workshop.mutation.repository import open_repository
 from sandboxes.errors import ImageError, SpecError
 
-PACKAGES_AT_ONCE = 3
+PACKAGES_AT_ONCE = 6
 """While one is read or resolved, others keep the sandboxes busy."""
 
 _Count = Annotated[int, Field(ge=0, le=100_000)]
