@@ -5,13 +5,19 @@ out what has no place in coding work or has been a way out of containers: mounts
 processes, keyrings, bpf, perf, io_uring, userfaultfd, loading of modules, clocks, file handles, 32-bit calls.
 Programs that would like io_uring, clone3 or io_setup fall back by themselves.
 
-Two are left out for what they take of the machine. Of the contexts of io_setup the machine has one number for all.
+Three are left out for what they take of the machine. Of the contexts of io_setup the machine has one number for all.
 Answers that wait in a netlink socket are memory that no limit counts: in a minute a sandbox took 10 GiB so. Names of
-interfaces are still had by ioctl and in /proc/net.
+interfaces are still had by ioctl and in /proc/net. Filters, on sockets or of system calls, are compiled into memory
+that no limit counts either, and of which the machine has a fixed amount (``net.core.bpf_jit_limit``): once it is used
+up no filter can be loaded, and no sandbox starts.
 """
 
 import errno
+from collections.abc import Iterator
 from typing import Any
+
+Condition = tuple[int, int, str, int]
+"""On the argument of that index: a value to equal and 0, or a mask and what has to be left of the argument under it."""
 
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET."""
@@ -42,9 +48,9 @@ MEMORY = """
 PROCESSES = """
     capget capset execve execveat exit exit_group fork getegid geteuid getgid getgroups getpgid getpgrp getpid getppid
     getpriority getresgid getresuid getrlimit getrusage getsid gettid getuid ioprio_get kill pidfd_open
-    pidfd_send_signal prctl sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
+    pidfd_send_signal sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
     sched_getparam sched_getscheduler sched_rr_get_interval
-    sched_yield seccomp setfsgid setfsuid setgid setgroups setpgid setregid setresgid
+    sched_yield setfsgid setfsuid setgid setgroups setpgid setregid setresgid
     setresuid setreuid setrlimit setsid setuid tgkill times tkill vfork wait4 waitid getcpu sysinfo uname
     rseq set_robust_list get_robust_list set_tid_address arch_prctl set_thread_area get_thread_area getrandom
 """
@@ -59,7 +65,7 @@ WAITING = """
 TALKING = """
     accept accept4 bind connect getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open
     mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 recvfrom recvmmsg recvmsg semctl
-    semget semop semtimedop sendmmsg sendmsg sendto setsockopt shutdown socketpair
+    semget semop semtimedop sendmmsg sendmsg sendto shutdown socketpair
 """
 
 
@@ -69,6 +75,19 @@ BY_KIND = (("setpriority", 0), ("ioprio_set", 1))
 ON_ONESELF = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 """Allowed with the process id 0, which is the caller: all inside are one user, and so is the tool server, whose limits
 and share of the processor are not theirs to set."""
+
+C_INT = 0xFFFFFFFF
+"""What the kernel takes of an argument that is an int. A filter compares 64 bits, and a caller may set the others."""
+
+SOCKET_FILTERS = frozenset((26, 50, 51, 52))
+"""SO_ATTACH_FILTER | ATTACH_BPF | ATTACH_REUSEPORT_CBPF | ATTACH_REUSEPORT_EBPF, at the level SOL_SOCKET."""
+
+PROTOCOL_LEVELS = (0, 6, 17, 41)
+"""IP, TCP, UDP and IPv6, of which the same numbers mean something else."""
+
+PR_SET_SECCOMP = 22
+DISTANT_PRCTL = (0x53564D41, 0x59616D61)
+"""PR_SET_VMA and PR_SET_PTRACER; all others lie below 128."""
 
 
 def profile() -> dict[str, Any]:
@@ -83,7 +102,15 @@ def profile() -> dict[str, Any]:
             *(_when(name, (0, kind, "SCMP_CMP_EQ", 0), (1, 0, "SCMP_CMP_EQ", 0)) for name, kind in BY_KIND),
             _when("clone", (0, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ", 0)),
             # clone3: its flags lie in memory, where a filter cannot look. ENOSYS is a hint to use something else.
-            {"names": ["clone3", "io_setup"], "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
+            _refused("clone3", errno.ENOSYS),
+            _refused("io_setup", errno.ENOSYS),
+            # Whoever can do without filters takes these answers for a kernel's that has none.
+            _refused("seccomp", errno.ENOSYS),
+            _refused("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
+            *(_when("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
+            *(_when("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in DISTANT_PRCTL),
+            *(_when("setsockopt", condition) for condition in _unless(2, SOCKET_FILTERS)),
+            *(_when("setsockopt", (1, level, "SCMP_CMP_EQ", 0)) for level in PROTOCOL_LEVELS),
             _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
             *(
                 _when("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
@@ -95,8 +122,27 @@ def profile() -> dict[str, Any]:
     }
 
 
-def _when(name: str, *conditions: tuple[int, int, str, int]) -> dict[str, Any]:
-    args = [
+def _unless(index: int, values: frozenset[int], first: int = 0, count: int = 128) -> Iterator[Condition]:
+    """One of them holds where the argument, an int, is among ``count`` from ``first`` on and none of ``values``.
+
+    Not one rule that forbids: libseccomp forgets it where another allows the call as a whole.
+    """
+    if values.isdisjoint(range(first, first + count)):
+        yield index, C_INT & -count, "SCMP_CMP_MASKED_EQ", first
+    elif count > 1:
+        yield from _unless(index, values, first, count // 2)
+        yield from _unless(index, values, first + count // 2, count // 2)
+
+
+def _when(name: str, *conditions: Condition) -> dict[str, Any]:
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": _arguments(conditions)}
+
+
+def _refused(name: str, error: int, *conditions: Condition) -> dict[str, Any]:
+    return {"names": [name], "action": "SCMP_ACT_ERRNO", "errnoRet": error, "args": _arguments(conditions)}
+
+
+def _arguments(conditions: tuple[Condition, ...]) -> list[dict[str, Any]]:
+    return [
         {"index": index, "value": value, "op": op, "valueTwo": value_two} for index, value, op, value_two in conditions
     ]
-    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": args}

@@ -119,8 +119,12 @@ class ServingRuntime(ABC):
 
     async def fork(self, sandbox: "ServedSandbox", boot_timeout_s: float) -> Sandbox:
         made = await self._start_one(sandbox.spec, sandbox.id, boot_timeout_s)
-        if sandbox.id not in self._proxies:
-            await made.shut_egress()
+        try:
+            if sandbox.id not in self._proxies:
+                await made.shut_egress()
+        except BaseException:
+            await made.remove()
+            raise
         return made
 
     async def snapshot(self, sandbox: "ServedSandbox") -> Snapshot:

@@ -2,8 +2,8 @@
 
 A group's count of kills says how many of its processes the kernel killed for memory, whatever was short: its own
 limit's room, that of a group above it, or the machine's memory. Its peak says no more, for files in memory count too,
-and go again. What tells the three apart, on Linux 6.18 with groups of version 1, the machine's row as the kernel is
-written, the others tried:
+and go again. What tells the three apart, in version 1, tried on Linux 6.18 and, the machine's row too, in a user-mode
+Linux 6.1 whose 256 MiB were all taken:
 
 | short is           | kills | rings here | rings above |
 |--------------------|-------|------------|-------------|
@@ -13,7 +13,7 @@ written, the others tried:
 | nothing: files go  | no    | no         | no          |
 
 A group rings (an eventfd that ``memory.oom_control`` knows) before the kernel kills, and those below it ring with it.
-Version 2 counts what rings here as ``oom`` of ``memory.events``, and what rings above not at all.
+Version 2 counts what rings here as ``oom`` of ``memory.events``, and what rings above not at all (tried there too).
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 /* Tries from inside a sandbox what must not work there.
      probe calls          each forbidden system call: a line "NAME ERRNO", 0 where it worked
+     probe options        options of a socket, by level and number, that the filter refuses: a line "LEVEL OPTION"
      probe forks          children until no more can be had: prints how many, and leaves them asleep
      probe memory MIB     touches that much; prints "kept" when it lives to tell
      probe files          opens files until no more can be had: prints how many
@@ -129,11 +130,34 @@ static int calls(void) {
     TRY("socket_alg", SYS_socket, AF_ALG, SOCK_SEQPACKET, 0);
     TRY("socket_route", SYS_socket, AF_NETLINK, SOCK_RAW, 0);
     TRY("socket_audit", SYS_socket, AF_NETLINK, SOCK_RAW, 9);
+    struct { uint16_t code; uint8_t yes, no; uint32_t value; } take_all = {6 /* BPF_RET */, 0, 0, 0x7fff0000};
+    struct { uint16_t count; void *instructions; } filter = {1, &take_all};
+    int pair[2];
+    socketpair(AF_UNIX, SOCK_DGRAM, 0, pair);
+    const long high = 1L << 32; /* the kernel does not look at it */
+    TRY("attach_filter", SYS_setsockopt, pair[0], SOL_SOCKET, 26, &filter, sizeof filter);
+    TRY("attach_filter_high_level", SYS_setsockopt, pair[0], high | SOL_SOCKET, 26, &filter, sizeof filter);
+    TRY("attach_filter_high_option", SYS_setsockopt, pair[0], SOL_SOCKET, high | 26, &filter, sizeof filter);
+    TRY("attach_filter_high", SYS_setsockopt, pair[0], high | SOL_SOCKET, high | 26, &filter, sizeof filter);
+    TRY("attach_bpf", SYS_setsockopt, pair[0], SOL_SOCKET, 50, pair, sizeof pair[0]);
+    TRY("attach_reuseport_cbpf", SYS_setsockopt, pair[0], SOL_SOCKET, 51, &filter, sizeof filter);
+    TRY("attach_reuseport_ebpf", SYS_setsockopt, pair[0], SOL_SOCKET, 52, pair, sizeof pair[0]);
+    TRY("attach_reuseport_high", SYS_setsockopt, pair[0], high | SOL_SOCKET, high | 51, &filter, sizeof filter);
+    TRY("filter_calls", SYS_seccomp, 1, 0, &filter);
+    TRY("filter_calls_and_listen", SYS_seccomp, 1, 8, &filter);
 #ifdef __x86_64__
     TRY("iopl", SYS_iopl, 3);
     TRY("ioperm", SYS_ioperm, 0x80, 1, 1);
     TRY("modify_ldt", SYS_modify_ldt, 0, zeros, 16);
 #endif
+    return 0;
+}
+
+static int options(void) {
+    for (long level = 0; level < 256; level++)
+        for (long option = 0; option < 128; option++)
+            if (syscall(SYS_setsockopt, -1, level, option, 0, 0) < 0 && errno == EPERM)
+                printf("%ld %ld\n", level, option);
     return 0;
 }
 
@@ -240,6 +264,7 @@ static int reach(const char *address) {
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "calls")) return calls();
+    if (!strcmp(what, "options")) return options();
     if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "files")) return files();
     if (argc > 2 && !strcmp(what, "memory")) return memory(atol(argv[2]));

@@ -159,6 +159,22 @@ async def test_a_runtime_that_closes_shuts_every_door(
     await eventually(lambda: len(doors()) <= len(before))
 
 
+async def test_a_fork_that_is_cancelled_as_its_door_is_shut_leaves_nothing(
+    runtime: DockerRuntime | OciRuntime, sandbox: Sandbox
+) -> None:
+    await sandbox.shut_egress()
+    forking = asyncio.create_task(sandbox.fork())
+    while not runtime._proxies:  # noqa: ASYNC110 - the moment is the fork's own
+        await asyncio.sleep(0)
+    (fork,) = runtime._proxies
+    while not runtime._owner.sandbox_dir(f"{fork}.record").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    forking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forking
+    assert await living(runtime) == {sandbox.id}
+
+
 async def test_a_list_that_is_none_boots_nothing(runtime: Runtime, test_image: str) -> None:
     with pytest.raises(SpecError, match="too wide"):
         await runtime.create(SandboxSpec(test_image, egress=("*.org",)))

@@ -83,6 +83,21 @@ async def test_a_copy_that_fails_leaves_the_source_at_work(without_limits: OciRu
         assert await living(without_limits) == {sandbox.id}
 
 
+async def test_what_cannot_be_removed_now_is_the_reapers(without_limits: OciRuntime, test_image: str) -> None:
+    sandbox = await without_limits.create(SandboxSpec(test_image))
+    held = without_limits._files.place(sandbox.id) / "upper" / "held"
+    held.mkdir()
+    assert await (await asyncio.create_subprocess_exec("mount", "-t", "tmpfs", "farm-test", held)).wait() == 0
+    try:
+        with pytest.raises(OSError, match="cannot be removed"):
+            await sandbox.remove()
+    finally:
+        assert await (await asyncio.create_subprocess_exec("umount", held)).wait() == 0
+    assert sandbox.id in without_limits._files.names()
+    await without_limits.reap()
+    assert without_limits._files.names() == set()
+
+
 async def test_what_is_copied_is_of_one_moment(runtime: Runtime, test_image: str) -> None:
     """A writer that puts each number into one file, and then into another."""
     count = "i=0; while :; do i=$((i+1)); echo $i > x; mv x first; echo $i > x; mv x second; done"

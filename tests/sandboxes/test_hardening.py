@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -67,6 +68,14 @@ async def test_forbidden_system_calls(sandbox: Sandbox) -> None:
     assert len(tried) > 45
     assert {name: code for name, code in tried.items() if int(code) not in REFUSED} == {}
     assert {name for name, code in tried.items() if int(code) == errno.ENOSYS} >= {"clone3", "io_setup"}
+
+
+async def test_of_a_sockets_options_only_filters_are_refused(sandbox: Sandbox) -> None:
+    refused = [tuple(map(int, line.split())) for line in (await run(sandbox, "probe", "options")).splitlines()]
+    assert {option for level, option in refused if level == socket.SOL_SOCKET} == {26, 50, 51, 52}
+    assert {level for level, _ in refused}.isdisjoint(
+        (socket.IPPROTO_IP, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_IPV6)
+    )
 
 
 @needs_root
@@ -262,7 +271,7 @@ set -e
 cd "$(mktemp -d)"
 git init -q . && git -c user.name=a -c user.email=b commit -q --allow-empty -m first && git gc -q && git log --oneline
 python3 - <<'END'
-import asyncio, multiprocessing, socket, tempfile, threading
+import asyncio, ctypes, errno, multiprocessing, socket, tempfile, threading
 assert multiprocessing.get_context("fork").Pool(2).map(abs, [1, -2]) == [1, 2]
 thread = threading.Thread(target=tempfile.mkstemp); thread.start(); thread.join()
 async def talk():
@@ -270,6 +279,17 @@ async def talk():
     await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     assert await (await asyncio.create_subprocess_exec("true")).wait() == 0
 asyncio.run(talk())
+with socket.socket(socket.AF_INET6) as talking:
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT, socket.SO_KEEPALIVE, socket.SO_RCVBUF, socket.SO_SNDBUF):
+        talking.setsockopt(socket.SOL_SOCKET, option, 1)
+    talking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    talking.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 15, 22, 36
+assert libc.prctl(PR_SET_PDEATHSIG, 9) == libc.prctl(PR_SET_NAME, b"a") == libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+for high in (0, 1 << 32):
+    option = ctypes.c_ulong(high | PR_SET_SECCOMP)
+    assert libc.prctl(option, 2, None) == -1 and ctypes.get_errno() == errno.EINVAL, "as a kernel without filters"
 END
 touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - . | tar xf - -C "$(mktemp -d)"
 """

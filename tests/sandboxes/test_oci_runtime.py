@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,7 @@ from tests.docker_daemon import docker_daemon
 from tests.images import Layer, busybox_image, made_image
 from tests.machine_disk import empty_machine, fill_machine, machine_disk
 from tests.sandboxes.conformance import WAIT_S, living, text
+from tests.sandboxes.serving import eventually
 from tests.services import missing, require_program
 
 pytestmark = pytest.mark.docker
@@ -129,6 +131,8 @@ async def test_each_program_runs_sandboxes_in_user_namespaces(runtime: OciRuntim
         assert text(await sandbox.exec(["id", "-u"], timeout_s=WAIT_S)) == "0\n"
         seen = text(await sandbox.exec(["cat", "/proc/self/status"], timeout_s=WAIT_S))
         assert "Seccomp:\t2\n" in seen
+        refused = text(await sandbox.exec(["probe", "options"], timeout_s=WAIT_S)).splitlines()
+        assert {f"{socket.SOL_SOCKET} {option}" for option in (26, 50, 51, 52)} <= set(refused)
     assert runtime.lacks == ()
 
 
@@ -297,6 +301,32 @@ async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_
             await before.exec(["true"], timeout_s=WAIT_S)
         assert gone.value.by is GoneBy.OUTSIDE
     assert await living(oci_runtime) == set()
+
+
+async def test_those_who_end_together_while_the_starter_sleeps_are_all_told_of(oci_runtime: OciRuntime) -> None:
+    starter = oci_runtime._starting.starter
+    told: list[int | None] = []
+    os.kill(starter._process.pid, signal.SIGSTOP)
+    try:
+        for stranger in range(1000):
+            starter.ask_end(2**30 + stranger, told.append)
+    finally:
+        os.kill(starter._process.pid, signal.SIGCONT)
+    assert await eventually(lambda: len(told) == 1000)
+    assert not starter.gone
+
+
+async def test_whoever_has_the_number_of_one_that_ended_is_not_taken_for_it(
+    oci_runtime: OciRuntime, test_image: str
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        first = oci_runtime._ends._first[sandbox.id]
+        first.kill()
+        assert await first.until_told(WAIT_S)
+        first.pid = os.getpid()  # as when all numbers have been given since
+        with pytest.raises(SandboxGone) as gone:
+            await sandbox.ping()
+        assert gone.value.by is GoneBy.OUTSIDE
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:

@@ -61,14 +61,15 @@ async def test_another_directory_at_the_same_path_is_another_owners(
     before = await OwnerProcess.start(either_runtime.name, place, toolbox)
     await before.told("create", test_image, [])
     await before.kill()
+    (seal,) = (place / "owners").rglob(".seal")
+    missed = f"agent-{seal.read_text().strip()}"
     shutil.rmtree(place)
     runtime = await type(either_runtime).open(state_dir=place, owner="agent", toolbox=toolbox)
     try:
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:
             assert await living(runtime) == {sandbox.id}
             await runtime.reap()
-            (note,) = (place / "owners" / ".missed").glob("agent-*/died")
-            note.write_text("-301")
+            (place / "owners" / ".missed" / missed / "died").write_text("-301")
             assert await runtime.reap() == 1
             assert await living(runtime) == {sandbox.id}
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"

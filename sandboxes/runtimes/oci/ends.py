@@ -58,9 +58,9 @@ class Ends:
             return Ending(doubt, GoneBy.OUTSIDE)
         asked_at = time.monotonic()
         rounds_left = ROUNDS
-        while not await first.until_ended(STOPPING_S) and rounds_left and is_ending(first.pid):
+        while not (ended := await first.until_ended(STOPPING_S)) and rounds_left and is_ending(first.pid):
             rounds_left -= 1  # it waits for all others inside to be dead
-        if not is_ending(first.pid):
+        if not ended and not is_ending(first.pid):  # of one that ended another may have the number
             if self._cgroups.is_frozen(name):
                 return Ending("it is frozen", GoneBy.OUTSIDE)
             return Ending("its first process lives", GoneBy.INSIDE)

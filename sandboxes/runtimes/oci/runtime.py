@@ -353,12 +353,14 @@ class OciRuntime(ServingRuntime):
         return self._ends.first_pid(sandbox_id)
 
     async def discard(self, sandbox_id: str) -> None:
-        await self._starting.starter.settle(sandbox_id, STOPPING_S)
-        await self._ends.bring_about(sandbox_id)
-        await self._cgroups.remove(sandbox_id)
-        await self._remove_files(sandbox_id)
-        self._owner.forget_record(sandbox_id)
-        self._held.discard(sandbox_id)
+        try:
+            await self._starting.starter.settle(sandbox_id, STOPPING_S)
+            await self._ends.bring_about(sandbox_id)
+            await self._cgroups.remove(sandbox_id)
+            await self._remove_files(sandbox_id)
+            self._owner.forget_record(sandbox_id)
+        finally:
+            self._held.discard(sandbox_id)
 
     async def ending_of(self, sandbox_id: str) -> Ending:
         return await self._ends.of(sandbox_id, self.doubt(sandbox_id))

@@ -61,6 +61,12 @@ async def test_no_setting_of_the_kernel_is_the_sandboxs(after_an_attack: Scene) 
     assert core_pattern() == before
 
 
+async def test_no_watch_is_set_on_the_machines_pressure(after_an_attack: Scene) -> None:
+    """Each is the kernel's memory, that no limit counts, and its work for as long as it is set."""
+    for name in ("cpu", "io", "memory"):
+        assert (await after_an_attack.attack(f": > /proc/pressure/{name}", timeout_s=10)).exit_code != 0
+
+
 async def test_no_door_is_open(after_an_attack: Scene) -> None:
     for command in ESCAPES:
         tried = await after_an_attack.attack(f"{command} > /dev/null", timeout_s=10)
