@@ -42,7 +42,8 @@ def show(
 ) -> None:
     """The tools of a pack with their arguments; their schemas with --json."""
     from sandboxes.errors import SpecError
-    from sandboxes.tools.packs import choose, described
+    from sandboxes.tools.packs import choose
+    from sandboxes.tools.schemas import described
 
     try:
         chosen = choose(words_of(tools))
@@ -58,7 +59,7 @@ def show(
 
 
 def _arguments(kind: "type[Tool]") -> str:
-    from sandboxes.tools.calls import schema_of
+    from sandboxes.tools.schemas import schema_of
 
     schema = schema_of(kind.Input)
     names: list[str] = list(schema["properties"])

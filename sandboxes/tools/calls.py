@@ -1,17 +1,16 @@
 """A call as the policy wrote it: parsed into a tool's Input, or told apart by what is wrong with it."""
 
 import contextlib
-import copy
 import difflib
-import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from sandboxes.tools.rendering import visible
+from sandboxes.tools.schemas import schema_of
 from sandboxes.tools.tool import ToolErrorKind
 
 MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
@@ -150,40 +149,3 @@ def _fault(item: Any, keys: Sequence[str]) -> str:
             message = item["msg"].removeprefix("Input should be ")
             expected = f"expected {message}" if message != item["msg"] else message[0].lower() + message[1:]
             return f"{key}: {expected}, got {_json_kind(item['input'])}"
-
-
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of ``model`` as engines and policies like it: no titles, no nulls, nothing by reference.
-
-    The caller's own to change.
-    """
-    schema: dict[str, Any] = json.loads(_schema_text(model))
-    return schema
-
-
-@functools.cache
-def _schema_text(model: type[BaseModel]) -> str:
-    """Made once in a process: a model's schema takes pydantic milliseconds, and every episode asks for all."""
-    schema = copy.deepcopy(model.model_json_schema(by_alias=True))
-    return json.dumps(_plain_object(schema, schema.get("$defs", {})))
-
-
-def _plain_object(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    properties = {name: _plain(value, named) for name, value in schema.get("properties", {}).items()}
-    required = list(schema.get("required", ()))
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _plain(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """One property: ``T | None = None`` is T that may be left out. ``named`` are the schemas that it may refer to."""
-    schema.pop("title", None)
-    if schema.get("default", 0) is None:
-        schema.pop("default")
-    if "anyOf" in schema:
-        (kept,) = (option for option in schema.pop("anyOf") if option.get("type") != "null")
-        schema = kept | schema
-    if "$ref" in schema:
-        return _plain_object(named[schema["$ref"].rpartition("/")[2]], named)
-    if "items" in schema:
-        schema["items"] = _plain(schema["items"], named)
-    return schema

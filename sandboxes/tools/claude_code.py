@@ -14,7 +14,7 @@ from sandboxes.tools.glob import Glob
 from sandboxes.tools.grep import Context, Grep, GrepInput
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.replacing import edit
-from sandboxes.tools.terminal import Asked, OnTerminal
+from sandboxes.tools.terminal import SHELL, Asked, OnTerminal
 from sandboxes.tools.tool import Reads, ToolResult, Writes, refused
 
 _MOST_LINES = 2000
@@ -37,11 +37,7 @@ class BashInput(Arguments):
 
 class Bash(OnTerminal, Writes):
     name: ClassVar[str] = "Bash"
-    description: ClassVar[str] = (
-        "Run a command in a bash that lives on: directory, variables and functions stay from call to call. Stdout and "
-        "stderr come merged, and the exit code; stdin is empty. At the time-out the shell is killed with all that runs "
-        "in it. Of long output the head and the tail are shown, and the path of the full text."
-    )
+    description: ClassVar[str] = SHELL
     Input: ClassVar[type[BaseModel]] = BashInput
 
     async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:
@@ -232,7 +228,7 @@ class TodoWriteInput(Arguments):
     todos: Annotated[list[Todo], Field(max_length=1000, description="The whole list, in order.")]
 
 
-class TodoWrite(Reads):
+class TodoWrite(Writes):
     name: ClassVar[str] = "TodoWrite"
     description: ClassVar[str] = "Write down what is to be done and how far it is; the list replaces the one before."
     Input: ClassVar[type[BaseModel]] = TodoWriteInput

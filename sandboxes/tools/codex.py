@@ -3,8 +3,9 @@
 import posixpath
 import re
 import shlex
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AliasChoices, BaseModel, Field
@@ -14,20 +15,21 @@ from sandboxes.tools.arguments import Arguments, Name, Unused, UnusedFlag, Word
 from sandboxes.tools.calls import MalformedCall
 from sandboxes.tools.patching import Patches
 from sandboxes.tools.rendering import captured
-from sandboxes.tools.tool import Reads, ToolErrorKind, ToolResult, Writes
+from sandboxes.tools.tool import ToolErrorKind, ToolResult, Writes
 
 _STATUS_CHARS = 1000
+_LEAST_S = 0.1
 _OWN_SHELL = "/.farm/bin/bash"
 _PATCHING = ("apply_patch", "applypatch")
 _SHELLS = ("bash", "zsh", "sh")
 _NO_PROGRAM = re.compile(rb"\bapply_?patch: (?:command not found|not found|No such file)")
 _QUOTED = re.compile(r"apply_?patch[ \t]+'([^']*)'")
-_ONLY_BY_ITSELF = (
-    "[apply_patch is no program here: send the patch to that tool, or as the only thing that a call does: "
-    "[\"apply_patch\", PATCH], or a shell with nothing but apply_patch <<'EOF', the patch and EOF]"
+_ONLY_FIRST = (
+    '[apply_patch is no program here: send the patch to that tool, or as ["apply_patch", PATCH], or with a shell '
+    "whose script begins with apply_patch <<'EOF', the patch and EOF]"
 )
 _HEREDOC = re.compile(
-    r"(?:cd[ \t]+(?P<cd>[^\n&|;<>]+?)[ \t]*&&[ \t]*)?apply_?patch[ \t]*<<[ \t]*(['\"]?)(?P<end>\w+)\2[ \t]*"
+    r"(?:cd[ \t](?P<cd>[^\n&|;<>]{1,4096})(?:&&|[;\n])\s*)?apply_?patch[ \t]*<<[ \t]*(['\"]?)(?P<end>\w+)\2[ \t]*\n"
 )
 
 
@@ -70,16 +72,28 @@ class Shell(Writes):
     async def run(self, sandbox: Sandbox, args: ShellInput, *, timeout_s: float) -> ToolResult:
         limit_s = min(timeout_s, args.timeout_ms / 1000) if args.timeout_ms else timeout_s
         cwd = posixpath.join(sandbox.workdir, args.workdir or "")
-        if (patch := patch_in(args.command)) is not None:
-            directory, text = patch
-            return await self._patches.apply(sandbox, text, cwd=posixpath.join(cwd, directory), timeout_s=limit_s)
-        outcome = await self._execute(sandbox, args.command, cwd, limit_s)
-        name = args.command[0]
+        called = patch_in(args.command)
+        if called is None:
+            return await self._run(sandbox, args.command, cwd, limit_s)
+        until = time.monotonic() + limit_s
+        cwd = posixpath.join(cwd, called.directory)
+        patched = await self._patches.apply(sandbox, called.patch, cwd=cwd, timeout_s=limit_s)
+        if not called.rest:
+            return patched
+        if patched.error_kind is not None:
+            return replace(patched, content=f"{patched.content}\n[what follows the patch was not run]")
+        left_s = max(_LEAST_S, until - time.monotonic())
+        after = await self._run(sandbox, [*args.command[:2], called.rest], cwd, left_s)
+        return replace(after, content=f"{patched.content}\n{after.content}")
+
+    async def _run(self, sandbox: Sandbox, argv: Sequence[str], cwd: str, limit_s: float) -> ToolResult:
+        outcome = await self._execute(sandbox, argv, cwd, limit_s)
+        name = argv[0]
         if name in _SHELLS and outcome.stdout.head.startswith(f"toolserver: {name}: No such file".encode()):
             # The image has no shell of its own.
-            outcome = await self._execute(sandbox, [_OWN_SHELL, *args.command[1:]], cwd, limit_s)
+            outcome = await self._execute(sandbox, [_OWN_SHELL, *argv[1:]], cwd, limit_s)
         told = _told(outcome, limit_s)
-        return replace(told, content=f"{told.content}\n{_ONLY_BY_ITSELF}") if _lacks_patch(outcome) else told
+        return replace(told, content=f"{told.content}\n{_ONLY_FIRST}") if _lacks_patch(outcome) else told
 
     async def _execute(self, sandbox: Sandbox, argv: Sequence[str], cwd: str, limit_s: float) -> ExecResult:
         return await sandbox.exec(argv, cwd=cwd, timeout_s=limit_s, output_limit=self._output_limit, merge_stderr=True)
@@ -90,30 +104,42 @@ def _lacks_patch(outcome: ExecResult) -> bool:
     return any(_NO_PROGRAM.search(said) for said in (outcome.stdout.head, outcome.stdout.tail))
 
 
-def patch_in(argv: Sequence[str]) -> tuple[str, str] | None:
-    """The directory and the patch where ``argv`` calls apply_patch: with the patch, or a shell with it as a heredoc.
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of apply_patch: in which directory, with what, and the script that goes on after it."""
 
-    As the public program takes it: the heredoc, or the patch in single quotes, is all the script does, but for a
-    ``cd DIRECTORY &&`` before the heredoc. Raises MalformedCall for a patch that nothing is called with.
+    directory: str
+    patch: str
+    rest: str = ""
+
+
+def patch_in(argv: Sequence[str]) -> Called | None:
+    """What ``argv`` calls apply_patch with: the patch, or a shell whose script is that in single quotes, or begins with
+    it as a heredoc, perhaps after ``cd DIRECTORY``. More may follow the heredoc, for where the public program runs
+    apply_patch is a program too. Raises MalformedCall for a patch that nothing is called with.
     """
     match argv:
         case [name, text] if name in _PATCHING:
-            return "", text
+            return Called("", text)
         case [shell, "-lc" | "-c", script] if posixpath.basename(shell) in _SHELLS:
-            if quoted := _QUOTED.fullmatch(script.strip()):
-                return "", quoted[1]
-            lines = script.strip().split("\n")
-            found = _HEREDOC.fullmatch(lines[0])
-            if found is None:
-                _refuse_bare(script)
-                return None
-            ends = [index for index, line in enumerate(lines) if line == found["end"]]
-            directory = _one_word(found["cd"] or "''")
-            whole = ends == [len(lines) - 1] and directory is not None
-            return (directory or "", "\n".join(lines[1:-1])) if whole else None
+            script = script.strip()
+            if quoted := _QUOTED.fullmatch(script):
+                return Called("", quoted[1])
+            if begun := _HEREDOC.match(script):
+                return _heredoc(begun["cd"] or "''", script[begun.end() :].split("\n"), begun["end"])
+            _refuse_bare(script)
         case [text]:
             _refuse_bare(text)
     return None
+
+
+def _heredoc(directory: str, lines: Sequence[str], end: str) -> Called | None:
+    """None where it does not end, or where only a shell knows which directory is meant."""
+    place = _one_word(directory)
+    if place is None or end not in lines:
+        return None
+    at = lines.index(end)
+    return Called(place, "\n".join(lines[:at]), "\n".join(lines[at + 1 :]).strip())
 
 
 def _one_word(text: str) -> str | None:
@@ -180,7 +206,7 @@ class UpdatePlanInput(Arguments):
     explanation: Annotated[str | None, Field(description="Why it changes.")] = None
 
 
-class UpdatePlan(Reads):
+class UpdatePlan(Writes):
     name: ClassVar[str] = "update_plan"
     description: ClassVar[str] = "Write down the steps of the work and how far each is; at most one is in progress."
     Input: ClassVar[type[BaseModel]] = UpdatePlanInput

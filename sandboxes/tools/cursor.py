@@ -1,5 +1,6 @@
 """The tools of Cursor's agent that need no model of their own: its names and arguments over the same core."""
 
+import asyncio
 import posixpath
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
@@ -15,7 +16,7 @@ from sandboxes.tools.grep import matching, shown_match
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.replacing import edit
 from sandboxes.tools.ripgrep import listed, search
-from sandboxes.tools.terminal import OnTerminal
+from sandboxes.tools.terminal import SHELL, OnTerminal
 from sandboxes.tools.tool import Reads, Tool, ToolResult, Writes
 
 _MOST_MATCHES = 50
@@ -118,11 +119,7 @@ class TerminalInput(_Explained):
 
 class RunTerminalCommand(OnTerminal, Writes):
     name: ClassVar[str] = "run_terminal_cmd"
-    description: ClassVar[str] = (
-        "Run a command in a bash that lives on: directory, variables and functions stay from call to call. Stdout and "
-        "stderr come merged, and the exit code; stdin is empty. At the time-out the shell is killed with all that runs "
-        "in it. Of long output the head and the tail are shown, and the path of the full text."
-    )
+    description: ClassVar[str] = SHELL
     Input: ClassVar[type[BaseModel]] = TerminalInput
 
     async def run(self, sandbox: Sandbox, args: TerminalInput, *, timeout_s: float) -> ToolResult:
@@ -205,10 +202,13 @@ class FileSearch(Reads):
         found = await search(
             sandbox, ("--files", "--null"), ".", cwd=sandbox.workdir, timeout_s=timeout_s, separator=b"\0"
         )
-        names = [shown_name(record.removeprefix(b"./")) for record in found.records]
-        best = closest(names, args.query)
+        best = await asyncio.to_thread(_closest, found.records, args.query)
         note = ["[there are too many files to look at all of them: the search is incomplete]"] if found.more else []
         return ToolResult("\n".join([*best, *note]) or "No files.", truncated=found.more)
+
+
+def _closest(records: Sequence[bytes], query: str) -> list[str]:
+    return closest([shown_name(record.removeprefix(b"./")) for record in records], query)
 
 
 def closest(paths: Sequence[str], query: str) -> list[str]:

@@ -127,7 +127,7 @@ def replace(
         pieces += (text[done:start], new)
         done = end
     first, edited = flat.count("\n", 0, places[0]) + 1, "".join(pieces)
-    last = edited.count("\n") + (not new.endswith("\n"))
+    last = first - 1 + edited.count("\n", len(pieces[0])) + (not new.endswith("\n"))
     last = last if new or len(places) > 1 else first - 1
     return Edited(edited + text[done:], first, last, len(pieces[0]), len(places))
 
@@ -269,4 +269,4 @@ def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
 def _likeness(one: str, other: str) -> float:
     if one == other:
         return 1.0
-    return difflib.SequenceMatcher(None, one.strip()[:200], other.strip()[:200], autojunk=False).ratio()
+    return difflib.SequenceMatcher(None, one.strip()[:100], other.strip()[:100], autojunk=False).ratio()

@@ -33,6 +33,8 @@ _USUAL_LINES = 4000
 _AROUND = 4
 _NUL, _LOOKED_AT = b"\0", 8192
 _MOST_STEPS_UP = 16
+_MOST_COMPARED, _LONGEST_COMPARED = 1000, 64
+"""Names, and characters of each: comparing takes up to the product of their lengths, and a policy chooses them all."""
 _LISTING_BYTES = MIB
 _SMALL_CHARS = 256 * 1024
 _DIRECTORY, _NO_FILE = "a directory", "no regular file (a device, FIFO or socket)"
@@ -351,9 +353,14 @@ async def _names(
     # Every name is printed, and a directory's once more: twice in a row tells the two apart.
     argv = ("/.farm/bin/busybox", *walk, "-o", "-print0", "-type", "d", "-print0")
     outcome = await sandbox.exec(argv, cwd=directory, timeout_s=timeout_s, output_limit=_LISTING_BYTES)
-    records = (outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")).split(b"\0")[:-1]
-    if not records and outcome.exit_code != 0:
+    found = outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")
+    if not found and outcome.exit_code != 0:
         return None
+    return await _worked(lambda: _listed(found), len(found))
+
+
+def _listed(found: bytes) -> list[str]:
+    records = found.split(b"\0")[:-1]
     names = dict.fromkeys(records, False)
     for one, other in pairwise(records):
         if one == other:
@@ -381,8 +388,14 @@ async def _nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
         beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, timeout_s)
         if beside is not None or at in ("", "/"):
             break
-    near = difflib.get_close_matches(missing, [name.rstrip("/") for name in beside or ()], n=3, cutoff=0.6)
+    near = await uninterrupted(asyncio.to_thread(nearest_names, missing, beside or ()))
     found = [shown_name(posixpath.join(at, name)) for name in near]
     if not found:
         found = await files_named(sandbox, posixpath.basename(path), timeout_s=timeout_s)
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def nearest_names(missing: str, names: Sequence[str]) -> list[str]:
+    """Of the first thousand that are no longer than file names are."""
+    known = [name.rstrip("/") for name in names if len(name) <= _LONGEST_COMPARED][:_MOST_COMPARED]
+    return difflib.get_close_matches(missing, known, n=3, cutoff=0.6)

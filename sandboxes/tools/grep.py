@@ -55,7 +55,7 @@ class GrepInput(Arguments):
         return 0
 
 
-_LETTERS = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\]|[^\x00-\x7f]", re.DOTALL)
+_LETTERS = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*(?:\]|\Z)|[^\x00-\x7f]", re.DOTALL)
 _NAMED_GROUP = re.compile(r"\(\?P?<[^=!]")
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from sandboxes.errors import SpecError
 from sandboxes.tools import claude_code, codex, cursor, swe_agent
 from sandboxes.tools.bash import Bash
-from sandboxes.tools.calls import did_you_mean, schema_of
+from sandboxes.tools.calls import did_you_mean
 from sandboxes.tools.codebase_search import CodebaseSearch
 from sandboxes.tools.edit import Edit
 from sandboxes.tools.files import Files
@@ -22,8 +22,6 @@ from sandboxes.tools.tool import Tool
 
 if TYPE_CHECKING:
     from sandboxes.search.library import Library
-
-Form = Literal["openai", "json-schema", "anthropic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +179,3 @@ def _unknown(name: str, pack: Pack) -> str:
         return f"{name!r} is no tool of {pack.name}, but of {' and '.join(elsewhere)}: name that pack too"
     near = did_you_mean(name, [*pack.tools, *PACKS])
     return f"no tool named {name!r}{near}; the tools are {', '.join(pack.tools)}, and the packs {', '.join(PACKS)}"
-
-
-def described(kind: type[Tool], form: Form) -> dict[str, Any]:
-    """A tool as engines take it: OpenAI's function, or name, description and JSON schema; the same text every time."""
-    schema = schema_of(kind.Input)
-    match form:
-        case "openai":
-            function = {"name": kind.name, "description": kind.description, "parameters": schema}
-            return {"type": "function", "function": function}
-        case "anthropic":
-            return {"name": kind.name, "description": kind.description, "input_schema": schema}
-        case "json-schema":
-            return {"title": kind.name, "description": kind.description, **schema}

@@ -12,19 +12,12 @@ from sandboxes.tools.edit import Edit
 from sandboxes.tools.swe_agent import StrReplaceEditor
 from sandboxes.tools.tool import Reads, Tool, ToolResult
 
-READERS = frozenset(
-    {"grep", "glob", "codebase_search"}
-    | {"Read", "Grep", "Glob", "LS"}
-    | {"read_file", "list_dir", "grep_search", "file_search"}
-)
-"""The tools, by the names that packs give them, that change nothing whatever they are asked."""
-
 
 def readers(tools: Sequence[Tool]) -> list[Tool]:
     """Those of ``tools`` that only read, an editor as one that only views. Raises SpecError where there are none."""
     found: list[Tool] = []
     for tool in tools:
-        if tool.name in READERS:
+        if isinstance(tool, Reads):
             found.append(tool)
         elif isinstance(tool, Edit):
             found.append(View(tool))

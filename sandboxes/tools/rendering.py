@@ -32,7 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LINE_END = re.compile(r"\r\n?")
 _ERASE_LINE = "\x1b[2K"
 _ERASE_REST = re.compile(r"(?:\x1b\[[0-9;]*m)*\x1b\[0?K")
-_CRLF = re.compile(r"\r+\n")
+_CRLF = re.compile(r"(?<!\r)\r+\n")
 
 
 def visible(text: str) -> str:

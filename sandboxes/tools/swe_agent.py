@@ -14,7 +14,7 @@ from sandboxes.tools.arguments import Arguments, Command, Name
 from sandboxes.tools.edit import lines_in
 from sandboxes.tools.editing import Edited, EditRefused, encode, insert, replace
 from sandboxes.tools.files import Files
-from sandboxes.tools.terminal import OnTerminal
+from sandboxes.tools.terminal import SHELL, OnTerminal
 from sandboxes.tools.tool import ToolResult, Writes
 
 _NEEDS: dict[str, set[str]] = {
@@ -31,10 +31,7 @@ class BashInput(Arguments):
 
 class Bash(OnTerminal, Writes):
     name: ClassVar[str] = "bash"
-    description: ClassVar[str] = (
-        "Run a command in a bash that lives on. Stdout and stderr come merged, and the exit code; stdin is empty. At "
-        "the time-out the shell is killed with all that runs in it. Of long output the head and the tail are shown."
-    )
+    description: ClassVar[str] = SHELL
     Input: ClassVar[type[BaseModel]] = BashInput
 
     async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:

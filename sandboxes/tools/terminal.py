@@ -9,6 +9,12 @@ from sandboxes.tools.serial import OneAtATime
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 MAIN = "main"
+SHELL = (
+    "Run a command in a bash that lives on: directory, variables and functions stay from call to call. Stdout and "
+    "stderr come merged, and the exit code; stdin is empty. At the time-out the shell is killed with all that runs "
+    "in it. Of long output the head and the tail are shown, and the path of the full text."
+)
+"""What packs say of theirs that has no more to it."""
 FIRST_WORDS_S = 1.0
 _STATUS_CHARS = 1000
 _QUIET_S = 0.3

@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from sandboxes.errors import PathError, SpecError
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools.calls import MalformedCall, parse_arguments, unknown_tool
-from sandboxes.tools.packs import Core, choose, described
+from sandboxes.tools.packs import Core, choose
 from sandboxes.tools.reading import readers
 from sandboxes.tools.rendering import clipped, shown_name
+from sandboxes.tools.schemas import described
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:

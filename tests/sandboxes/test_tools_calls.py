@@ -12,10 +12,11 @@ from sandboxes.errors import SpecError
 from sandboxes.sandbox import Sandbox
 from sandboxes.tools import ToolErrorKind, Toolset
 from sandboxes.tools.bash import BashInput
-from sandboxes.tools.calls import MalformedCall, parse_arguments, schema_of
+from sandboxes.tools.calls import MalformedCall, parse_arguments
 from sandboxes.tools.edit import EditInput
 from sandboxes.tools.glob import GlobInput
 from sandboxes.tools.grep import GrepInput
+from sandboxes.tools.schemas import schema_of
 
 NOWHERE = cast(Sandbox, object())
 """A malformed call never reaches its sandbox."""

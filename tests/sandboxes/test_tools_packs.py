@@ -11,7 +11,8 @@ from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import Toolset
 from sandboxes.tools.cursor import closest
-from sandboxes.tools.packs import PACKS, choose, described
+from sandboxes.tools.packs import PACKS, choose
+from sandboxes.tools.schemas import described
 from sandboxes.tools.toolset import Prepared
 
 KINDS = [(pack.name, kind) for pack in PACKS.values() for kind in pack.makers]
@@ -183,8 +184,8 @@ def test_without_a_library_nothing_is_searched_by_meaning() -> None:
 
 READERS = {
     "default": {"str_replace_based_edit_tool", "grep", "glob", "codebase_search"},
-    "claude-code": {"Read", "Grep", "Glob", "LS", "TodoWrite"},
-    "codex": {"update_plan"},
+    "claude-code": {"Read", "Grep", "Glob", "LS"},
+    "codex": set(),
     "cursor": {"codebase_search", "read_file", "list_dir", "grep_search", "file_search"},
     "swe-agent": {"str_replace_editor"},
 }

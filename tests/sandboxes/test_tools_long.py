@@ -1,0 +1,40 @@
+"""Texts that a policy can choose so that reading them takes an hour, were it not done in one pass; each ends soon."""
+
+import pytest
+
+from sandboxes.sandbox import Capture
+from sandboxes.tools.codex import patch_in
+from sandboxes.tools.files import nearest_names
+from sandboxes.tools.grep import as_bytes_too
+from sandboxes.tools.rendering import captured
+
+LONG = 200_000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"cd {' ' * LONG}x",
+        f"cd {'a ' * LONG}&& apply_patch",
+        f"cd a{' ' * LONG}& apply_patch <<EOF",
+        f"apply_patch{' ' * LONG}'x",
+        f"apply_patch << '{'E' * LONG}",
+    ],
+)
+def test_a_script_that_is_no_patch(script: str) -> None:
+    assert patch_in(["bash", "-lc", script]) is None
+
+
+def test_a_line_of_nothing_but_carriage_returns() -> None:
+    assert captured(Capture(b"\r" * 5 * LONG, b"", 0), None) == ""
+
+
+@pytest.mark.parametrize("pattern", ["é" + "[" * LONG, "é" + "[[:" * LONG, "[é" + "[:a" * LONG])
+def test_a_pattern_with_classes_that_do_not_end(pattern: str) -> None:
+    assert as_bytes_too(pattern).endswith(pattern[1:])
+
+
+def test_a_name_that_is_not_there_among_very_many_that_resemble_it() -> None:
+    beside = [f"{'a' * 150}{number:05}{'a' * 45}" for number in range(20 * LONG // 100)]
+    assert nearest_names("a" * 199, beside) == []
+    assert nearest_names("a" * 60, ["a" * 58 + "bb"] * LONG)
