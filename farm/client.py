@@ -7,18 +7,30 @@
 FarmError
 ├── GatewayUnavailable   nothing answers at the address
 ├── LeaseLost            the lease has ended; its groups are free for others
+├── Nonsense             the answer is none of a farm's gateway
 └── Unreadable           a stored record is not what it should be; the others are not concerned
 """
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from farm.core.rollout import Rollout
-from farm.exchange import ANSWER_S, Exchange, FarmError, GatewayUnavailable, LeaseLost, Unreadable, packed, plain
+from farm.exchange import (
+    ANSWER_S,
+    Exchange,
+    FarmError,
+    GatewayUnavailable,
+    LeaseLost,
+    Nonsense,
+    Unreadable,
+    packed,
+    plain,
+)
 from farm.wire.answers import (
     ExtendedAnswer,
     FarmAnswer,
@@ -36,7 +48,7 @@ from farm.wire.packing import MalformedRecord
 from farm.wire.problem import PREFIX, Problem, ProblemType
 from farm.wire.record import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 
-__all__ = ["FarmClient", "FarmError", "GatewayUnavailable", "Group", "Lease", "LeaseLost", "Unreadable"]
+__all__ = ["FarmClient", "FarmError", "GatewayUnavailable", "Group", "Lease", "LeaseLost", "Nonsense", "Unreadable"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -179,7 +191,12 @@ class FarmClient:
         max_staleness: int | None = None,
         zero_variance: Literal["keep", "drop"] = "keep",
     ) -> Lease | None:
-        """Take complete groups; None when nothing came within ``wait_s``."""
+        """Take complete groups; None when nothing came within ``wait_s``.
+
+        Raises Unreadable where a record of theirs cannot be read: ``problem.errors`` names each such rollout. Only
+        their groups stay leased, as ``problem.lease_id``, until it ends, is nacked, or acked to go on without them;
+        the next call answers with others.
+        """
         body = {
             "consumer": consumer,
             "run_id": run_id,
@@ -192,12 +209,15 @@ class FarmClient:
             "zero_variance": zero_variance,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        response = self._exchange.send(
-            "POST", "/v1/lease", json=given, headers={"Accept": FRAMED_TYPE}, answer_s=wait_s + ANSWER_S
-        )
-        if response.status == 204:
+        key = uuid.uuid4().hex
+        try:
+            answer = self._leased(given, wait_s + ANSWER_S, key, FRAMED_TYPE)
+        except (
+            Nonsense
+        ):  # stored frames come as they are; asked for the same lease without them, the gateway reads each
+            answer = self._leased(given, wait_s + ANSWER_S, key, MSGPACK_TYPE)
+        if answer is None:
             return None
-        answer = packed(LeaseAnswer, response)
         groups = tuple(
             Group(
                 group.group_id,
@@ -210,6 +230,11 @@ class FarmClient:
             for group in answer.groups
         )
         return Lease(answer.lease_id or "", answer.expires_at or 0.0, answer.stream, groups)
+
+    def _leased(self, body: Mapping[str, Any], answer_s: float, key: str, accept: str) -> LeaseAnswer | None:
+        headers = {"Accept": accept, "Idempotency-Key": key}
+        response = self._exchange.send("POST", "/v1/lease", json=body, headers=headers, answer_s=answer_s)
+        return None if response.status == 204 else packed(LeaseAnswer, response)
 
     def ack(self, lease_id: str) -> SettledAnswer:
         return self._exchange.post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/ack")

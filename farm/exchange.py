@@ -48,6 +48,10 @@ class Unreadable(FarmError):
         return cls(Problem(type=_UNREADABLE, title="A stored record cannot be read", status=500, detail=detail))
 
 
+class Nonsense(FarmError):
+    """An answer that is none of a farm's gateway, or holds what cannot be read."""
+
+
 _UNREADABLE = PREFIX + ProblemType.UNREADABLE
 _KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
 
@@ -149,9 +153,9 @@ def _refusal(answered: Answered) -> FarmError:
     return _KINDS.get(problem.type, FarmError)(problem)
 
 
-def nonsense(answered: Answered, what: str) -> FarmError:
+def nonsense(answered: Answered, what: str) -> Nonsense:
     detail = f"{answered.url} answered {answered.status}: {what}; is it a farm's gateway?"
-    return FarmError(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
+    return Nonsense(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
 
 
 def plain(kind: type[Answer], answered: Answered) -> Answer:

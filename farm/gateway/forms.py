@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,9 @@ from fastapi import Request
 
 from farm.gateway.refusals import Refused
 from farm.store import Lease, LeasedGroup, Store
-from farm.wire.frames import pack_frame, unpack_frame
+from farm.wire.frames import MalformedFrame, pack_frame, unpack_frame
 from farm.wire.media import FRAMED_TYPE, JSON_TYPE, MSGPACK_TYPE
-from farm.wire.packing import array_header, map_header, pack
+from farm.wire.packing import MalformedRecord, array_header, map_header, pack
 from farm.wire.problem import ProblemType
 from farm.wire.record import RolloutRecord, from_msgpack
 
@@ -83,8 +83,31 @@ class _Stored:
     frame: bytes
 
 
+async def unreadable(lease: Lease, store: Store) -> dict[str, dict[str, str]]:
+    """Of the groups with a record that cannot be read: by its id, each such rollout's and why."""
+    found = {}
+    for group in lease.groups:
+        frames = await store.payloads(group.rollout_ids)
+        reasons = await asyncio.to_thread(_reasons, group.rollout_ids, frames)
+        if reasons:
+            found[group.group_id] = reasons
+    return found
+
+
+def _reasons(names: Sequence[str], frames: Sequence[bytes | None]) -> dict[str, str]:
+    found = {}
+    for name, frame in zip(names, frames, strict=True):
+        try:
+            if frame is None:
+                raise MalformedFrame("the store has lost it")
+            from_msgpack(RolloutRecord, unpack_frame(frame))
+        except (MalformedFrame, MalformedRecord) as error:
+            found[name] = str(error)
+    return found
+
+
 async def lease_body(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes]:
-    """The answer of a lease, rollout after rollout.
+    """The answer of a lease, rollout after rollout; but for a framed one ``unreadable`` has found nothing.
 
     Framed, no rollout is unpacked on the way: stored frames alternate with frames of what stands between them, and
     together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a

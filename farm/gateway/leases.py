@@ -1,6 +1,7 @@
 """Leases over HTTP."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Annotated
 
@@ -9,11 +10,15 @@ from fastapi.responses import StreamingResponse
 
 from farm.config import Config
 from farm.gateway.auth import AsLearner
-from farm.gateway.forms import form_of, lease_body
+from farm.gateway.forms import form_of, lease_body, unreadable
 from farm.gateway.once import LEASE_HEADER, OnceRoute
+from farm.gateway.refusals import Refused
 from farm.store import Lease, LeaseFilter, Store, StreamState
 from farm.wire.answers import ExtendedAnswer, LeaseAnswer, SettledAnswer
+from farm.wire.problem import FieldProblem, ProblemType
 from farm.wire.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
+
+_LOG = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["leases"])
 LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
@@ -25,6 +30,7 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
 
     Waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is no longer ``open`` the
     answer has no groups. The answer is JSON, or msgpack where ``Accept`` prefers it, and zstd where that is accepted.
+    A record that cannot be read is told before anything is sent: its group stays leased, the others are free again.
     """
     store: Store = request.app.state.store
     form = form_of(request)
@@ -32,12 +38,35 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
         found = await _while_connected(request, _take(body, request))
     if found is None or (not found.groups and found.stream is StreamState.OPEN):
         return Response(status_code=204)
+    if not form.framed:
+        await _refuse_unreadable(found, store)
     body_parts = lease_body(found, store, form)
     if not found.groups:
         whole = b"".join([part async for part in body_parts])
         return Response(whole, media_type=form.media_type, headers=form.headers)
     headers = form.headers | {LEASE_HEADER: found.lease_id}
     return StreamingResponse(body_parts, media_type=form.media_type, headers=headers)
+
+
+async def _refuse_unreadable(lease: Lease, store: Store) -> None:
+    """Whoever asks next finds the groups behind a broken one, which waits until its lease ends or someone decides."""
+    broken = await unreadable(lease, store)
+    if not broken:
+        return
+    await store.keep(lease.lease_id, broken)
+    errors = tuple(
+        FieldProblem(field=name, message=why) for reasons in broken.values() for name, why in reasons.items()
+    )
+    for error in errors:
+        _LOG.error("the record of the rollout %s cannot be read: %s", error.field, error.message)
+    raise Refused(
+        ProblemType.UNREADABLE,
+        f"{errors[0].field}: {errors[0].message}; {len(broken)} of the {len(lease.groups)} groups cannot be read and "
+        f"stay leased as {lease.lease_id}, the others are free again: lease anew to go on with these; ack that lease "
+        "to go on for good without what it holds, or nack it once the records are restored",
+        errors=errors,
+        lease_id=lease.lease_id,
+    )
 
 
 async def _take(body: LeaseBody, request: Request) -> Lease:

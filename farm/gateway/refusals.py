@@ -60,17 +60,26 @@ class Refused(Exception):
         detail: str,
         *,
         errors: tuple[FieldProblem, ...] = (),
+        lease_id: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.errors = errors
+        self.lease_id = lease_id
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
         status, title = _TITLES[self.kind]
-        problem = Problem(type=PREFIX + self.kind, title=title, status=status, detail=self.detail, errors=self.errors)
+        problem = Problem(
+            type=PREFIX + self.kind,
+            title=title,
+            status=status,
+            detail=self.detail,
+            errors=self.errors,
+            lease_id=self.lease_id,
+        )
         body = problem.model_dump_json(exclude_defaults=True)
         return Response(body, status, headers=self.headers, media_type=MEDIA_TYPE)
 

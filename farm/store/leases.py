@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -121,11 +122,14 @@ class LeaseDesk:
         answer = await self._ending(command, lease_id)
         return StreamState(answer[1].decode())
 
+    async def keep(self, lease_id: str, groups: Collection[str]) -> None:
+        await self._ending("keep", lease_id, *groups)
+
     async def extend(self, lease_id: str, lease_s: float) -> float:
         answer = await self._ending("extend", lease_id, int(lease_s * 1000))
         return int(answer[1]) / 1000
 
-    async def _ending(self, command: str, lease_id: str, *arguments: int) -> Any:
+    async def _ending(self, command: str, lease_id: str, *arguments: int | str) -> Any:
         run_id, dot, token = lease_id.rpartition(".")
         if not dot:
             raise UnknownLease("there is no such lease")

@@ -313,6 +313,10 @@ class Store:
         """Give a lease back: its groups are free at once. Repeating it is harmless. Raises LeaseLost, UnknownLease."""
         return await self._leases.settle("nack", lease_id)
 
+    async def keep(self, lease_id: str, groups: Collection[str]) -> None:
+        """Give all of a lease back but these groups: the others are free at once. Raises LeaseLost, UnknownLease."""
+        await self._leases.keep(lease_id, groups)
+
     async def extend(self, lease_id: str, lease_s: float) -> float:
         """Let a lease end ``lease_s`` from now; returns that Unix time. Raises LeaseLost, UnknownLease."""
         return await self._leases.extend(lease_id, lease_s)

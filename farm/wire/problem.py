@@ -37,7 +37,7 @@ class ProblemType(StrEnum):
 
 
 class FieldProblem(BaseModel):
-    """``field`` is a dotted path into the body, or names a query parameter."""
+    """``field`` is a dotted path into the body, or names a query parameter or a rollout."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,6 +46,8 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
+    """``lease_id``: of the groups that the problem is about, which stay leased."""
+
     model_config = ConfigDict(frozen=True)
 
     type: Annotated[str, Field(examples=[PREFIX + "lease-lost"])]
@@ -53,3 +55,4 @@ class Problem(BaseModel):
     status: int
     detail: str = ""
     errors: tuple[FieldProblem, ...] = ()
+    lease_id: str = ""

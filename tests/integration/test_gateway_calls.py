@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from farm.client import FarmClient, Unreadable
 from farm.core.orders import PolicySpec, TaskRef
 from farm.store import RunState, Store
 from farm.tasks.validated import ValidatedTask, write_validated
-from farm.wire.frames import unpack_frames
+from farm.wire.frames import pack_frame, unpack_frames
 from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
-from farm.wire.packing import unpack
+from farm.wire.packing import pack, unpack
 from farm.wire.problem import PREFIX
 from farm.wire.record import RolloutRecord, from_json, from_msgpack
 from tests.gateway_server import RecordingScheduler, prepare, running_gateway
@@ -324,6 +325,81 @@ async def test_a_client_that_vanishes_in_mid_answer_loses_nothing(place: Place) 
     again = await place.store.lease("here", "run-a", lease_s=60, max_groups=30, wait_s=PATIENCE_S)
     assert len(again.groups) == 30
     assert {group.deliveries for group in again.groups} == {2}
+
+
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "no frame": lambda frame: b"\0" + frame[1:],
+    "cut off": lambda frame: frame[:-20],
+    "no msgpack": lambda frame: pack_frame(b"\xc1"),
+    "no record": lambda frame: pack_frame(pack({"reward": 1.0})),
+}
+
+
+async def damage(store: Store, rollout_id: str, how: Callable[[bytes], bytes]) -> bytes:
+    """The record as it was."""
+    (whole,) = await store.payloads([rollout_id])
+    assert whole is not None
+    await keep(store, rollout_id, how(whole))
+    return whole
+
+
+async def keep(store: Store, rollout_id: str, payload: bytes) -> None:
+    async with store._connection.reach() as redis:
+        await redis.set(f"farm:{{run-a}}:payload:{rollout_id}", payload)
+
+
+@pytest.mark.parametrize("how", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [("*/*", "identity"), ("application/json", "zstd"), (MSGPACK_TYPE, "identity"), (MSGPACK_TYPE, "zstd")],
+)
+async def test_a_record_that_cannot_be_read_is_told_before_anything_is_sent(
+    place: Place, accept: str, encoding: str, how: Callable[[bytes], bytes]
+) -> None:
+    await place.fill(groups=3, ended=True)
+    whole = await damage(place.store, "run-a-g000001-001", how)
+    body = {"consumer": "c", "run_id": "run-a", "max_groups": 3}
+    named = {"accept": accept, "accept_encoding": encoding}
+    answer = await place.post("/v1/lease", body, **named)
+    assert problem(answer) == (500, "unreadable")
+    told = answer.json()
+    assert [error["field"] for error in told["errors"]] == ["run-a-g000001-001"]
+    assert told["detail"].startswith("run-a-g000001-001: ")
+    others = await place.store.lease("others", "run-a", lease_s=60, max_groups=3)
+    assert [group.group_id for group in others.groups] == ["run-a-g000000", "run-a-g000002"]
+    await place.store.ack(others.lease_id)
+    await keep(place.store, "run-a-g000001-001", whole)
+    await place.post(f"/v1/leases/{told['lease_id']}/nack")
+    again = await place.post("/v1/lease", body, **named)
+    assert again.status_code == 200
+    assert (await place.post(f"/v1/leases/{again.headers['farm-lease']}/ack")).json()["stream"] == "drained"
+
+
+@pytest.mark.parametrize("how", BROKEN.values(), ids=BROKEN)
+async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, how: Callable[[bytes], bytes]) -> None:
+    await place.fill(groups=3, ended=True)
+    await damage(place.store, "run-a-g000000-000", how)
+
+    def learn() -> tuple[list[str], str]:
+        seen: list[str] = []
+        with FarmClient(str(place.http.base_url)) as farm:
+            with pytest.raises(Unreadable, match="run-a-g000000-000: ") as refusal:
+                farm.lease("c", run_id="run-a", max_groups=2)
+            while (lease := farm.lease("c", run_id="run-a", wait_s=0)) and lease.groups:
+                seen += [group.group_id for group in lease.groups]
+                farm.ack(lease.lease_id)
+            return seen, farm.ack(refusal.value.problem.lease_id).stream
+
+    assert await asyncio.to_thread(learn) == (["run-a-g000001", "run-a-g000002"], "drained")
+
+
+async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place) -> None:
+    await place.fill()
+    async with place.store._connection.reach() as redis:
+        await redis.delete("farm:{run-a}:payload:run-a-g000000-001")
+    answer = await place.post("/v1/lease", {"consumer": "c"})
+    assert problem(answer) == (500, "unreadable")
+    assert "run-a-g000000-001: the store has lost it" in answer.json()["detail"]
 
 
 # Rollouts

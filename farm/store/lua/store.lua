@@ -405,6 +405,24 @@ function commands.claim(pending, ttl_ms)
   return kept
 end
 
+-- lease id, groups… -> { "ok", stream state } | "unknown" | "lost"; the lease's other groups are free at once
+function commands.keep(id, ...)
+  local verdict, entries = ending(id, "kept")
+  if verdict then return verdict end
+  local wanted, kept = {}, {}
+  for _, group in ipairs({ ... }) do wanted[group] = true end
+  for _, pair in ipairs(entries) do
+    if wanted[pair[2]] then
+      kept[#kept + 1] = pair
+    else
+      redis.call("ZADD", key("held"), 0, pair[1])
+    end
+  end
+  redis.call("HSET", key("lease:" .. id), "entries", cjson.encode(kept))
+  wake()
+  return { "ok", stream_state() }
+end
+
 -- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost"
 function commands.extend(id, lease_ms)
   local verdict, entries = ending(id, "extended")
