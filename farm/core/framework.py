@@ -81,6 +81,12 @@ def holder(test: str) -> str:
     return test.partition("::")[0]
 
 
+def without_parameters(test: str) -> str:
+    """``tests/test_a.py::TestB::test_c`` of ``tests/test_a.py::TestB::test_c[0]``."""
+    path, colons, name = test.partition("::")
+    return f"{path}{colons}{name.split('[', 1)[0]}"
+
+
 def holders(tests: Iterable[str]) -> list[str]:
     return sorted({holder(test) for test in tests})
 

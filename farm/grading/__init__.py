@@ -10,6 +10,8 @@ which tests run, not what surrounds them, not where the report lies or what coun
     apply           change in: planned on the host, no symlink ever walked through, the real tests written over it
     source          test files as Python, and the words that tests are named with
     double          expected tests once more in their own files, their text the same but for the value they want
+    literal         how such a value is made another
+    claims          what makes one false that wants no such value, in its own way of asserting
     canary          tests whose results are known beforehand, among the expected ones
     foreign         the same for Go, Rust and JavaScript: a file of ours, and what tests of ours read like
     anchor          tests in files of these languages: where each stands, its name, and what it wants

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.anchor import Anchor, Span, find_tests
-from farm.grading.double import LEAST_DOUBLES, MOST_DOUBLES, other_string
+from farm.grading.double import LEAST_DOUBLES, MOST_DOUBLES
 from farm.grading.foreign import LANGUAGES, Language, make_claim
+from farm.grading.literal import other_string
 
 _KNOWS_ITS_LINES = re.compile(
     rb"\b(line|column|file)!|Location::caller|track_caller|runtime\.Caller|debug\.Stack|\.stack\b|lineNumber|callsite"

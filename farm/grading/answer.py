@@ -17,13 +17,13 @@ def decide_answer(retrieval: Retrieval, workspace: str, written: str | None) -> 
         return _worthless(f"{Answer.name} was malformed: {fault}")
     given = gather([(file.path, file.lines) for file in answer.files], workspace)
     found = score(retrieval.expected, given, retrieval.beta)
-    right = {file.path for file in retrieval.expected} & {file.path for file in given}
+    right = round(found.files.recall * len(retrieval.expected))
     resolved = found.reward == 1.0
     return Verdict(
         reward=found.reward,
         resolved=resolved,
         reason=(
-            f"{len(right)} of {len(retrieval.expected)} expected files among {len(given)}"
+            f"{right} of {len(retrieval.expected)} expected files found among {len(given)}"
             f" (F {found.files.f:.3f}); F of lines {found.lines.f:.3f}"
         ),
         components={**found.components, "answered": 1.0, "resolved": float(resolved)},

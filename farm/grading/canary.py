@@ -4,8 +4,8 @@ Whoever makes every test pass, drops what fails or rewrites how values are compa
 """
 
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from farm.grading.double import Doubled, plant_doubles
 from farm.grading.source import NOUNS
@@ -17,6 +17,7 @@ class Canary:
 
     ``must_not_pass`` are false tests in the files of the expected ones, each without its parameters: doubles of real
     tests where there can be any. ``late`` are expected ones, likewise, that run behind a double of theirs.
+    ``originals``: of each double, the test which a wrong program may fail and pass that by chance.
     """
 
     path: str
@@ -25,6 +26,7 @@ class Canary:
     must_pass: tuple[str, ...]
     must_not_pass: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
+    originals: Mapping[str, str] = field(default_factory=dict)
 
 
 NONE = Canary("", b"", (), ())

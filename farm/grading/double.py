@@ -2,24 +2,26 @@
 
 A double is the very text of its original, decorators, fixtures and parameters included, but for a letter or a number of
 what it wants. No sound program passes both, and nothing but what a test says tells which of them is expected: doubles
-stand before and behind it, and those of one test differ in the same place.
+stand before and behind it, and those of one test differ in the same place, their names too. A test that wants no
+literal is spoilt instead: one false claim more at its end, made in its own way of asserting.
 """
 
 import ast
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 
+from farm.grading.claims import false_claim, imported_words, ways_of
+from farm.grading.literal import differ, other_number, other_string
 from farm.grading.source import Function, function_of, functions, parse_tests, pristine
 
 LEAST_DOUBLES, MOST_DOUBLES = 2, 3
+MOST_SPOILT = 3
 _KNOWS_ITS_LINES = re.compile(rb"lineno|traceback|getsource|stack\(|currentframe|exc_info|\bline [0-9]")
 """A file that may look at its own line numbers, where nothing is put between its tests."""
-_ESCAPE = re.compile(rb"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|[0-7]{1,3}|.)", re.DOTALL)
-_LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class _Text:
         self.source = source
         self.functions = list(functions(module.body))
         self.last_line = module.body[-1].end_lineno
+        self.imported = imported_words(module.body)
         self.knows_its_lines = _KNOWS_ITS_LINES.search(source) is not None
         self._starts = [0]
         for line in source.split(b"\n"):
@@ -52,6 +55,12 @@ class _Text:
     def start(self, function: Function) -> int:
         return self.at(min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]))
 
+    def indent(self, function: Function) -> bytes:
+        """What stands before each of its statements; nothing where the first is on the line of its name."""
+        first = function.body[0]
+        before = self.source[self.at(first.lineno) : self.at(first.lineno, first.col_offset)]
+        return b"" if before.strip() else before
+
     def block(self, function: Function) -> tuple[int, int] | None:
         """All lines of a function; None where something else stands on them."""
         last = function.end_lineno or function.lineno
@@ -64,11 +73,13 @@ class _Text:
 @dataclass(frozen=True, slots=True)
 class Doubled:
     """A test file with false tests in it. ``false``: what pytest calls them in it. ``late``: the tests, without their
-    parameters, that run behind a double of theirs."""
+    parameters, that run behind a double of theirs. ``originals``: of each double, which a wrong program may happen to
+    pass in the place of this."""
 
     content: bytes
     false: tuple[str, ...]
     late: tuple[str, ...] = ()
+    originals: Mapping[str, str] = field(default_factory=dict)
 
 
 def plant_doubles(
@@ -83,22 +94,27 @@ def plant_doubles(
     """A test file with a few of its tests doubled: those of ``mended``, which the change is to mend, where one is fit,
     also more than once each; else ``others``. ``before``: also before their originals.
 
-    Only tests that end in a comparison are doubled: whatever they do, their double does as well before it fails.
+    Only tests that end in a comparison are doubled: whatever they do, their double does as well before it fails. In
+    each way of asserting that can be turned off one is spoilt, and in any case one where none is doubled.
     None where there is none, or the file cannot be parsed.
     """
     text = _read(source)
     if text is None:
         return None
     most = rng.randint(LEAST_DOUBLES, MOST_DOUBLES)
-    chosen = _fit(text, mended, most, rng) * most or _fit(text, others, most, rng)
+    chosen = (_fit(text, mended, most, rng) * most or _fit(text, others, most, rng))[:most]
+    spoilt = _to_spoil(text, mended, rng, always=not chosen) or _to_spoil(text, others, rng, always=not chosen)
+    inherited = "\n".join([*mended, *others]).encode()  # tests that a class has from another file are named here alone
     edits: list[_Edit] = []
     made: set[bytes] = set()
     false: list[str] = []
     late: set[str] = set()
-    for name, function, body, seed in chosen[:most]:
-        known = b"".join([source, *(edit.text for edit in edits)])
-        other = _new_name(function.name, known, words, rng, behind=not before)
-        double = _double(text, function, other, random.Random(seed), rng)
+    originals: dict[str, str] = {}
+    for name, function, body, seed, claim in [*((*one, "") for one in chosen), *spoilt]:
+        known = b"\n".join([source, inherited, *(edit.text for edit in edits)])
+        place = random.Random(seed)
+        other = _new_name(function.name, known, words, place, rng, behind=not before)
+        double = _spoilt(text, function, other, claim) if claim else _double(text, function, other, place, rng)
         where = None if double is None else _place(text, function, body, rng, before=before)
         if where is None or double is None or (same := double.replace(other.encode(), b"")) in made:
             continue
@@ -107,9 +123,29 @@ def plant_doubles(
         double = double + gap if where == text.start(function) else gap + double
         edits.append(_Edit(where, where, double if source[:where].endswith(b"\n") else b"\n" + double))
         false.append(name.removesuffix(function.name) + other)
+        if not claim:
+            originals[false[-1]] = name
         if where <= text.start(function) or ("::" in name and other < function.name):  # unittest sorts its methods
             late.add(name)
-    return Doubled(_edited(source, 0, edits), tuple(false), tuple(late)) if false else None
+    return Doubled(_edited(source, 0, edits), tuple(false), tuple(late), originals) if false else None
+
+
+def make_false(source: bytes, tests: Collection[str], rng: random.Random) -> tuple[bytes, tuple[str, ...]]:
+    """The file with these of its tests asking for something else under their own names, and those names."""
+    text = _read(source)
+    names = {function_of(test) for test in tests}
+    made: dict[str, _Edit] = {}
+    for name, function, _ in text.functions if text is not None else ():
+        block = text.block(function) if text is not None and name in names else None
+        if text is None or block is None:
+            continue
+        false = _double(text, function, function.name, rng, rng)
+        if false is None and not _ends_early(function):
+            ways = _ways_of(function, text.imported)
+            false = _spoilt(text, function, function.name, false_claim(rng.choice(ways) if ways else None, rng))
+        if false is not None:
+            made[name] = _Edit(*block, false)
+    return _edited(source, 0, list(made.values())), tuple(made)
 
 
 def _fit(
@@ -121,6 +157,21 @@ def _fit(
     rng.shuffle(found)
     able = ((*known, rng.getrandbits(32)) for known in found if _alterations(text, known[1], rng, rng))
     return list(islice(able, most))
+
+
+def _to_spoil(
+    text: _Text, tests: Collection[str], rng: random.Random, *, always: bool
+) -> list[tuple[str, Function, Sequence[ast.stmt], int, str]]:
+    """As ``_fit`` has them, with a claim each: one for every way of asserting, and ``always`` one."""
+    names = {function_of(test) for test in tests}
+    able = [one for one in text.functions if one[0] in names and not _ends_early(one[1]) and text.indent(one[1])]
+    rng.shuffle(able)
+    by_way = {way: one for one in able for way in _ways_of(one[1], text.imported)}
+    ways = rng.sample(sorted(by_way), min(len(by_way), MOST_SPOILT))
+    chosen = [(by_way[way], false_claim(way, rng)) for way in ways]
+    if not chosen and always:
+        chosen = [(one, false_claim(None, rng)) for one in able[:1]]
+    return [(*one, rng.getrandbits(32), claim) for one, claim in chosen]
 
 
 @lru_cache(maxsize=256)
@@ -180,25 +231,28 @@ def _evaluated(function: Function) -> Iterator[ast.expr]:
         yield function.returns
 
 
-def _new_name(name: str, source: bytes, words: Sequence[str], rng: random.Random, *, behind: bool) -> str:
-    """Another name like ``name``, with words of other tests, that does not occur in ``source``. ``behind``: as letters
-    are sorted."""
-    parts = name.split("_")
-    while True:
-        word = rng.choice(words)
-        if len(parts) == 1:
-            made = name + word.capitalize()
-        elif behind:
-            made = "_".join([*parts, word])
-        elif len(parts) > 2 and rng.random() < 0.5:
-            at = rng.randrange(1, len(parts))
-            made = "_".join([*parts[:at], word, *parts[at + 1 :]])
-        else:
-            at = rng.randint(1, len(parts))
-            made = "_".join([*parts[:at], word, *parts[at:]])
-        if made.encode() not in source:
+def _new_name(
+    name: str, source: bytes, words: Sequence[str], place: random.Random, rng: random.Random, *, behind: bool
+) -> str:
+    """Another name like ``name`` that does not occur in ``source``, with a word of other tests in the place of one of
+    its own: nothing tells which was there first. ``behind``: as letters are sorted.
+
+    A name that has no word to spare, or none for which another would do, gets one more.
+    """
+    between = "_" if "_" in name else ""
+    parts = name.split("_") if between else re.findall(r"[A-Z]?[^A-Z]+|[A-Z]", name)
+    at = place.randrange(1, len(parts)) if len(parts) > 1 else 1
+    own = len(parts[min(at, len(parts) - 1)])
+    rather_longer = rng.random() < 0.5
+    shuffled = sorted(rng.sample(words, len(words)), key=lambda word: (len(word) < own) is rather_longer)
+    others = [word if between else word.capitalize() for word in shuffled]
+    for word in others:
+        made = between.join([*parts[:at], word, *parts[at + 1 :]])
+        if made.encode() not in source and not (behind and made < name):
             return made
-        parts = [*parts, word]
+    while name.encode() in source:
+        name = f"{name}{between}{rng.choice(others)}"
+    return name
 
 
 def _double(text: _Text, function: Function, name: str, place: random.Random, rng: random.Random) -> bytes | None:
@@ -212,6 +266,27 @@ def _double(text: _Text, function: Function, name: str, place: random.Random, rn
     made = _edited(text.source[slice(*block)], block[0], edits)
     made = made if made.endswith(b"\n") else made + b"\n"
     return made if _is_one_function(made, name, indented=function.col_offset > 0) else None
+
+
+def _spoilt(text: _Text, function: Function, name: str, claim: str) -> bytes | None:
+    block = text.block(function)
+    if block is None:
+        return None
+    at = text.source.index(function.name.encode(), text.at(function.lineno, function.col_offset) + len(b"def "))
+    made = _edited(text.source[slice(*block)], block[0], [_Edit(at, at + len(function.name.encode()), name.encode())])
+    made = made if made.endswith(b"\n") else made + b"\n"
+    made += b"".join(text.indent(function) + line.encode() + b"\n" for line in claim.split("\n"))
+    return made if _is_one_function(made, name, indented=function.col_offset > 0) else None
+
+
+@lru_cache(maxsize=8192)
+def _ways_of(function: Function, imported: frozenset[str]) -> tuple[str, ...]:
+    return tuple(ways_of(function, imported))
+
+
+@lru_cache(maxsize=8192)
+def _ends_early(function: Function) -> bool:
+    return any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function))
 
 
 def _is_one_function(block: bytes, name: str, *, indented: bool) -> bool:
@@ -228,7 +303,7 @@ def _is_one_function(block: bytes, name: str, *, indented: bool) -> bool:
 
 
 def _alterations(text: _Text, function: Function, place: random.Random, rng: random.Random) -> Sequence[_Edit] | None:
-    if any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function)):
+    if _ends_early(function):
         return None
     match function.body[-1]:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
@@ -302,8 +377,8 @@ def _alter(text: _Text, wanted: ast.expr, place: random.Random, rng: random.Rand
     for leaf in leaves:
         start, end = text.span(leaf)
         old = text.source[start:end]
-        new = _other_number(old, rng) if isinstance(leaf.value, int | float) else other_string(old, place, rng)
-        if new is not None and _differ(leaf.value, new):
+        new = other_number(old, rng) if isinstance(leaf.value, int | float) else other_string(old, place, rng)
+        if new is not None and differ(leaf.value, new):
             return _Edit(start, end, new)
     return None
 
@@ -319,36 +394,3 @@ def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
                 yield from _leaves(part)
         case ast.UnaryOp(operand=operand):
             yield from _leaves(operand)
-
-
-def _differ(old: object, new: bytes) -> bool:
-    made = parse_tests(b"(" + new + b")")
-    match made.body[0] if made is not None else None:
-        case ast.Expr(value=ast.Constant(value=value)):
-            return type(value) is type(old) and value != old
-    return False
-
-
-def _other_number(old: bytes, rng: random.Random) -> bytes | None:
-    """So far off that no second run's state explains it."""
-    whole, dot, rest = old.partition(b".")
-    if not re.fullmatch(rb"[0-9]{1,12}", whole) or (dot and not re.fullmatch(rb"[0-9]{1,12}", rest)):
-        return None
-    off = rng.randint(11, 89) * (rng.choice((1, -1)) if int(whole) >= 100 else 1)
-    return str(int(whole) + off).encode() + dot + rest
-
-
-def other_string(old: bytes, place: random.Random, rng: random.Random) -> bytes | None:
-    quote = re.search(rb"[\"']", old)
-    if quote is None or old.count(quote[0]) not in (2, 6):  # more than one literal, or a quote within
-        return None
-    hidden = {at for escape in _ESCAPE.finditer(old) for at in range(*escape.span())}
-    letters = [at for at in range(quote.end(), len(old)) if at not in hidden and old[at : at + 1].lower() in _LETTERS]
-    letters = [at for at in letters if old[at : at + 1].isalpha()]
-    if not letters:
-        return None
-    at = place.choice(letters)
-    letter = old[at : at + 1]
-    others = [other for other in _LETTERS.decode() if other != letter.decode().lower()]
-    other = rng.choice(others).encode()
-    return old[:at] + (other.upper() if letter.isupper() else other) + old[at + 1 :]

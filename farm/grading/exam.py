@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from farm.core.framework import FRAMEWORKS, holder, holders
+from farm.core.framework import FRAMEWORKS, holder, holders, without_parameters
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.among import plant_among
 from farm.grading.canary import NONE, Canary, make_canary, plant
 from farm.grading.contradiction import Contradiction, make_contradiction
+from farm.grading.double import make_false
 from farm.grading.errors import VerifierError
 from farm.grading.foreign import plant_foreign, words_in
 from farm.grading.source import NOUNS, words_of
@@ -22,6 +23,15 @@ _PYTEST = re.compile(r"(?:^|[\s/])(?:pytest|py\.test)\s[^;&|<>()`\n]*\{files\}")
 RUNNER = Path(__file__).with_name("unittest_runner.py")
 MOST_MENDED = 6
 MOST_OTHERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A second exam: ``tests``, told without parameters, have no double beside them that may disturb them. ``false``:
+    what stands there under their names asks for something else, and whoever passes both exams has not computed it."""
+
+    tests: frozenset[str]
+    false: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,11 @@ def refuse_unfit(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
             raise VerifierError(f"the test command lacks {placeholder}; a verdict needs it")
 
 
+def is_python(verifier: Verifier) -> bool:
+    """Whether its tests are functions in files of Python."""
+    return verifier.report in FRAMEWORKS and FRAMEWORKS[verifier.report].in_files == (".py",)
+
+
 def set_exam(
     verifier: Verifier,
     tests: Mapping[str, BundleFile],
@@ -94,13 +109,15 @@ def set_exam(
     rng: random.Random,
     *,
     before: bool = True,
+    again: Again | None = None,
     seed: int | None = None,
 ) -> Exam:
     """Another one each time. No added file takes the path of a test or of one that was ``changed``. ``before``: false
-    tests may also run before what they are like. ``seed``: files and tests in a random order, where they are Python's.
+    tests may also run before what they are like. ``again`` and ``seed``, files and tests in a random order, where they
+    are Python's.
     """
-    if FRAMEWORKS[verifier.report].in_files == (".py",):
-        return _python_exam(verifier, tests, changed, rng, before, seed)
+    if is_python(verifier):
+        return _python_exam(verifier, tests, changed, rng, before, again or Again(frozenset(), false=False), seed)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     held = holders(expected)
     sources = {path: file.content for path, file in tests.items()}
@@ -129,6 +146,7 @@ def _python_exam(
     changed: Iterable[str],
     rng: random.Random,
     before: bool,
+    again: Again,
     seed: int | None,
 ) -> Exam:
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
@@ -138,25 +156,33 @@ def _python_exam(
     sources = {path: file.content for path, file in tests.items()}
     words = words_of(sources[path] for path in files if path in sources)
     canary = make_canary(files, taken, rng, words, functions_run=functions_run)
-    contradiction = make_contradiction(expected, sources, taken | {canary.path}, rng, words) if functions_run else None
+    beside = [test for test in expected if not again.tests or without_parameters(test) not in again.tests]
+    contradiction = make_contradiction(beside, sources, taken | {canary.path}, rng, words)
     added = {canary.path: BundleFile(canary.content)}
     false: list[str] = []
     late: list[str] = []
+    originals: dict[str, str] = {}
     to_double = _to_double(verifier, files, rng)
+    doublable = {test for test in beside if holder(test) in to_double}
     for path in files:
         mended, others = (
-            [test for test in listed if path in to_double and holder(test) == path]
+            [test for test in listed if test in doublable and holder(test) == path]
             for listed in (verifier.fail_to_pass, verifier.pass_to_pass)
         )
         source = sources.get(path)
         if source is None:
             continue
+        if again.false:
+            source, names = make_false(source, [test for test in again.tests if holder(test) == path], rng)
+            false += (f"{path}::{name}" for name in names)
+            added[path] = BundleFile(source, tests[path].executable)
         doubled = plant(path, source, mended, others, rng, words, before=before, functions_run=functions_run)
         if doubled is not None:
             added[path] = BundleFile(doubled.content, tests[path].executable)
             false += (f"{path}::{name}" for name in doubled.false)
             late += (f"{path}::{name}" for name in doubled.late)
-    canary = replace(canary, must_not_pass=tuple(false), late=tuple(late))
+            originals |= {f"{path}::{name}": f"{path}::{original}" for name, original in doubled.originals.items()}
+    canary = replace(canary, must_not_pass=tuple(false), late=tuple(late), originals=originals)
     if seed is not None:
         random.Random(seed).shuffle(files)
     files.insert(rng.randrange(len(files) + 1), canary.path)

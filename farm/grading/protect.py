@@ -1,5 +1,6 @@
 """Which paths of a change do not travel into the grading sandbox: those by which it could decide its own verdict."""
 
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -21,14 +22,15 @@ DEFAULT_PATTERNS = (
     "sitecustomize.py",
     "usercustomize.py",
     "*.pth",
-    "*.egg-info",
-    "*.dist-info",
+    "*.[eE][gG][gG]-[iI][nN][fF][oO]",
+    "*.[dD][iI][sS][tT]-[iI][nN][fF][oO]",  # Python looks for entry points in either case
     "*.egg-link",
     "pyvenv.cfg",
 )
 """Protected in every task; a task lifts one of them with a pattern of its own (``!docs/conftest.py``)."""
 
-TEST_DIRECTORY = re.compile(r"__tests__|tests?|.*[_-]tests?|tests?[_-].*", re.IGNORECASE)
+TEST_DIRECTORY = re.compile(r"__tests__|(unit)?tests?|testing|specs?|.*[_-]tests?|tests?[_-].*", re.IGNORECASE)
+_SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.(?:ba)?sh(?![\w./-])")
 HARNESS_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py"})
 """What a test run imports before the code under test, beside the standard library."""
 
@@ -37,14 +39,15 @@ class Protection:
     """Decides for one task and one pristine workspace.
 
     Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
-    holds one; DEFAULT_PATTERNS, those of the kind of tests and then the task's own, as one gitignore file; a new module
-    at the top that would be imported in place of the standard library's or the test runner's. A ``pyproject.toml``,
-    ``setup.cfg``, ``tox.ini``, ``package.json``, ``Cargo.toml`` or ``go.mod`` travels as long as what it tells the test
-    runner is what the pristine one tells it.
+    holds one; shell scripts of the pristine workspace that the test command names; DEFAULT_PATTERNS, those of the kind
+    of tests and then the task's own, as one gitignore file; a new module at the top that would be imported in place of
+    the standard library's or the test runner's. A ``pyproject.toml``, ``setup.cfg``, ``tox.ini``, ``package.json``,
+    ``Cargo.toml`` or ``go.mod`` travels as long as what it tells the test runner is what the pristine one tells it.
     """
 
     def __init__(self, verifier: Verifier, injected: Iterable[str], pristine: Mapping[str, FileKind]) -> None:
-        self._injected = frozenset(injected)
+        scripts = {posixpath.normpath(word) for word in _SCRIPT.findall(verifier.command)}
+        self._injected = frozenset(injected) | (scripts & pristine.keys())
         self._above = {parent for path in self._injected for parent in parents(path)}
         self._test_directories = frozenset(filter(None, map(_test_directory, self._injected)))
         patterns = (*DEFAULT_PATTERNS, *PATTERNS.get(verifier.report, ()), *verifier.protected)

@@ -25,7 +25,7 @@ PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
         "__snapshots__/",
     ),
     ReportFormat.CARGO: (".cargo/", "rust-toolchain", "rust-toolchain.toml", "*.snap"),
-    ReportFormat.GO: ("*_test.go", "testdata/", "go.work", "go.work.sum"),
+    ReportFormat.GO: ("*_test.go", "testdata/", "go.work", "go.work.sum", "vendor/"),
 }
 """Protected, where tests are of that kind: settings, what tests compare with, and what is compiled among them."""
 

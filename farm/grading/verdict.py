@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from farm.core.framework import holder
+from farm.core.framework import holder, without_parameters
 from farm.core.task import Verifier
 from farm.grading.canary import Canary
 from farm.grading.contradiction import Contradiction
@@ -64,20 +64,22 @@ def decide(
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
     missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
-    lie = _lie(canary, contradiction, evidence.outcomes, complete=not missing)
+    lie = _lie(canary, contradiction, evidence.outcomes, frozenset(map(without_parameters, missing)))
     fault = evidence.fault or lie
     if fault is not None and pristine:
         raise VerifierError(f"with nothing changed, {fault}", retryable=evidence.timed_out)
     tampered = lie is not None
     resolved = fault is None and not missing
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
-    credited: Collection[str] = () if tampered else passed
+    taken = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
+    credited = () if tampered else [test for test in passed if without_parameters(test) not in taken]
+    behind = {without_parameters(test) for test in missing} <= {*canary.late}
     return Verdict(
         reward=1.0 if resolved else 0.0,
         resolved=resolved,
         reason=fault or _reason(missing, evidence.outcomes, len(expected), _ours(canary)),
         tampered=tampered,
-        doubtful=fault is None and bool(missing) and {_without_parameters(test) for test in missing} <= {*canary.late},
+        doubtful=fault is None and bool(missing) and behind and not taken,
         components=_components(verifier, credited) | {"resolved": float(resolved), "tampered": float(tampered)},
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
@@ -112,12 +114,14 @@ def refusal(reason: str) -> Verdict:
 
 
 def _lie(
-    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], *, complete: bool
+    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], failed: Collection[str]
 ) -> str | None:
     """How the results give themselves away.
 
-    A run that broke off may lack the canary; one in which every expected test passed (``complete``) may not.
+    ``failed``: expected tests, without parameters. A run that broke off may lack the canary; one in which all of them
+    passed may not. A double that passes where its original does not is a wrong value that happens to be the double's.
     """
+    complete = not failed
     for test in canary.must_fail:
         outcome = outcomes.get(test)
         if outcome is Outcome.PASSED:
@@ -133,14 +137,10 @@ def _lie(
             return f"{test} was reported passed, and so was a test that asserts the opposite"
     false = set(canary.must_not_pass)
     for test, outcome in outcomes.items() if false else ():
-        if outcome is Outcome.PASSED and _without_parameters(test) in false:
+        name = without_parameters(test) if outcome is Outcome.PASSED else ""
+        if name in false and canary.originals.get(name) not in failed:
             return "a false test among the expected ones was reported passed"
     return None
-
-
-def _without_parameters(test: str) -> str:
-    path, colons, name = test.partition("::")
-    return f"{path}{colons}{name.split('[', 1)[0]}"
 
 
 def _seen(outcome: Outcome | None) -> str:
@@ -164,7 +164,7 @@ def _nearest(test: str, outcomes: Collection[str], ours: Collection[str]) -> str
     beside = f"{holder(test)}::"
     others = (other for other in outcomes if other.startswith(beside) and len(other) <= _MOST_CHARS)
     near = heapq.nsmallest(_MOST_COMPARED, others, key=lambda other: abs(len(other) - len(test)))
-    theirs = [other for other in near if _without_parameters(other) not in ours]
+    theirs = [other for other in near if without_parameters(other) not in ours]
     found = difflib.get_close_matches(test[:_MOST_CHARS], theirs, n=1)
     return f"; the nearest that is reported is {found[0]}" if found else ""
 

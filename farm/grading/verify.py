@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import owned_files
+from farm.core.framework import owned_files, without_parameters
 from farm.core.task import GradingMode, ReportFormat, Task
 from farm.grading.apply import carry_out, clear_way, plan_change
 from farm.grading.batch import each
 from farm.grading.capture import MAX_BYTES, Baseline, is_executable, read_content, take_baseline
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, blame_machine
-from farm.grading.exam import Exam, refuse_unfit, set_exam
+from farm.grading.exam import Again, Exam, is_python, refuse_unfit, set_exam
 from farm.grading.harbor import COMMAND, clear_logs, put_tests, read_reward
 from farm.grading.look import Seen, look, read_old, without_idle
 from farm.grading.outcome import MAX_REPORT_BYTES
@@ -76,20 +76,35 @@ async def grade(
     if task.verifier.mode is GradingMode.SEPARATE:
         raise VerifierError("the task's own verifier is shown artifacts, not a change; play an episode")
     refuse_unfit(task.verifier, bundle.tests)
-    given = (verify_s, rng, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
+    given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
     judge = partial(_judge, bundle, change, runtime, *given)
     # There is no second go where the agent worked, and none of another order.
     before = task.verifier.mode is not GradingMode.SHARED and stress.order is None
-    verdict = await judge(before=before)
-    if not verdict.doubtful or not before:
-        return verdict
-    first, verdict = verdict, await judge(before=False)
+    first = await judge(rng, before=before)
+    if not first.doubtful or not before:
+        return first
+    if is_python(task.verifier):
+        doubtful = frozenset(map(without_parameters, first.missing))
+        exams = [Again(doubtful, false=False), Again(doubtful, false=True)]
+        rng.shuffle(exams)
+
+        async def go(again: Again) -> Verdict:
+            return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
+
+        # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
+        at_once = task.verifier.mode is GradingMode.PATCH
+        verdicts = await each(exams, go) if at_once else [await go(again) for again in exams]
+        of = {again.false: verdict for again, verdict in zip(exams, verdicts, strict=True)}
+        verdict = of[True] if of[True].tampered and of[False].resolved else of[False]
+    else:
+        verdicts = [verdict := await judge(rng, before=False)]
+    all_of = (first, *verdicts)
     return replace(
         verdict,
-        boot_s=first.boot_s + verdict.boot_s,
-        queue_s=first.queue_s + verdict.queue_s,
-        command_s=first.command_s + verdict.command_s,
-        total_s=first.total_s + verdict.total_s,
+        boot_s=sum(one.boot_s for one in all_of),
+        queue_s=sum(one.queue_s for one in all_of),
+        command_s=sum(one.command_s for one in all_of),
+        total_s=sum(one.total_s for one in all_of),
     )
 
 
@@ -98,23 +113,24 @@ async def _judge(
     change: Change,
     runtime: Runtime,
     verify_s: float | None,
-    rng: random.Random,
     boot_timeout_s: float,
     baseline: Baseline | None,
     turns: asyncio.Semaphore | None,
     worked_in: Sandbox | None,
     tracebacks: bool,
     stress: Stress,
+    rng: random.Random,
     *,
     before: bool,
+    again: Again | None = None,
 ) -> Verdict:
-    """``before`` as ``set_exam`` takes it."""
+    """``before`` and ``again`` as ``set_exam`` takes them."""
     task = bundle.task
     started = time.monotonic()
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    set_one = partial(set_exam, task.verifier, changed=changed, rng=rng, before=before, seed=stress.order)
+    set_one = partial(set_exam, task.verifier, changed=changed, rng=rng, before=before, again=again, seed=stress.order)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.
     exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None

@@ -21,7 +21,7 @@ from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox
 from tests.attacks.naive import Belief, naive_grade
-from tests.attacks.project import TEST_SH, WORKSPACE, image_context, make_task
+from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
 from tests.services import missing
 
 SCRIPT_S = 30
@@ -41,22 +41,36 @@ class Arena:
     image: str
 
     async def both(
-        self, attack: str, belief: Belief, report: ReportFormat = ReportFormat.PYTEST
+        self,
+        attack: str,
+        belief: Belief,
+        report: ReportFormat = ReportFormat.PYTEST,
+        *,
+        suite: Suite = DISCOUNTS,
     ) -> tuple[float | None, Verdict]:
         """What the naive grader and the farm's give for it."""
-        return await asyncio.gather(self.naive(attack, belief), self.ours(attack, report))
+        return await asyncio.gather(self.naive(attack, belief, suite=suite), self.ours(attack, report, suite=suite))
 
-    async def naive(self, attack: str, belief: Belief, *, timeout_s: float = 60) -> float | None:
+    async def naive(
+        self, attack: str, belief: Belief, *, timeout_s: float = 60, suite: Suite = DISCOUNTS
+    ) -> float | None:
         """What the naive grader gives for it."""
-        bundle = make_task(self.image, ReportFormat.PYTEST)
+        bundle = make_task(self.image, ReportFormat.PYTEST, suite=suite)
         tests = {**bundle.tests, "tests/test.sh": BundleFile(TEST_SH.encode())}
         async with self.runtime.scope(self._spec()) as sandbox:
             await self._attack(sandbox, attack)
             return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief, timeout_s=timeout_s)
 
-    async def ours(self, attack: str, report: ReportFormat = ReportFormat.PYTEST, *, timeout_s: float = 60) -> Verdict:
+    async def ours(
+        self,
+        attack: str,
+        report: ReportFormat = ReportFormat.PYTEST,
+        *,
+        timeout_s: float = 60,
+        suite: Suite = DISCOUNTS,
+    ) -> Verdict:
         """What the farm gives for it."""
-        bundle = make_task(self.image, report, timeout_s=timeout_s)
+        bundle = make_task(self.image, report, timeout_s=timeout_s, suite=suite)
         return await grade(bundle, await self.change(attack), self.runtime, verify_s=None, rng=random.SystemRandom())
 
     async def change(self, attack: str) -> Change:

@@ -1,8 +1,10 @@
 """The repository that the attackers work in: a package with a bug, its tests, and the tests that will judge."""
 
+from dataclasses import dataclass
 from importlib.metadata import files
 
 from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.framework import FRAMEWORKS
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
 from farm.tasks.bundle import BundleFile, TaskBundle
 
@@ -61,6 +63,10 @@ COPY repository {WORKSPACE}
 RUN cd {WORKSPACE} && git init -q && git add . && git -c user.name=a -c user.email=a@b commit -q -m One
 WORKDIR {WORKSPACE}
 """
+COMMANDS = {
+    ReportFormat.PYTEST: "python3 -m pytest -q --junitxml={report} {files}",
+    ReportFormat.UNITTEST: FRAMEWORKS[ReportFormat.UNITTEST].command,
+}
 PYTEST_PARTS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 
 GOLD = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, FIXED_CART.encode()),))
@@ -77,13 +83,29 @@ def image_context() -> dict[str, bytes]:
     return context
 
 
-def make_task(image: str, report: ReportFormat, *, timeout_s: float = 60) -> TaskBundle:
+@dataclass(frozen=True)
+class Suite:
+    """What judges the work: the text of ``tests/test_cart.py``, and the ids of what is in it."""
+
+    text: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+
+
+DISCOUNTS = Suite(
+    OLD_TESTS + NEW_TESTS,
+    ("tests/test_cart.py::test_discount", "tests/test_cart.py::TestReceipt::test_discounted"),
+    ("tests/test_cart.py::test_total", "tests/test_cart.py::test_label"),
+)
+
+
+def make_task(image: str, report: ReportFormat, *, timeout_s: float = 60, suite: Suite = DISCOUNTS) -> TaskBundle:
     verifier = Verifier(
         mode=GradingMode.PATCH,
-        command="python3 -m pytest -q --junitxml={report} {files}" if report is ReportFormat.PYTEST else "",
+        command=COMMANDS.get(report, ""),
         report=report,
-        fail_to_pass=("tests/test_cart.py::test_discount", "tests/test_cart.py::TestReceipt::test_discounted"),
-        pass_to_pass=("tests/test_cart.py::test_total", "tests/test_cart.py::test_label"),
+        fail_to_pass=suite.fail_to_pass,
+        pass_to_pass=suite.pass_to_pass,
         protected=(),
         timeout_s=timeout_s,
     )
@@ -102,7 +124,7 @@ def make_task(image: str, report: ReportFormat, *, timeout_s: float = 60) -> Tas
         memory_mib=512,
         storage_mib=1024,
     )
-    tests = {"tests/test_cart.py": BundleFile((OLD_TESTS + NEW_TESTS).encode())}
+    tests = {"tests/test_cart.py": BundleFile(suite.text.encode())}
     if report is ReportFormat.REWARD_FILE:
         script = f"cp /tests/test_cart.py {WORKSPACE}/tests/\n{TEST_SH}"
         tests = {"test.sh": BundleFile(script.encode()), "test_cart.py": tests["tests/test_cart.py"]}
