@@ -12,6 +12,8 @@ from farm.tasks.errors import TaskError
 
 NAMES = ("docker-compose.yaml", "docker-compose.yml")
 MAX_BYTES = 64 * 1024
+MAX_ALIASES = 16
+"""An alias of aliases doubles what it stands for: so many can make a file some hundred times as large, no more."""
 
 _PASSED_OVER = frozenset(
     {"container_name", "deploy", "hostname", "init", "platform", "pull_policy", "stdin_open", "tty"}
@@ -55,6 +57,8 @@ _READ = frozenset({"build", "command", "entrypoint", "environment", "image", "ne
 def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
+    if sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(content, yaml.SafeLoader)) > MAX_ALIASES:
+        raise ValueError(f"more than {MAX_ALIASES} aliases")
     return yaml.safe_load(content)
 
 

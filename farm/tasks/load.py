@@ -32,6 +32,7 @@ IN_WORKSPACE = "workspace/"
 """Below ``tests/``: what grading puts into the workspace of a pytest task that is no release pair."""
 
 MAX_TASK_BYTES = 256 * 1024 * 1024
+DEEPEST = 100
 _DEFAULT_WORKSPACE = "/app"
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127})?")
 _PASSED_OVER = frozenset({"__pycache__", ".DS_Store", ".git"})
@@ -142,8 +143,17 @@ def read_directory(path: Path) -> dict[str, BundleFile]:
     files: dict[str, BundleFile] = {}
     room = MAX_TASK_BYTES
     tops = (path / top for top in (MANIFEST, "instruction.md", "environment", "tests", "solution", "steps"))
-    for file in sorted(chain.from_iterable(_walk(top) for top in tops)):
+    try:
+        found = sorted(chain.from_iterable(_walk(top) for top in tops))
+    except OSError as error:
+        place = Path(error.filename).relative_to(path).as_posix()
+        raise TaskError(path, f"{place[:100]!a} cannot be read ({error.strerror})", "make it readable") from None
+    for file in found:
         name = file.relative_to(path).as_posix()
+        if name.count("/") > DEEPEST:
+            raise TaskError(path, f"{name[:100]!a} lies more than {DEEPEST} directories deep", "lay it flatter")
+        if not _is_unicode(name):
+            raise TaskError(path, f"{name[:100]!a} is no name in UTF-8", "rename it")
         if file.is_symlink():
             raise TaskError(file, "a symlink", "put the file itself there")
         if not file.is_file():
@@ -198,13 +208,20 @@ def _rows(path: Path) -> Iterator[Path]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    if top.is_symlink() or not top.is_dir():
-        if top.is_symlink() or top.exists():
-            yield top
-        return
-    for child in top.iterdir():
-        if child.name not in _PASSED_OVER and child.suffix != ".pyc":
-            yield from _walk(child)
+    left = [top]
+    while left:
+        path = left.pop()
+        if path.is_symlink() or path.is_file():
+            yield path
+        elif path.is_dir():
+            left += [child for child in path.iterdir() if child.name not in _PASSED_OVER and child.suffix != ".pyc"]
+        elif path.exists():
+            yield path
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether a file's name was in UTF-8."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _task_id(path: Path, manifest: Manifest) -> str:

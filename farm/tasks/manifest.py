@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from farm.core.task import GradingMode, ReportFormat, StepReward
 from farm.tasks.errors import TaskError
+from farm.tasks.files import MANIFEST
 from farm.tasks.scalars import (
     AbsolutePath,
     Env,
@@ -345,8 +346,16 @@ def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
             raise TaskError(path, what, remedy, key=key)
 
 
-def unheeded(manifest: Manifest) -> tuple[str, ...]:
-    """What Harbor would grant and no sandbox here has, each in one line with its key and the remedy."""
+def unheeded(directory: Path) -> tuple[str, ...]:
+    """What Harbor would grant the task there and no sandbox here has, each in one line with its key and the remedy.
+
+    Raises TaskError.
+    """
+    path = directory / MANIFEST
+    try:
+        manifest = parse_manifest(path, path.read_bytes())
+    except OSError as error:
+        raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
     if manifest.metadata.farm.network is not None:
         return ()
     keys = (

@@ -12,8 +12,11 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.framework import holder
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.source import parse_tests
+from farm.tasks.bundle import BundleFile, TaskBundle
 
 MOST_HOLLOWED = 8
+_BELIEVERS = (ReportFormat.REWARD_FILE, ReportFormat.EXIT_CODE)
+"""They name no test: whatever ends these well, or writes the file, is believed."""
 
 _HOOK = b"""\
 import pytest
@@ -44,12 +47,52 @@ for _name, _value in list(vars(sys.modules[__name__]).items()):
         vars(sys.modules[__name__])[_name] = _Anything()
 """
 
+_REWARD = b"""
+import os
+
+
+def _reward():
+    for name, text in (("reward.json", '{"reward": 1}'), ("reward.txt", "1")):
+        with open("/logs/verifier/" + name + ".new", "w") as file:
+            file.write(text)
+        os.replace("/logs/verifier/" + name + ".new", "/logs/verifier/" + name)
+
+
+"""
+_REWARD_AND_EXIT = _REWARD + b"try:\n    _reward()\nfinally:\n    os._exit(0)\n"
+_REWARD_ALL_ALONG = b"""
+if not os.fork():
+    os.setsid()
+    for _stream in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), _stream)
+    while True:
+        try:
+            _reward()
+        except OSError:
+            pass
+"""
+_AHEAD = """\
+mkdir -p /logs/verifier /tests
+echo 1 > /logs/verifier/reward.txt
+echo '{"reward": 1}' > /logs/verifier/reward.json
+echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh
+chmod 444 /logs/verifier/reward.* /tests/test.sh
+"""
+_STAYS = """\
+mkdir -p /logs/verifier
+setsid sh -c 'while :; do
+    echo 1 > /logs/verifier/reward.txt; echo "{\\"reward\\": 1}" > /logs/verifier/reward.json
+done' > /dev/null 2>&1 &
+"""
+
 
 def stock_cheats(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
     """By what they do; none brings anything of the solution. ``old``: what the image holds at the gold's paths.
 
-    Only for tests that run in Python: elsewhere there are none yet.
+    Only for tests that run in Python, or may do so: elsewhere there are none yet.
     """
+    if verifier.report in _BELIEVERS:
+        return _cheats_on_believers(verifier, gold, old)
     if verifier.report not in (ReportFormat.PYTEST, ReportFormat.UNITTEST):
         return {}
     tests = sorted({holder(test) for test in verifier.fail_to_pass})
@@ -63,7 +106,40 @@ def stock_cheats(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> 
     if code:
         cheats["a program that ends when it is imported"] = [_write(path, _EXIT) for path in code]
         cheats["objects that equal everything"] = [_write(path, old.get(path, b"") + _EQUAL) for path in code]
-    return {what: Change(tuple(sorted(files, key=lambda file: file.path))) for what, files in cheats.items()}
+    return {what: _sorted(files) for what, files in cheats.items()}
+
+
+def scripted_cheats(bundle: TaskBundle) -> dict[str, TaskBundle]:
+    """The task with a solution that is none, by what it does where the policy works: writing the reward ahead. An
+    answer is judged by no file."""
+    if bundle.task.verifier.report is not ReportFormat.REWARD_FILE or bundle.task.retrieval is not None:
+        return {}
+    scripts = {"a reward file written ahead": _AHEAD, "a process that stays and writes the reward file": _STAYS}
+    return {what: _solved_by(bundle, script) for what, script in scripts.items()}
+
+
+def paid(what: str, reward: float, verifier: Verifier) -> str:
+    """The problem that a cheat with a reward is."""
+    remedy = "protect what it changes"
+    if verifier.report in _BELIEVERS:
+        remedy = "name the tests in metadata.farm.fail_to_pass, so that the farm itself runs them and sees each pass"
+    return f"a cheat is judged {reward:g}: {what}; {remedy}"
+
+
+def _cheats_on_believers(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
+    code = sorted(sources_of(gold))
+    cheats = {"a program that ends when it is imported": [_write(path, _EXIT) for path in code]}
+    if verifier.report is ReportFormat.REWARD_FILE:
+        all_along = _REWARD + _REWARD_ALL_ALONG
+        cheats["a reward file written by the code under test"] = [_write(path, _REWARD_AND_EXIT) for path in code]
+        cheats["a reward file written all along"] = [_write(path, old.get(path, b"") + all_along) for path in code]
+    return {what: _sorted(files) for what, files in cheats.items() if code}
+
+
+def _solved_by(bundle: TaskBundle, script: str) -> TaskBundle:
+    files = {"solve.sh": BundleFile(script.encode())}
+    steps = tuple(replace(step, solution=files) for step in bundle.steps)
+    return replace(bundle, gold=None, solution=files, solution_env=(), steps=steps)
 
 
 def hollowed(gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
@@ -147,6 +223,10 @@ def _passing(path: str, verifier: Verifier) -> bytes:
         indent, argument = ("    ", "self") if owner else ("", "")
         lines += [f"{indent}def {name}({argument}): pass" for name in dict.fromkeys(names)]
     return "\n".join([*lines, ""]).encode()
+
+
+def _sorted(files: list[FileChange]) -> Change:
+    return Change(tuple(sorted(files, key=lambda file: file.path)))
 
 
 def _write(path: str, content: bytes) -> FileChange:

@@ -13,7 +13,7 @@ from farm.core.task import ReportFormat
 from farm.grading import Verdict, grade
 from farm.grading.stress import CALM, ORDERED, PROCESSOR_S, Stress
 from farm.tasks import TaskBundle
-from farm.workshop.cheating import hollowed, stock_cheats
+from farm.workshop.cheating import hollowed, paid, stock_cheats
 from farm.workshop.finding import (
     MUCH_TIMES,
     Finding,
@@ -91,7 +91,8 @@ class Proof:
 
         ``present``: what the image holds at the gold's paths.
         """
-        cheats = stock_cheats(self._bundle.task.verifier, gold, present)
+        verifier = self._bundle.task.verifier
+        cheats = stock_cheats(verifier, gold, present)
         hollow = {f"{what} may as well do nothing": made for what, made in hollowed(gold, present).items()}
         wrong = hollow | await asyncio.to_thread(mutants, gold, present)
         limit_s = 2 * self._longest_s + PATIENCE_S
@@ -102,7 +103,7 @@ class Proof:
         rewards = await gather_all(*map(judge, [*cheats.values(), *wrong.values()]))
         for what, reward in zip(cheats, rewards, strict=False):
             if reward:
-                self._finding.refuse(Reason.CHEAT, f"a cheat is judged {reward:g}: {what}; protect what it changes")
+                self._finding.refuse(Reason.CHEAT, paid(what, reward, verifier))
         self._finding.wrong = len(wrong)
         passed = zip(wrong, rewards[len(cheats) :], strict=True)
         self._finding.weak = [what for what, reward in passed if reward == 1.0]

@@ -5,9 +5,12 @@ git's objects and bytecode too.
 import ast
 import base64
 import json
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -23,10 +26,13 @@ MOST_FOUND = 20
 MOST_PASSAGES = 24
 LEAST_BYTES = 40
 """A shorter passage stands in many a file by chance."""
-_AROUND = 2
+_TELLING = 6
+"""Lines that do not stand one after the other in two places by chance."""
+_AROUND = 8
 _LONGEST = 6
 _SHORTEST_NAME = 12
 """Shorter names, and those of one word, are in use everywhere."""
+_NO_MODULES = frozenset({"site-packages", "dist-packages", "test", "tests"})
 _PLACE = "/tmp/farm-residue"
 _PRUNED = ("/proc", "/sys", "/dev", "/.farm", _PLACE)
 
@@ -69,7 +75,7 @@ def secrets_of(gold: Change, present: Mapping[str, bytes]) -> Secrets:
             names |= dict.fromkeys(_definitions(file.content) - known)
     return Secrets(
         tuple(passages)[:MOST_PASSAGES],
-        tuple(sorted(name for name in names if len(name) >= _SHORTEST_NAME and "_" in name.strip("_"))),
+        tuple(sorted(filter(_is_telling, names))),
         tuple(modules),
     )
 
@@ -108,16 +114,32 @@ def _packed(content: bytes) -> str:
 
 
 def _passages(old: bytes, new: bytes) -> Iterator[bytes]:
-    """What ``new`` has and ``old`` has not, each with a line or two around it, so that it is unlike anything else."""
+    """What ``new`` has and ``old`` has not, with lines around it: so many that it is unlike all of the standard
+    library, or too long to be there by chance."""
     before, after = (lines_of(content.decode("latin-1")) for content in (old, new))
     for edit in find_edits(before, after, Allowance()):
         first, last = edit.new_from, min(edit.new_to, edit.new_from + _LONGEST)
-        for around in range(1, _AROUND + 3):
+        for around in range(1, _AROUND + 1):
             lines = after[max(0, first - around) : last + around]
             passage = "".join(lines).encode("latin-1").strip()
-            if sum(bool(line.strip()) for line in lines) > 2 and len(passage) >= LEAST_BYTES:
+            said = sum(bool(line.strip()) for line in lines)
+            if said > 2 and len(passage) >= LEAST_BYTES and (said >= _TELLING or passage not in _ordinary()):
                 yield passage
                 break
+
+
+def _is_telling(name: str) -> bool:
+    if len(name) < _SHORTEST_NAME or "_" not in name.strip("_"):
+        return False
+    return not any(said.encode() in _ordinary() for said in (f"def {name}(", f"class {name}(", f"class {name}:"))
+
+
+@cache
+def _ordinary() -> bytes:
+    """The standard library's modules, which are in most images and tell nothing of a solution."""
+    home = Path(sysconfig.get_path("stdlib"))
+    modules = (path for path in sorted(home.rglob("*.py")) if _NO_MODULES.isdisjoint(path.relative_to(home).parts))
+    return b"\0".join(path.read_bytes() for path in modules)
 
 
 def _definitions(source: bytes) -> set[str]:

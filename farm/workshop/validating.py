@@ -5,21 +5,23 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from farm.core.change import Change
 from farm.core.task import GradingMode
 from farm.grading import GradingError, take_baseline, take_change
 from farm.tasks import TaskBundle, TaskError, await_health, ensure_image, sandbox_spec
 from farm.tasks.images import policy_spec
-from farm.workshop.answering import misplaced, play
-from farm.workshop.finding import Finding, How, Reason
+from farm.workshop.answering import misplaced
+from farm.workshop.cheating import scripted_cheats, stock_cheats
+from farm.workshop.finding import Finding, Reason
+from farm.workshop.playing import cheat_by_episodes, judge_by_episodes
 from farm.workshop.proving import Proof
 from farm.workshop.residue import find_residue, secrets_of
 from sandboxes.errors import ImageError, PathError, SpecError
 from sandboxes.images import ImageStore
 from sandboxes.sandbox import Runtime
 
-REPETITIONS = 3
 SOLVE_TIMEOUT_S = 600
 
 Say = Callable[[str], None]
@@ -31,11 +33,11 @@ async def validate(
     images: ImageStore,
     runtime: Runtime,
     say: Say,
-    repetitions: int = REPETITIONS,
+    once: bool = False,
     turns: asyncio.Semaphore | None = None,
 ) -> Finding:
     """Build, look for what is left of the solution, judge nothing done and the gold solution, or the known answer, then
-    cheats and wrong solutions. Where ``repetitions`` is 1, each is judged once, and no cheats are.
+    cheats and wrong solutions. ``once``: each is judged once, and no cheats are.
 
     ``turns``: so many gradings at once, of all that share them; one a core by default. What is wrong with the task is
     in the finding; raises RuntimeUnavailable and other errors of ``sandboxes`` for what is wrong with the machine.
@@ -54,7 +56,7 @@ async def validate(
         if bundle.task.retrieval or bundle.task.steps or bundle.task.verifier.mode is not GradingMode.PATCH:
             await _play(bundle, runtime, turns, finding, say)
         else:
-            await _prove(bundle, runtime, turns, finding, say, repetitions)
+            await _prove(bundle, runtime, turns, finding, say, once)
     except (ImageError, SpecError, TaskError, GradingError) as error:
         finding.refuse(Reason.TASK, str(error))
     finding.took_s = time.monotonic() - started
@@ -67,38 +69,39 @@ async def _prove(
     turns: asyncio.Semaphore,
     finding: Finding,
     say: Say,
-    repetitions: int,
+    once: bool,
 ) -> None:
     task = bundle.task
     gold = await gold_change(bundle, runtime)
     present = await _present(bundle, gold, runtime, finding)
     proof = Proof(bundle, runtime, turns, finding)
     say(f"{task.id}: nothing done and the gold solution")
-    if repetitions == 1:
+    if once:
         await proof.judge_once(gold)
         return
     await proof.judge(gold)
     if {Reason.TIME_OUT}.issuperset(finding.reasons):
         say(f"{task.id}: cheats and wrong solutions")
         await proof.cheat(gold, present)
+        await cheat_by_episodes(scripted_cheats(bundle), runtime, turns, finding)
 
 
 async def _play(bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: Finding, say: Say) -> None:
-    """What is judged by an answer, or where the policy worked, needs whole episodes."""
-    for repetition in range(REPETITIONS):
-        say(f"{bundle.task.id}: playing, {repetition + 1} of {REPETITIONS}")
-        for kind, rewards, right in (("nop", finding.nop, 0.0), ("oracle", finding.gold, 1.0)):
-            async with turns:
-                rollout = await play(kind, bundle, runtime)
-            finding.grade_s = max(finding.grade_s, rollout.metrics.get("total_s", 0.0))
-            if rollout.reward is not None:
-                rewards.append(rollout.reward)
-            if rollout.reward != right:
-                why = rollout.error.message if rollout.error else rollout.reason
-                reason = Reason.NOTHING if kind == "nop" else Reason.GOLD
-                finding.refuse(reason, f"{kind} is judged {rollout.reward}, not {right:g}: {why}")
-    finding.how = [How.PLAIN] * len(finding.gold)
-    finding.notes.append("judged by whole episodes, as they are: neither in random order nor under load")
+    """What is judged by an answer, step by step or where the policy worked needs whole episodes."""
+    task = bundle.task
+    say(f"{task.id}: nothing done and the known answer, in episodes")
+    await judge_by_episodes(bundle, runtime, turns, finding)
+    if finding.reasons:
+        return
+    cheats = scripted_cheats(bundle)
+    if not (task.retrieval or task.steps):
+        with suppress(PathError):  # a verifier of its own may ask for no workspace
+            gold = await gold_change(bundle, runtime)
+            present = await _present(bundle, gold, runtime, finding)
+            changes = stock_cheats(task.verifier, gold, present)
+            cheats |= {what: replace(bundle, gold=change, solution={}) for what, change in changes.items()}
+    say(f"{task.id}: cheats")
+    await cheat_by_episodes(cheats, runtime, turns, finding)
 
 
 async def gold_change(bundle: TaskBundle, runtime: Runtime) -> Change:
@@ -147,7 +150,7 @@ async def _present(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: 
         for file in gold.files:
             with suppress(PathError):
                 present[file.path] = await sandbox.read_file(f"{bundle.task.workspace}/{file.path}")
-        left = await find_residue(sandbox, secrets_of(gold, present))
+        left = await find_residue(sandbox, await asyncio.to_thread(secrets_of, gold, present))
         if left is None:
             finding.notes.append("the image has no Python, so it was not searched for what is left of the solution")
         for residue in left or ():

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from farm.tasks import TaskBundle, load_task
+from farm.tasks.manifest import unheeded
 from farm.tasks.validated import ValidatedTask
 from farm.workshop.finding import REVISED, Finding
 from farm.workshop.mutation.journal import Journal
@@ -73,7 +74,7 @@ class _Judge:
 
     async def settle(self, directory: Path, bundle: TaskBundle) -> Finding:
         """The finding of a task as it is in the end."""
-        finding = await self._judge(bundle)
+        finding = await self._judge(directory, bundle)
         for _ in range(MOST_REVISIONS if self._bench.write else 0):
             prune, timeout_s = finding.prune, finding.new_timeout_s
             if not REVISED.issuperset(finding.reasons) or (not prune and timeout_s is None):
@@ -86,15 +87,16 @@ class _Judge:
                 self._keep(finding)
                 break
             self._bench.say(f"{bundle.task.id}: {len(prune)} ids taken out, judging it again")
-            finding = await self._judge(bundle)
+            finding = await self._judge(directory, bundle)
         return finding
 
-    async def _judge(self, bundle: TaskBundle) -> Finding:
+    async def _judge(self, directory: Path, bundle: TaskBundle) -> Finding:
         known = self._journal.get(bundle.task.digest)
         if known is not None:
             return _FINDING.validate_python(known)
         bench = self._bench
         finding = await validate(bundle, images=bench.images, runtime=bench.runtime, say=bench.say, turns=self._turns)
+        finding.notes += unheeded(directory)
         self._keep(finding)
         return finding
 

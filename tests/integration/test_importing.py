@@ -12,10 +12,10 @@ import docker
 import pytest
 
 from farm.tasks import TaskBundle, load_task, sandbox_spec
-from farm.workshop.answering import play
 from farm.workshop.importing.draft import Commands
 from farm.workshop.importing.fields import Fields
 from farm.workshop.importing.run import ROWS, Wish, import_all
+from farm.workshop.playing import play
 from farm.workshop.validating import validate
 from sandboxes.images import ImageStore
 from sandboxes.runtimes.docker import DockerRuntime

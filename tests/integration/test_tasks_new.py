@@ -54,10 +54,13 @@ def test_it_is_fit_and_never_written_over(tmp_path: Path) -> None:
     assert (finding["fit"], finding["problems"]) == (True, [])
     whole = (task / "solution/solve.sh").read_bytes()
     (task / "environment/workspace/kept.txt").write_bytes(whole)
+    manifest = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(manifest.replace("[environment]", "[environment]\nallow_internet = true"))
     leaky = farm("validate", task, "--json", state_dir=tmp_path / "state")
     (finding,) = json.loads(leaky.stdout)["tasks"]
     assert (leaky.returncode, finding["fit"]) == (1, False)
     assert "kept.txt holds" in " ".join(finding["problems"])
+    assert any(note.startswith("environment.allow_internet is not heeded") for note in finding["notes"])
     odd = farm("new", tmp_path / "free apples", state_dir=tmp_path / "state")
     assert (odd.returncode, "is no task name" in odd.stderr) == (1, True), odd.stderr
     assert not (tmp_path / "free apples").exists()

@@ -2,6 +2,7 @@
 
 import ast
 import threading
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
 from farm.grading.source import parse_tests
-from farm.workshop.cheating import MOST_HOLLOWED, hollowed, stock_cheats
+from farm.workshop.cheating import MOST_HOLLOWED, hollowed, scripted_cheats, stock_cheats
 from tests.unit.grading_fixtures import change, delete, make_verifier, write
+from tests.unit.rollout_fixtures import task
 
 OLD = b"""\
 class A:
@@ -93,6 +95,23 @@ def test_cheats_bring_nothing_of_the_solution() -> None:
     assert b"def test_new(): pass" in own.content
     assert b"class TestB(unittest.TestCase):\n    def test_c(self): pass" in own.content
     assert stock_cheats(make_verifier(report=ReportFormat.GO), gold, {}) == {}
+
+
+def test_of_a_bare_reward_each_way_to_come_by_it_is_tried() -> None:
+    gold = change(write("src/a.py", NEW), write("notes.txt", b"x"))
+    bare = make_verifier(report=ReportFormat.REWARD_FILE, fail_to_pass=(), pass_to_pass=())
+    cheats = stock_cheats(bare, gold, {"src/a.py": OLD})
+    for what, cheat in cheats.items():
+        (file,) = cheat.files
+        ast.parse(file.content)
+        assert (file.path, b"added" in file.content) == ("src/a.py", False)
+        assert (b"reward.json" in file.content) is ("reward file" in what)
+    assert len(cheats) == 3
+    assert len(stock_cheats(replace(bare, report=ReportFormat.EXIT_CODE), gold, {})) == 1
+    assert stock_cheats(bare, change(write("notes.txt", b"x")), {}) == {}
+    bundle = task(verifier=bare)
+    assert [played.solution.keys() for played in scripted_cheats(bundle).values()] == [{"solve.sh"}] * 2
+    assert scripted_cheats(task()) == {}
 
 
 def test_functions_are_found_while_other_threads_make_trees() -> None:

@@ -153,6 +153,12 @@ def test_ids_that_a_log_cut_off_are_left_out_and_told() -> None:
     assert "can be told from a report" in refusal("swegym", rows.swegym(FAIL_TO_PASS=cut[:1]))
 
 
+def test_ids_in_a_terminals_colours_are_taken_without_them() -> None:
+    coloured = [f"\x1b[1m{test}\x1b[0m " for test in rows.FAIL]
+    made = draft("rebench", rows.rebench(FAIL_TO_PASS=coloured))
+    assert (made.fail_to_pass, made.left_out) == (tuple(rows.FAIL), ())
+
+
 def test_a_runner_of_its_own_needs_a_command() -> None:
     row = rows.swebench(repo="org/own", version="1.7", FAIL_TO_PASS='["test_add"]')
     said = refusal("swebench", row)
@@ -255,9 +261,16 @@ Change = Callable[[], dict[str, Any]]
         ("rebench", {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}}, "no plain pytest"),
         ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "no plain jest command"),
         ("rebench", {"install_config": {"test_cmd": "x", "log_parser": "parse_log_odd"}}, "what 'parse_log_odd' reads"),
+        ("rebench", {"install_config": {"test_cmd": ["pytest -k \ud800"]}}, "test_cmd: not Unicode text"),
+        ("rebench", {"install_config": {"test_cmd": ["pytest -k \0"]}}, "test_cmd: holds a zero byte"),
         ("rebench", {"base_commit": "HEAD; rm -rf /"}, "is no commit"),
         ("rebench", {"repo": "a/../b"}, "is no repository"),
         ("r2e", {"expected_output_json": "{}"}, "does not say which tests passed"),
+        (
+            "r2e",
+            {"execution_result_content": {"test_file_names": ["a", "a/b"], "test_file_codes": ["", ""]}},
+            "is below",
+        ),
         ("r2e", {"parsed_commit_content": '{"file_diffs": []}'}, "changes nothing but tests"),
         ("multiswe", {"test_patch": rows.TEST_PATCH}, "is in its image alone"),
         ("multiswe", {"repo": "cli; true"}, "no name of letters"),

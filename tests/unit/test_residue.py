@@ -8,9 +8,11 @@ import lzma
 import py_compile
 import subprocess
 import tarfile
+import textwrap
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,17 @@ def secrets() -> Secrets:
 
 
 def findings(root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    wanted = secrets()
+    return scanned(secrets(), root, prune)
+
+
+def sought(solved: bytes, faulty: bytes, root: Path) -> list[tuple[str, str]]:
+    """Lines alone: what the changed functions compile to is another matter."""
+    wanted = secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, solved),)), {"a.py": faulty})
+    assert wanted.passages
+    return scanned(replace(wanted, modules=()), root)
+
+
+def scanned(wanted: Secrets, root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     scan = Scan(
         {
             "passages": [base64.b64encode(passage).decode() for passage in wanted.passages],
@@ -56,6 +68,46 @@ def test_what_is_secret() -> None:
     assert any(b"cells[index - 1]" in passage for passage in found.passages)
     assert all(passage not in PRESENT for passage in found.passages)
     assert found.names == ("gather_neighbours",)
+
+
+ORDINARY = b"""\
+def is_whole(number):
+    limit = 1 << 53
+    if abs(number) > limit:
+        return False
+    try:
+        int(number)
+        return True
+    except ValueError:
+        return False
+    finally:
+        note_that_it_was_asked(number)
+"""
+"""Three lines of it stand in many a file."""
+
+
+def test_what_any_python_file_holds_is_told_apart_by_more_of_what_stands_around_it(tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_bytes(b"try:\n        return True\n    except ValueError:\n        return False\n")
+    faulty = ORDINARY.replace(b"ValueError", b"TypeError")
+    assert sought(ORDINARY, faulty, tmp_path) == []
+    (tmp_path / "copy.py").write_bytes(b"# an old copy\n" + ORDINARY)
+    assert [path for path, _ in sought(ORDINARY, faulty, tmp_path)] == ["copy.py"]
+
+
+def test_a_solution_that_stands_in_the_standard_library_is_found_there(tmp_path: Path) -> None:
+    solved = Path(textwrap.__file__).read_bytes()
+    faulty = solved.replace(b"if self.fix_sentence_endings:", b"if not self.fix_sentence_endings:")
+    assert faulty != solved
+    (tmp_path / "textwrap.py").write_bytes(solved)
+    assert {path for path, _ in sought(solved, faulty, tmp_path)} == {"textwrap.py"}
+    (tmp_path / "textwrap.py").write_bytes(faulty)
+    assert sought(solved, faulty, tmp_path) == []
+
+
+def test_names_of_the_standard_library_are_no_secret() -> None:
+    added = b"def add_argument_group(): ...\ndef gather_neighbours_of(): ...\nclass _SubParsersAction: ...\n"
+    wanted = secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, added),)), {"a.py": b""})
+    assert wanted.names == ("gather_neighbours_of",)
 
 
 def test_a_pristine_tree_holds_nothing(tmp_path: Path) -> None:

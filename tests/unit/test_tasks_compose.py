@@ -40,12 +40,20 @@ def test_an_image_a_directory_and_variables() -> None:
     assert parse_compose(FILE, text) == Composed("org/x:1", "/srv", {"A": "1", "B": ""})
 
 
+def _bomb(level: str, key: str) -> str:
+    """Some hundred bytes that stand for some million values."""
+    levels = [f"x-a{depth + 1}: &a{depth + 1} {level.format(f'a{depth}')}" for depth in range(30)]
+    return "\n".join(["x-a0: &a0 {k: v}", *levels, f"services: {{main: {{{key}: *a30}}}}"])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("[", "not YAML"),
         ("a: " + "[" * 50_000, "not YAML"),
         ("x: " + "y" * 100_000, "not YAML (more than 64 KiB)"),
+        (_bomb("[*{0}, *{0}, *{0}, *{0}]", "command"), "not YAML (more than 16 aliases)"),
+        (_bomb("{{<<: [*{0}, *{0}]}}", "environment"), "not YAML (more than 16 aliases)"),
         ("3", "services: missing"),
         ("services: {app: {}}", "services.main: missing"),
         ("services: {main: {}, db: {}}", "services.db: a sandbox is one container"),

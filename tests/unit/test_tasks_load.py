@@ -1,6 +1,8 @@
 """Task directories and task sets from disk."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,30 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
 )
 def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str) -> None:
     assert says in complaint(write_task(tmp_path, **files))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([b"d" * 200] * 30, "cannot be read (File name too long)"),
+        ([b"d"] * 1500, "lies more than 100 directories deep"),
+        ([b"caf\xe9"], "is no name in UTF-8"),
+    ],
+)
+def test_a_name_that_no_task_can_carry_is_refused(tmp_path: Path, names: list[bytes], said: str) -> None:
+    path = write_task(tmp_path)
+    here = os.open(path / "environment", os.O_RDONLY)
+    for name in names:
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+    os.close(here)
+    try:
+        assert said in complaint(path)
+    finally:
+        subprocess.run(["rm", "-rf", path], check=True)  # which shutil, before Python 3.12, cannot: it is too deep
 
 
 def test_a_symlink_is_refused(tmp_path: Path) -> None:

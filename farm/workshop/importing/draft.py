@@ -1,5 +1,6 @@
 """What an importer makes of a row: all that a task directory is written from."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from farm.core.task import ReportFormat
 from farm.tasks.errors import TaskError
 from farm.workshop.importing.fields import RowError
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _BY_NAME = (ReportFormat.GO, ReportFormat.CARGO, ReportFormat.TAP)
 """Whose tests data sets tell by their names alone."""
 REPORTS = [report.value for report in ReportFormat if report is not ReportFormat.REWARD_FILE]
@@ -111,12 +113,12 @@ class Expected:
 def expected(fail_to_pass: Iterable[str], pass_to_pass: Iterable[str], report: str) -> Expected:
     """Raises RowError where nothing is left to be mended.
 
-    The ids that data sets have from logs end at the first blank; where that is within a parameter the test cannot be
-    told from its neighbours.
+    The ids that data sets have from logs hold a terminal's colours, and end at the first blank; where that is within a
+    parameter the test cannot be told from its neighbours.
     """
     holder = "::" if report in _BY_NAME else ""
-    fail = tuple(sorted({f"{holder}{test}" for test in fail_to_pass}))
-    keep = tuple(sorted({f"{holder}{test}" for test in pass_to_pass}.difference(fail)))
+    fail = tuple(sorted({holder + _COLOUR.sub("", test).strip() for test in fail_to_pass}))
+    keep = tuple(sorted({holder + _COLOUR.sub("", test).strip() for test in pass_to_pass}.difference(fail)))
     bad = {test for test in (*fail, *keep) if _is_broken(test, report)}
     mended = tuple(test for test in fail if test not in bad)
     if not mended:

@@ -156,6 +156,9 @@ def _hidden_tests(results: Fields) -> Mapping[str, bytes]:
         if match is None or any(part in ("", ".", "..") for part in match[1].split("/")):
             raise RowError("test_file_names", f"{name[:100]!r} is no path")
         tests[f"{R2E_TESTS}/{match[1]}"] = code.encode()
+    for path in tests:
+        if inside := next((other for other in tests if other.startswith(f"{path}/")), None):
+            raise RowError("test_file_names", f"{inside[:100]!r} is below {path[:100]!r}, which is a file")
     return tests
 
 

@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from farm.tasks import TaskError, load_task, task_directories
-from farm.tasks.files import MANIFEST
 from farm.tasks.load import read_directory
-from farm.tasks.manifest import parse_manifest, unheeded
+from farm.tasks.manifest import unheeded
 from farm.workshop.importing import others, swebench
 from farm.workshop.importing.draft import Commands, Draft
 from farm.workshop.importing.fields import Fields, RowError
@@ -163,8 +162,7 @@ class _Import:
             directory = self._wish.out / name
             publish(directory, lambda stage: _copy(source, stage))
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
-            asked = unheeded(parse_manifest(source / MANIFEST, (source / MANIFEST).read_bytes()))
-            return Taken(name, directory, bundle.task.image, *counts, unheeded=asked)
+            return Taken(name, directory, bundle.task.image, *counts, unheeded=unheeded(source))
 
         return name, write
 

@@ -198,7 +198,7 @@ def _one_or_more(fields: Fields, key: str) -> tuple[str, ...]:
     try:
         return (fields.text(key),)
     except RowError:
-        return fields.strings(key)
+        return fields.texts(key)
 
 
 def _stated(text: str, id_: str) -> str:
