@@ -47,7 +47,7 @@ else
   quietly "mypy --strict" "$bin/mypy"
   quietly "import-linter" "$bin/lint-imports"
   say "tests"
-  "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 2700 || status=$?
+  "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 3600 || status=$?
 fi
 
 "$bin/python" -m tests.leaks compare "$scratch/before.json" || status=1

@@ -57,7 +57,8 @@ class Examination:
 
 def doctor(
     sandboxes: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="How many at once; the slots of this machine by default.")
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="How many at once; three for each slot of this machine by default."),
     ] = None,
     config: ConfigFile = None,
     state_dir: StateDir = None,
@@ -96,7 +97,6 @@ def _show(found: Examination) -> None:
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
     """Raises nothing: what cannot be found out is a finding."""
-    from farm.cluster.machine import default_slots
     from sandboxes.host_limits import judge
     from sandboxes.host_readings import read_host
 
@@ -104,7 +104,7 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     after = (_user_namespaces, _pressure, _redis, _ray, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
-    wanted = sandboxes or config.slots or default_slots()
+    wanted = sandboxes or _places(config)
     limits = judge(read_host(), footprint, wanted)
     return Examination([*findings, *of_runtime, *(check(config) for check in after)], wanted, limits)
 
@@ -162,7 +162,6 @@ def _toolbox(config: Config) -> Finding:
 
 def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
     """The one that a farm would take, and what it takes of the host for a sandbox."""
-    from farm.cluster.machine import default_slots, places
     from sandboxes.errors import SandboxError
     from sandboxes.host_limits import DOCKER
     from sandboxes.runtimes.oci.runtime import OciRuntime
@@ -171,7 +170,7 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
         runtime = await OciRuntime.open(
             state_dir=config.state_dir,
             docker_host=config.docker_host,
-            places=places(config.slots or default_slots()),
+            places=_places(config),
         )
         try:
             found = Finding("runtime", Mark.OK, f"oci: {runtime.describes}")
@@ -190,6 +189,13 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
     except (SandboxError, OSError) as error:
         mark = Mark.LACKS if config.runtime == "oci" else Mark.WARN
         return [Finding("runtime", mark, f"docker, which starts slower; not oci: {error}")], DOCKER
+
+
+def _places(config: Config) -> int:
+    """As many sandboxes as a farm here may have at once."""
+    from farm.cluster.machine import default_slots, places
+
+    return places(config.slots or default_slots())
 
 
 def _docker_runtime(config: Config) -> Finding:

@@ -75,31 +75,14 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
         return
     with progress_console.status("stopping the farm"):
         stop_farm(info)
-        asyncio.run(_reap(settings))  # what an agent left that did not close, for it is stuck or was killed
+        asyncio.run(_reap(settings))  # what a farm has left that did not come to its own end
     progress_console.print("the farm is down; runs and rollouts stay in the state directory")
 
 
 async def _reap(config: Config) -> None:
-    """Remove the sandboxes that a farm which was killed has left on this machine: in the name of its agent, for which
-    they would be spared for a while."""
-    from farm.cluster.equipment import AGENT
-    from sandboxes import RuntimeUnavailable, open_runtime
-    from sandboxes.owner import owner_names
+    from farm.cluster.leftovers import reap
 
-    if not owner_names(config.state_dir):
-        return
-    try:
-        runtime = await open_runtime(
-            config.runtime, state_dir=config.state_dir, owner=AGENT, docker_host=config.docker_host
-        )
-    except RuntimeUnavailable:  # without a daemon there is no sandbox either
-        return
-    try:
-        removed = await runtime.reap()
-    finally:
-        await runtime.close()
-    if removed:
-        progress_console.print(f"removed {removed} sandboxes that nobody owned any more")
+    await reap(config, progress_console.print)
 
 
 def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
@@ -187,7 +170,6 @@ async def _serve(config: Config, join: str | None) -> None:
             note_death(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
-        await _reap(config)
         raise CliError(f"{ended_by_itself}; {_AGAIN}")
 
 

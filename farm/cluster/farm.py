@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
+from farm.cluster.leftovers import reap
 from farm.cluster.machine import default_slots
 from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
@@ -72,6 +73,7 @@ async def start_farm(
     """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
     async with AsyncExitStack() as stack:
         stack.enter_context(claimed(config.state_dir))
+        stack.push_async_callback(reap, config, on_step)
         on_step("starting the queue")
         redis_url, redis = await _redis(stack, config)
         store = await _store(stack, redis_url)
@@ -106,6 +108,7 @@ async def join_farm(
     """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(claimed(config.state_dir))
+        stack.push_async_callback(reap, config, on_step)
         on_step(f"joining {address}")
         node, driver = await _cluster(stack, config, address)
         scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))

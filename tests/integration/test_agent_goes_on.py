@@ -15,10 +15,12 @@ import pytest
 from farm.cluster.equipment import AGENT
 from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.core.rollout import Rollout, check
+from farm.core.task import GradingMode, ReportFormat, Step, Verifier
 from farm.rollout.entries import JournalError, entry
 from farm.rollout.journal import Past
 from farm.store import RunState, Store
-from farm.tasks import pack, task_ref
+from farm.tasks import BundleFile, TaskBundle, pack, task_ref
+from farm.tasks.bundle import StepFiles
 from farm.wire.record import Sidecar
 from sandboxes import RuntimeKind
 from sandboxes.owner import owner_names
@@ -71,10 +73,12 @@ class Scene:
         command = f"{verifier}{bundle.task.verifier.command}"
         digest = f"{len(verifier):064d}"
         task = replace(bundle.task, digest=digest, verifier=replace(bundle.task.verifier, command=command))
-        bundle = replace(bundle, task=task)
+        return await self.submit_task(run_id, replace(bundle, task=task))
+
+    async def submit_task(self, run_id: str, bundle: TaskBundle) -> str:
         policy = PolicySpec("openai", self.model.url, "tiny")
         spec = RunSpec(run_id, (task_ref(bundle),), policy, 1, 1, Limits(), max_attempts=3)
-        await self.store.put_bundle(digest, pack(bundle))
+        await self.store.put_bundle(bundle.task.digest, pack(bundle))
         await self.store.put_run(spec)
         await self.farm.shell.submit(run_id)
         return f"{run_id}-g000000-000"
@@ -120,7 +124,7 @@ async def scene(
         store = Store(redis.url)
         async with AgentProcess.running(store, redis.url, tmp_path, kind) as farm:
             yield Scene(farm, store, model, tiny_image)
-            assert list((state_dir / "episodes").iterdir()) == []
+            assert list((state_dir / "episodes").glob("*")) == []
         await store.close()
     assert sandboxes_of(docker_client, state_dir) == set()
     assert AGENT not in owner_names(state_dir)
@@ -257,6 +261,42 @@ async def test_killed_and_given_up_meanwhile(scene: Scene, docker_client: docker
     await scene.until(lambda: not sandboxes_of(docker_client, scene.farm.state_dir))
     await scene.until(lambda: scene.past() is None)
     assert not sleeps(seconds)
+
+
+def in_steps(image: str, first_takes: str) -> TaskBundle:
+    """A word of notes in each of two steps, none of them twice."""
+    bundle, verifier = tiny.task(image), Verifier(GradingMode.PATCH, "", ReportFormat.REWARD_FILE, (), (), (), 60.0)
+    steps, parts = [], []
+    for name, notes, takes in (("lay", "one ", f"sleep {first_takes}"), ("build", "one two ", "true")):
+        wanted = f'[ "$(tr "\\n" " " < notes.txt)" = "{notes}" ] && reward=1'
+        test = f"{takes}; cd /repo; {wanted}; echo ${{reward:-0}} > /logs/verifier/reward.txt\n"
+        steps.append(Step(name, f"Note {notes}.", verifier, 60.0))
+        parts.append(StepFiles({}, {"test.sh": BundleFile(test.encode())}, {}))
+    task = replace(bundle.task, digest="5" * 64, verifier=verifier, steps=tuple(steps))
+    return replace(bundle, task=task, tests=parts[0].tests, steps=tuple(parts))
+
+
+@pytest.mark.parametrize("judged", [True, False])
+async def test_killed_between_two_steps(scene: Scene, judged: bool) -> None:
+    """The episode begins anew in another sandbox: nothing of the steps before counts, or is done twice."""
+    told = [Say("One.", (noted("one"),)), Say("Laid."), Say("Two.", (noted("two"),)), Say("Built.")]
+    thinks, over = asyncio.Event(), asyncio.Event()
+
+    async def never(body: Any) -> Any:
+        thinks.set()
+        await over.wait()
+
+    scene.model.script[:] = [*told[:2], never, *told] if judged else [*told[:2], *told]
+    seconds = nap(0.1 if judged else 4.5)
+    rollout_id = await scene.submit_task("steps", in_steps(scene.image, seconds))
+    async with killed(scene, thinks.is_set if judged else lambda: sleeps(seconds)):
+        pass
+    done = await scene.rollout(rollout_id)
+    over.set()
+    components = done.rollout.reward_components
+    assert (done.rollout.attempt, done.rollout.reward, done.rollout.metrics["resumed"]) == (2, 1.0, 0.0)
+    assert (components["step_1"], components["step_2"], components["steps_begun"]) == (1.0, 1.0, 2.0)
+    assert [len(turn.tool_uses) for turn in done.told.turns] == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("whole", "attempt"), [(False, 2), (True, 1)])

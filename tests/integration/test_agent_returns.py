@@ -117,22 +117,27 @@ def endless(directory: Path, image: str) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("detached", [True, False], ids=["farm down", "Ctrl-C"])
 def test_a_farm_whose_agent_is_stuck_goes_down_with_all_that_it_has(
-    docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
+    detached: bool, docker_client: docker.DockerClient, toolbox: Toolbox, tiny_image: str, tmp_path: Path
 ) -> None:
     require_program("redis-server")
-    state_dir = tmp_path / "state"
+    state_dir, log = tmp_path / "state", tmp_path / "log"
     (state_dir / "toolbox").mkdir(parents=True)
     (state_dir / "toolbox" / toolbox.path.parent.name).symlink_to(toolbox.path.parent)
+    chosen = {**os.environ, "FARM_STATE_DIR": str(state_dir), "FARM_PORT": "0", "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "farm.cli.main"]
 
     def farm(*words: str) -> subprocess.CompletedProcess[str]:
-        chosen = {**os.environ, "FARM_STATE_DIR": str(state_dir), "FARM_PORT": "0", "PYTHONPATH": str(ROOT)}
-        argv = [sys.executable, "-m", "farm.cli.main", *words]
-        return subprocess.run(argv, env=chosen, cwd=ROOT, capture_output=True, text=True, check=False)
+        return subprocess.run([*argv, *words], env=chosen, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    started = farm("up", "--detach")
-    assert started.returncode == 0, started.stderr
+    with log.open("w") as said:
+        words = ["up", "--detach"] if detached else ["up"]
+        up = subprocess.Popen([*argv, *words], env=chosen, cwd=ROOT, stdout=said, stderr=said)
+    ends = ""
     try:
+        while farm("status").returncode and up.poll() in (None, 0):
+            time.sleep(0.2)
         status = json.loads(farm("status", "--json").stdout)
         run = farm(
             "run", str(endless(tmp_path / "task", tiny_image)), "--policy", "nop", "--group-size", "1", "--detach"
@@ -144,8 +149,15 @@ def test_a_farm_whose_agent_is_stuck_goes_down_with_all_that_it_has(
         (agent,) = [process for process in processes if "NodeAgentActor" in words_of(process)]
         agent.suspend()
     finally:
-        down = farm("down")
-    assert (down.returncode, " sandboxes that nobody owned" in down.stderr) == (0, True), down.stderr
+        if detached:
+            ends = farm("down").stderr
+        else:
+            up.send_signal(signal.SIGINT)
+        code = up.wait()
+        if detached:
+            ends += (state_dir / "log" / "farm.log").read_text()
+    shown = log.read_text() + ends
+    assert (code, " sandboxes that nobody owned" in shown) == (0, True), shown
     assert not any(words_of(process) for process in processes)
     assert sandboxes_of(docker_client, state_dir) == set()
     assert owner_names(state_dir) == []
