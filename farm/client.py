@@ -212,9 +212,8 @@ class FarmClient:
         key = uuid.uuid4().hex
         try:
             answer = self._leased(given, wait_s + ANSWER_S, key, FRAMED_TYPE)
-        except (
-            Nonsense
-        ):  # stored frames come as they are; asked for the same lease without them, the gateway reads each
+        except Nonsense:
+            # Stored frames come as they are; asked for the same lease without them, the gateway reads each.
             answer = self._leased(given, wait_s + ANSWER_S, key, MSGPACK_TYPE)
         if answer is None:
             return None

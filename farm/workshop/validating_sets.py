@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from farm.tasks import TaskBundle, load_task
-from farm.tasks.manifest import unheeded
+from farm.tasks.unheeded import unheeded
 from farm.tasks.validated import ValidatedTask
 from farm.workshop.finding import REVISED, Finding
 from farm.workshop.mutation.journal import Journal

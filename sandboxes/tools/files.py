@@ -1,22 +1,20 @@
 """What the editing tools of every pack do: look at files and directories, write, change and remove files."""
 
 import asyncio
-import difflib
 import errno
 import functools
 import posixpath
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TypeVar
 
 from sandboxes.errors import PathError
 from sandboxes.sandbox import MIB, FileKind, Sandbox
 from sandboxes.tools.editing import Edited, EditRefused, count_lines, lines_around, lines_of
 from sandboxes.tools.encodings import UTF_8, decoded, encoded
+from sandboxes.tools.names import names_below, nearest
 from sandboxes.tools.rendering import fitting, shown_line, shown_name
-from sandboxes.tools.ripgrep import files_named
 from sandboxes.tools.serial import OneAtATime
 from sandboxes.tools.syntax import fault_brought_in
 from sandboxes.tools.tool import ToolResult, refused
@@ -32,10 +30,6 @@ _LEAST_CHARS = 8
 _USUAL_LINES = 4000
 _AROUND = 4
 _NUL, _LOOKED_AT = b"\0", 8192
-_MOST_STEPS_UP = 16
-_MOST_COMPARED, _LONGEST_COMPARED = 1000, 64
-"""Names, and characters of each: comparing takes up to the product of their lengths, and a policy chooses them all."""
-_LISTING_BYTES = MIB
 _SMALL_CHARS = 256 * 1024
 _DIRECTORY, _NO_FILE = "a directory", "no regular file (a device, FIFO or socket)"
 
@@ -149,7 +143,7 @@ class Files:
                 except PathError as fault:
                     if fault.errno not in (errno.ENOENT, errno.ENOTDIR) or make:
                         raise
-                    return refused(f"{shown_name(path)} does not exist{await _nearest(sandbox, path, timeout_s)}")
+                    return refused(f"{shown_name(path)} does not exist{await nearest(sandbox, path, timeout_s)}")
         except TimeoutError:
             return writing.timed_out()
 
@@ -170,7 +164,7 @@ class Files:
     async def _list(
         self, sandbox: Sandbox, path: str, depth: int, ignore: Sequence[str], timeout_s: float
     ) -> ToolResult:
-        names = await _names(sandbox, posixpath.join(sandbox.workdir, path), depth, timeout_s, ignore)
+        names = await names_below(sandbox, posixpath.join(sandbox.workdir, path), depth, timeout_s, ignore)
         if names is None:
             there = await sandbox.stat(path)
             raise EditRefused(
@@ -341,61 +335,3 @@ def _snippet(path: str, edited: Edited, max_chars: int) -> ToolResult:
         rest = first + kept, first + len(lines) - 1
         page, cut = page + _unshown(*rest, count_lines(edited.text), WHOLE.more), True
     return ToolResult(f"Edited {name}:\n{page}", truncated=cut)
-
-
-async def _names(
-    sandbox: Sandbox, directory: str, depth: int, timeout_s: float, ignore: Sequence[str] = ()
-) -> list[str] | None:
-    """Names below ``directory``, sorted, directories with a slash at the end; None where they cannot be had."""
-    patterns = [".*", "node_modules", "__pycache__", *ignore]
-    skip = [word for pattern in patterns for word in ("-o", "-name", pattern)][1:]
-    walk = ("find", ".", "-mindepth", "1", "-maxdepth", str(depth), "(", *skip, ")", "-prune")
-    # Every name is printed, and a directory's once more: twice in a row tells the two apart.
-    argv = ("/.farm/bin/busybox", *walk, "-o", "-print0", "-type", "d", "-print0")
-    outcome = await sandbox.exec(argv, cwd=directory, timeout_s=timeout_s, output_limit=_LISTING_BYTES)
-    found = outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")
-    if not found and outcome.exit_code != 0:
-        return None
-    return await _worked(lambda: _listed(found), len(found))
-
-
-def _listed(found: bytes) -> list[str]:
-    records = found.split(b"\0")[:-1]
-    names = dict.fromkeys(records, False)
-    for one, other in pairwise(records):
-        if one == other:
-            names[one] = True
-    return [
-        shown_name(name.removeprefix(b"./")) + "/" * names[name]
-        for name in sorted(names, key=lambda name: name.split(b"/"))
-    ]
-
-
-async def _is_link(sandbox: Sandbox, path: str) -> bool:
-    try:
-        return (await sandbox.stat(path)).kind is FileKind.SYMLINK
-    except PathError:
-        return False
-
-
-async def _nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
-    """A remedy for a name that is not there: like names where the path breaks off, or files of that name elsewhere."""
-    if await _is_link(sandbox, path):
-        return "; it is a symlink, and what that names is not there"
-    at, beside = path.rstrip("/"), None
-    for _ in range(_MOST_STEPS_UP):
-        at, missing = posixpath.split(at)
-        beside = await _names(sandbox, posixpath.join(sandbox.workdir, at), 1, timeout_s)
-        if beside is not None or at in ("", "/"):
-            break
-    near = await uninterrupted(asyncio.to_thread(nearest_names, missing, beside or ()))
-    found = [shown_name(posixpath.join(at, name)) for name in near]
-    if not found:
-        found = await files_named(sandbox, posixpath.basename(path), timeout_s=timeout_s)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
-
-
-def nearest_names(missing: str, names: Sequence[str]) -> list[str]:
-    """Of the first thousand that are no longer than file names are."""
-    known = [name.rstrip("/") for name in names if len(name) <= _LONGEST_COMPARED][:_MOST_COMPARED]
-    return difflib.get_close_matches(missing, known, n=3, cutoff=0.6)

@@ -167,7 +167,7 @@ async def test_a_fork_that_is_cancelled_as_its_door_is_shut_leaves_nothing(
     while not runtime._proxies:  # noqa: ASYNC110 - the moment is the fork's own
         await asyncio.sleep(0)
     (fork,) = runtime._proxies
-    while not runtime._owner.sandbox_dir(f"{fork}.record").exists():  # noqa: ASYNC110
+    while not runtime._owner.sandbox_dir(f"{fork}.record").exists():  # noqa: ASYNC110 - so is this one
         await asyncio.sleep(0)
     forking.cancel()
     with pytest.raises(asyncio.CancelledError):

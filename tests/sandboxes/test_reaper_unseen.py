@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import docker
 import pytest
 
 from sandboxes import SandboxSpec
-from sandboxes.owner import Owner, is_dead_unseen
+from sandboxes.owner import Identity, Owner, is_dead_unseen
+from sandboxes.runtimes.marks import container_name
+from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
 from sandboxes.toolbox import Toolbox
 from tests.outside import EitherRuntime
 from tests.owner_process import OwnerProcess
@@ -53,24 +56,35 @@ async def test_who_lives_where_a_reaper_cannot_see_stays(
         assert await living(either_runtime) == {sandbox.id}
 
 
+def is_there(client: docker.DockerClient, owner: Identity, sandbox_id: str) -> bool:
+    named = client.containers.list(all=True, filters={"name": container_name(sandbox_id)})
+    return bool(named) or sandbox_id in Cgroups(find_hierarchies(), group_of(owner)).names()
+
+
 async def test_another_directory_at_the_same_path_is_another_owners(
-    either_runtime: EitherRuntime, tmp_path: Path, toolbox: Toolbox, test_image: str
+    either_runtime: EitherRuntime,
+    docker_client: docker.DockerClient,
+    tmp_path: Path,
+    toolbox: Toolbox,
+    test_image: str,
 ) -> None:
     """What was there is removed when its grace is over, and takes nothing of who is there now with it."""
     place = tmp_path / "place"
     before = await OwnerProcess.start(either_runtime.name, place, toolbox)
-    await before.told("create", test_image, [])
+    there = await before.told("create", test_image, [])
     await before.kill()
-    (seal,) = (place / "owners").rglob(".seal")
-    missed = f"agent-{seal.read_text().strip()}"
+    missed = Identity.here(place, "agent")
+    assert is_there(docker_client, missed, there)
     shutil.rmtree(place)
     runtime = await type(either_runtime).open(state_dir=place, owner="agent", toolbox=toolbox)
     try:
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:
             assert await living(runtime) == {sandbox.id}
             await runtime.reap()
-            (place / "owners" / ".missed" / missed / "died").write_text("-301")
-            assert await runtime.reap() == 1
+            assert is_there(docker_client, missed, there)
+            (place / "owners" / ".missed" / f"{missed.name}-{missed.seal}" / "died").write_text("-301")
+            await runtime.reap()
+            assert not is_there(docker_client, missed, there)
             assert await living(runtime) == {sandbox.id}
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
     finally:

@@ -4,8 +4,8 @@ import pytest
 
 from sandboxes.sandbox import Capture
 from sandboxes.tools.codex import patch_in
-from sandboxes.tools.files import nearest_names
 from sandboxes.tools.grep import as_bytes_too
+from sandboxes.tools.names import nearest_names
 from sandboxes.tools.rendering import captured
 
 LONG = 200_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.tasks import TaskError, load_task, task_directories
 from farm.tasks.load import read_directory
-from farm.tasks.manifest import unheeded
+from farm.tasks.unheeded import unheeded
 from farm.workshop.importing import others, swebench
 from farm.workshop.importing.draft import Commands, Draft
 from farm.workshop.importing.fields import Fields, RowError
