@@ -17,7 +17,7 @@ from sandboxes import Runtime, Sandbox, SandboxSpec
 BASELINE = "docker_container"
 CONTAINERS = 20
 _AT_ONCE = 8
-_STARTS = 30
+_STARTS = 100
 _CALLS = 1000
 
 Progress = Callable[[str, int, int], None]

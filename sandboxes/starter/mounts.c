@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
@@ -121,16 +122,27 @@ static bool keep_mounts(char **needed)
     return true;
 }
 
+/* One for all: the kernel looks through all that there are when another is made, and again when a group is removed. Its
+   interfaces are those of who mounts it, as long as that namespace is held. */
+static bool mount_system(void)
+{
+    int own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (own < 0 || unshare(CLONE_NEWNET) || open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC) < 0)
+        return false;
+    bool done = !mount("sysfs", SYSTEM, "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+    return !setns(own, CLONE_NEWNET) && !close(own) && done;
+}
+
 bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies)
 {
     if (chdir("/") || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || !keep_mounts(needed))
         return false;
     if (*hierarchies && !keep_hierarchies(hierarchies))
         return false;
-    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m"))
+    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=16m"))
         return false;
-    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) && touch(HOSTS) &&
-           touch(USERS) && attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
+    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) && !mkdir(SYSTEM, 0755) && !mkdir(EMPTY, 0555) && touch(HOSTS) &&
+           touch(USERS) && mount_system() && attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
 }
 
 static int stand(void *nothing)
@@ -203,4 +215,17 @@ bool mount_overlay(char **layers, size_t count, const char *options, int namespa
     }
     errno = E2BIG;
     return len < (int)sizeof data && !mount("overlay", ROOTFS, "overlay", MS_NODEV, data);
+}
+
+static int remove_entry(const char *path, const struct stat *entry, int kind, struct FTW *place)
+{
+    (void)entry, (void)kind, (void)place;
+    return remove(path);
+}
+
+void forget(const char *id)
+{
+    char path[sizeof STATE + 80];
+    if (snprintf(path, sizeof path, STATE "/%s", id) < (int)sizeof path)
+        nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }

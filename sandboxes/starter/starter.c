@@ -141,19 +141,17 @@ static int run(const struct wanted *wanted, int socket)
     /* What is mounted from here on is the sandbox's alone and ends with it. */
     if (unshare(CLONE_NEWNS))
         return fail("unshare");
+    go_first(); /* while nobody shares our memory, or the kernel would look at every process for who does */
     bool mapped = strcmp(wanted->first, "0") != 0;
     int namespace = mapped ? make_user_namespace(wanted->first) : -1;
     if (mapped && namespace < 0)
         return fail("no user namespace");
     if (!mount_overlay(wanted->layers, wanted->layer_count, wanted->options, namespace))
         return fail("the layers cannot be mounted");
-    if (mount("state", STATE, "tmpfs", 0, "mode=700,size=1m"))
-        return fail("mount");
     if (dup2(socket, 3) < 0)
         return fail("dup2");
     if (!set_limits(wanted->limits))
         return fail("its limits");
-    go_first();
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -214,6 +212,7 @@ static void see_starts(void)
         int status = slot->pid ? status_of(slot->pid, &ended) : 0;
         if (ended) {
             slot->pid = 0;
+            forget(slot->id);
             refuse(slot->id, status);
         }
     }

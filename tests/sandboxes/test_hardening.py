@@ -22,7 +22,7 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
-from sandboxes.runtimes.container import oom_score
+from sandboxes.runtimes.container import MASKED, oom_score
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.marks import container_name
 from sandboxes.runtimes.oci.ids import FIRST_ID, IDS
@@ -125,6 +125,9 @@ async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
     assert set(text(everything).split()) <= {"/.farm-run/sock"}
     for path in ("/proc/kcore", "/proc/kallsyms", "/proc/keys", "/proc/timer_list"):
         assert not await works(sandbox, f"test -s {path} && test -n \"$(head -c 1 {path} | tr -d '\\0')\""), path
+    for path in MASKED:
+        assert not await works(sandbox, f"test -d {path} && ls -A {path} | grep ."), path
+    assert (await run(sandbox, "ls", "/sys/class/net")).split() == ["lo"]
     for path in (
         "/.farm/bin/toolserver",
         "/.farm/new",

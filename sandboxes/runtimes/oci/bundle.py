@@ -4,6 +4,7 @@ What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.c
 """
 
 import base64
+import os
 import resource
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.ids import IDS
+from sandboxes.runtimes.oci.programs import Program
 from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
@@ -35,9 +37,12 @@ def config(
     cgroup: str,
     swap: bool,
     first_id: int,
-    compiled_filter: bytes | None,
+    program: Program,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
+    # By a bind: for a directory that is masked an OCI runtime makes a file system, and each that there is costs every
+    # start and every end of a sandbox a little. In /proc runc takes none.
+    hidden = [path for path in MASKED if (program.is_crun or path.startswith("/sys/")) and os.path.isdir(path)]
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -51,10 +56,10 @@ def config(
         },
         "root": {"path": str(starter.ROOTFS), "readonly": False},
         "hostname": HOSTNAME,
-        "mounts": _MOUNTS,
+        "mounts": [*_MOUNTS, *(_bind(starter.EMPTY, path, "noexec") for path in hidden)],
         "linux": {
             "namespaces": [{"type": kind} for kind in NAMESPACES],
-            "maskedPaths": list(MASKED),
+            "maskedPaths": [path for path in MASKED if path not in hidden],
             "readonlyPaths": list(READ_ONLY),
             "cgroupsPath": cgroup,
             "resources": _resources(limits, swap),
@@ -64,10 +69,10 @@ def config(
         made["linux"]["namespaces"].append({"type": "user", "path": str(starter.USERS)})
         for kind in ("uidMappings", "gidMappings"):
             made["linux"][kind] = [{"containerID": 0, "hostID": first_id, "size": IDS}]
-    if compiled_filter is None:
+    if program.compiled_filter is None:
         made["linux"]["seccomp"] = {key: value for key, value in profile().items() if key != "archMap"}
     else:
-        made["annotations"] = {FILTER_ANNOTATION: base64.b64encode(compiled_filter).decode()}
+        made["annotations"] = {FILTER_ANNOTATION: base64.b64encode(program.compiled_filter).decode()}
     return made
 
 
@@ -85,7 +90,8 @@ def _resources(limits: Limits, swap: bool) -> dict[str, Any]:
     memory = limits.memory_mib * MIB
     return {
         "memory": {"limit": memory, "swap": memory} if swap else {"limit": memory},
-        "cpu": {"period": CPU_PERIOD_US, "quota": int(limits.cpus * CPU_PERIOD_US)},
+        # Of the kernel's own period; to set that too it looks at every group once more.
+        "cpu": {"quota": int(limits.cpus * CPU_PERIOD_US)},
         "pids": {"limit": limits.pids},
         "devices": [{"allow": False, "access": "rwm"}],
     }
@@ -95,9 +101,13 @@ def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
 
 
-def _bind(source: object, destination: str) -> dict[str, Any]:
-    options = ["bind", "ro", "nosuid", "nodev"]
-    return {"destination": destination, "type": "bind", "source": str(source), "options": options}
+def _bind(source: object, destination: str, *options: str) -> dict[str, Any]:
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["bind", "ro", "nosuid", "nodev", *options],
+    }
 
 
 _MOUNTS = [
@@ -106,7 +116,7 @@ _MOUNTS = [
     _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={TERMINALS}"),
     _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={SHM_BYTES}"),
     _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
-    _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+    _bind(starter.SYSTEM, "/sys", "noexec"),
     _bind(starter.TOOLBOX, TOOLBOX_MOUNT),
     _bind(starter.HOSTS, "/etc/hosts"),
 ]

@@ -57,7 +57,7 @@ class Ground:
 
     def seen_by(self, program: Program) -> Hierarchies:
         """The control groups that ``program`` is to see."""
-        return self.hierarchies.narrowed() if program.frugal else self.hierarchies
+        return self.hierarchies.narrowed() if program.is_crun else self.hierarchies
 
     def renew_disk(self) -> None:
         """What lives on the old one goes on until it is removed. Raises RuntimeUnavailable; blocks."""
@@ -69,7 +69,7 @@ class Ground:
 
     async def launch(self, program: Program) -> Starter:
         """Raises RuntimeUnavailable."""
-        narrow = program.frugal and not self.hierarchies.unified
+        narrow = program.is_crun and not self.hierarchies.unified
         try:
             with (
                 mounts.closing(self.disk.tree()) as disk,

@@ -20,13 +20,13 @@ _MFD_EXEC = 0x10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``compiled_filter`` None: it compiles the seccomp profile itself, at each start. ``frugal``: it makes do with the
-    control groups that a sandbox wants; another has to see all that the machine has. ``loaded_once``: a start is a fork
-    of it, not a process that begins."""
+    """``compiled_filter`` None: it compiles the seccomp profile itself, at each start. ``is_crun``: it makes do with
+    the control groups that a sandbox wants, where another has to see all that the machine has, and binds anything over
+    what is in /proc. ``loaded_once``: a start is a fork of it, not a process that begins."""
 
     path: Path
     compiled_filter: bytes | None
-    frugal: bool
+    is_crun: bool
     loaded_once: bool = False
 
     def command(self, name: str, pid_file: str) -> list[str | Path]:
@@ -59,7 +59,7 @@ def find_programs(names: Sequence[str]) -> Iterator[Program]:
             compiled_filter = compiled() if name == "crun" else None
         except RuntimeUnavailable:
             compiled_filter = None
-        program = Program(Path(found), compiled_filter, frugal=name == "crun")
+        program = Program(Path(found), compiled_filter, is_crun=name == "crun")
         if name == "crun":
             yield replace(program, loaded_once=True)
         yield program

@@ -23,6 +23,7 @@ class Room:
         self._all = int(size_mib * (1 - RESERVED))
         self.share = max(1, self._all // places)
         self._granted: dict[str, int] = {}
+        self._sum = 0
         self._leaving = 0
         self._lock = threading.Lock()
 
@@ -31,11 +32,11 @@ class Room:
         ``free``: so much can be written now. Raises DiskFull.
         """
         with self._lock:
-            left = min(self._all, backed) - sum(self._granted.values()) - self._leaving
+            left = min(self._all, backed) - self._sum - self._leaving
             granted = min(wanted, self.share, max(left, BEYOND_MIB))
             if granted > left and free < 2 * granted:
                 raise DiskFull("the disk of the state directory has no room for another sandbox; free some")
-            self._granted[name] = granted
+            self._set(name, granted)
             return granted
 
     def granted(self, name: str) -> int:
@@ -43,12 +44,13 @@ class Room:
 
     def hold(self, name: str) -> None:
         """It has its share already."""
-        self._granted[name] = self.share
+        with self._lock:
+            self._set(name, self.share)
 
     def release(self, name: str, written: int) -> None:
         """``name`` is gone; the blocks of what it had written come back later, see ``leaving``."""
         with self._lock:
-            self._leaving += min(written, self._granted.pop(name, 0))
+            self._leaving += min(written, self._set(name, 0))
 
     @property
     def leaving(self) -> int:
@@ -58,8 +60,16 @@ class Room:
     def is_short(self) -> bool:
         """Whether blocks that are to come back are needed for the next share."""
         with self._lock:
-            return bool(self._leaving) and self._all - sum(self._granted.values()) - self._leaving < self.share
+            return bool(self._leaving) and self._all - self._sum - self._leaving < self.share
 
     def came_back(self, blocks: int) -> None:
         with self._lock:
             self._leaving -= blocks
+
+    def _set(self, name: str, granted: int) -> int:
+        """What it had before."""
+        before = self._granted.pop(name, 0)
+        if granted:
+            self._granted[name] = granted
+        self._sum += granted - before
+        return before

@@ -320,7 +320,7 @@ class OciRuntime(ServingRuntime):
             cgroup=self._cgroups.path_in_config(sandbox_id),
             swap=self._cgroups.limits_swap,
             first_id=first_id,
-            compiled_filter=self._starting.program.compiled_filter,
+            program=self._starting.program,
         )
 
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:

@@ -21,8 +21,8 @@ SO_SNDBUFFORCE = 32
 
 # Where the starter puts things, in a mount namespace that only it and its children see.
 PLACE = Path("/mnt")
-DISK, TOOLBOX, HOSTS, ROOTFS, USERS, STATE = (
-    PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "users", "state")
+DISK, TOOLBOX, HOSTS, ROOTFS, USERS, STATE, SYSTEM, EMPTY = (
+    PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "users", "state", "sys", "empty")
 )
 
 Told = Callable[[int | None], None]
