@@ -91,6 +91,11 @@ def holders(tests: Iterable[str]) -> list[str]:
     return sorted({holder(test) for test in tests})
 
 
+def is_python(verifier: Verifier) -> bool:
+    """Whether its tests are functions in files of Python."""
+    return verifier.report in FRAMEWORKS and FRAMEWORKS[verifier.report].in_files == (".py",)
+
+
 def owned_files(verifier: Verifier) -> frozenset[str]:
     """The files of expected tests that are the verifier's alone. One that is named as no test, such as a module with
     examples in its docstrings, stays the policy's where all that is expected of it holds already."""

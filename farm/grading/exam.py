@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from farm.core.framework import FRAMEWORKS, holder, holders, without_parameters
+from farm.core.framework import FRAMEWORKS, holder, holders, is_python, without_parameters
 from farm.core.task import ReportFormat, Verifier
+from farm.grading.again import Again
 from farm.grading.among import plant_among
 from farm.grading.canary import NONE, Canary, make_canary, plant
 from farm.grading.contradiction import Contradiction, make_contradiction
@@ -23,15 +24,6 @@ _PYTEST = re.compile(r"(?:^|[\s/])(?:pytest|py\.test)\s[^;&|<>()`\n]*\{files\}")
 RUNNER = Path(__file__).with_name("unittest_runner.py")
 MOST_MENDED = 6
 MOST_OTHERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """A second exam: ``tests``, told without parameters, have no double beside them that may disturb them. ``false``:
-    what stands there under their names asks for something else, and whoever passes both exams has not computed it."""
-
-    tests: frozenset[str]
-    false: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +87,6 @@ def refuse_unfit(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
     for placeholder in FRAMEWORKS[verifier.report].placeholders:
         if placeholder not in verifier.command:
             raise VerifierError(f"the test command lacks {placeholder}; a verdict needs it")
-
-
-def is_python(verifier: Verifier) -> bool:
-    """Whether its tests are functions in files of Python."""
-    return verifier.report in FRAMEWORKS and FRAMEWORKS[verifier.report].in_files == (".py",)
 
 
 def set_exam(

@@ -2,8 +2,8 @@
 
 import difflib
 import heapq
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from farm.core.framework import holder, without_parameters
 from farm.core.task import Verifier
@@ -80,10 +80,28 @@ def decide(
         reason=fault or _reason(missing, evidence.outcomes, len(expected), _ours(canary)),
         tampered=tampered,
         doubtful=fault is None and bool(missing) and behind and not taken,
-        components=_components(verifier, credited) | {"resolved": float(resolved), "tampered": float(tampered)},
+        components={
+            **_components(verifier, credited),
+            "resolved": float(resolved),
+            "tampered": float(tampered),
+            **({"false_passed": float(len(taken))} if canary.originals else {}),
+        },
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
     )
+
+
+def rejoin(verifier: Verifier, first: Verdict, again: Verdict) -> Verdict:
+    """What ``again`` says of some files of ``first``, whose other tests all passed."""
+    outcomes = {**first.outcomes, **again.outcomes}
+    judged = again.resolved or bool(again.missing)
+    components = dict(again.components)
+    for name, tests in _expected_by_name(verifier):
+        counted = again.components[f"{name}_passed"], again.components[f"{name}_total"]
+        components |= _fraction(name, len(tests) - (counted[1] - counted[0]) if judged else 0.0, len(tests))
+    expected = len(verifier.fail_to_pass) + len(verifier.pass_to_pass)
+    reason = _reason(again.missing, outcomes, expected, ()) if judged else again.reason
+    return replace(again, reason=reason, components=components, outcomes=outcomes)
 
 
 def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdict:
@@ -151,7 +169,7 @@ def _ours(canary: Canary) -> Collection[str]:
     return {*canary.must_fail, *canary.must_pass, *canary.must_not_pass}
 
 
-def _reason(missing: list[str], outcomes: Mapping[str, Outcome], expected: int, ours: Collection[str]) -> str:
+def _reason(missing: Sequence[str], outcomes: Mapping[str, Outcome], expected: int, ours: Collection[str]) -> str:
     if not missing:
         return f"all {expected} expected tests passed"
     first = missing[0]
@@ -171,9 +189,14 @@ def _nearest(test: str, outcomes: Collection[str], ours: Collection[str]) -> str
 
 def _components(verifier: Verifier, passed: Collection[str]) -> dict[str, float]:
     components: dict[str, float] = {}
-    for name, tests in (("fail_to_pass", verifier.fail_to_pass), ("pass_to_pass", verifier.pass_to_pass)):
-        count = sum(test in passed for test in tests)
-        components[name] = count / len(tests) if tests else 1.0
-        components[f"{name}_passed"] = float(count)
-        components[f"{name}_total"] = float(len(tests))
+    for name, tests in _expected_by_name(verifier):
+        components |= _fraction(name, sum(test in passed for test in tests), len(tests))
     return components
+
+
+def _expected_by_name(verifier: Verifier) -> tuple[tuple[str, Sequence[str]], ...]:
+    return ("fail_to_pass", verifier.fail_to_pass), ("pass_to_pass", verifier.pass_to_pass)
+
+
+def _fraction(name: str, passed: float, total: int) -> dict[str, float]:
+    return {name: passed / total if total else 1.0, f"{name}_passed": float(passed), f"{name}_total": float(total)}

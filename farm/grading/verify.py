@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import owned_files, without_parameters
-from farm.core.task import GradingMode, ReportFormat, Task
+from farm.core.framework import owned_files
+from farm.core.task import GradingMode, ReportFormat, Task, Verifier
+from farm.grading.again import Again, judge_again
 from farm.grading.apply import carry_out, clear_way, plan_change
 from farm.grading.batch import each
 from farm.grading.capture import MAX_BYTES, Baseline, is_executable, read_content, take_baseline
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, blame_machine
-from farm.grading.exam import Again, Exam, is_python, refuse_unfit, set_exam
+from farm.grading.exam import Exam, refuse_unfit, set_exam
 from farm.grading.harbor import COMMAND, clear_logs, put_tests, read_reward
 from farm.grading.look import Seen, look, read_old, without_idle
 from farm.grading.outcome import MAX_REPORT_BYTES
@@ -83,29 +84,7 @@ async def grade(
     first = await judge(rng, before=before)
     if not first.doubtful or not before:
         return first
-    if is_python(task.verifier):
-        doubtful = frozenset(map(without_parameters, first.missing))
-        exams = [Again(doubtful, false=False), Again(doubtful, false=True)]
-        rng.shuffle(exams)
-
-        async def go(again: Again) -> Verdict:
-            return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
-
-        # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
-        at_once = task.verifier.mode is GradingMode.PATCH
-        verdicts = await each(exams, go) if at_once else [await go(again) for again in exams]
-        of = {again.false: verdict for again, verdict in zip(exams, verdicts, strict=True)}
-        verdict = of[True] if of[True].tampered and of[False].resolved else of[False]
-    else:
-        verdicts = [verdict := await judge(rng, before=False)]
-    all_of = (first, *verdicts)
-    return replace(
-        verdict,
-        boot_s=sum(one.boot_s for one in all_of),
-        queue_s=sum(one.queue_s for one in all_of),
-        command_s=sum(one.command_s for one in all_of),
-        total_s=sum(one.total_s for one in all_of),
-    )
+    return await judge_again(task.verifier, first, judge, rng)
 
 
 async def _judge(
@@ -130,7 +109,8 @@ async def _judge(
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    set_one = partial(set_exam, task.verifier, changed=changed, rng=rng, before=before, again=again, seed=stress.order)
+    asked = again.narrowed(task.verifier) if again else task.verifier
+    set_one = partial(set_exam, asked, changed=changed, rng=rng, before=before, again=again, seed=stress.order)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.
     exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None
@@ -149,7 +129,7 @@ async def _judge(
         try:
             if names_tests:
                 exam = exam or in_thread(await tests_of(bundle, place.pristine))
-                verdict = await grading.judge_exam(change, await exam)
+                verdict = await grading.judge_exam(change, await exam, asked)
             elif task.verifier.report is ReportFormat.EXIT_CODE:
                 verdict = await grading.judge_exit_code(change)
             else:
@@ -219,7 +199,7 @@ class _Grading:
             self._looking.cancel()
             await asyncio.wait({self._looking})
 
-    async def judge_exam(self, change: Change, exam: Exam) -> Verdict:
+    async def judge_exam(self, change: Change, exam: Exam, asked: Verifier) -> Verdict:
         verifier = self._task.verifier
         weighed = await self._weigh(change, injected=(*exam.tests, *owned_files(verifier)))
         try:
@@ -229,14 +209,14 @@ class _Grading:
             command = exam.command(verifier.command, tracebacks=self._tracebacks)
             env = {**dict(verifier.env), **TEST_ENV, **(exam.ordering.env if exam.ordering else {})}
             result = await self._run(command, env)
-            evidence = await self._read_evidence(result, exam)
+            evidence = await self._read_evidence(result, exam, asked)
             if exam.ordering is not None:
                 self.facts = {**self.facts, ORDERED: await exam.ordering.was_had(self._sandbox)}
         except (ChangeRefused, PathError) as error:
             return await self._refuse(weighed, error)
         except SandboxGone as error:
             return await self._blame(weighed, error)
-        verdict = decide(verifier, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
+        verdict = decide(asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
         return await _with_facts(verdict, weighed, result)
 
     async def judge_exit_code(self, change: Change) -> Verdict:
@@ -362,14 +342,16 @@ class _Grading:
         self.facts = await self._stress.facts(self._sandbox)
         return result
 
-    async def _read_evidence(self, result: ExecResult, exam: Exam) -> Evidence:
+    async def _read_evidence(self, result: ExecResult, exam: Exam, asked: Verifier) -> Evidence:
         if result.timed_out:
             return Evidence(fault=self._timed_out(), timed_out=True)
         try:
             content = await self._sandbox.read_file(exam.report, limit=MAX_REPORT_BYTES + 1)
-            workspace, verifier = self._task.workspace, self._task.verifier
-            expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-            return Evidence(await asyncio.to_thread(read_report, content, exam.kind, exam.holders, workspace, expected))
+            expected = (*asked.fail_to_pass, *asked.pass_to_pass)
+            outcomes = await asyncio.to_thread(
+                read_report, content, exam.kind, exam.holders, self._task.workspace, expected
+            )
+            return Evidence(outcomes)
         except PathError as error:
             blame_machine(error)
             why = f"exit code {result.exit_code}; {result.last_line or 'no output'}"

@@ -1,0 +1,101 @@
+"""What the second judgement asks, of which files, and what it makes of the first."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from farm.core.task import GradingMode, ReportFormat
+from farm.grading.again import Again, judge_again
+from farm.grading.outcome import Outcome
+from farm.grading.verdict import Evidence, Verdict, decide
+from tests.unit.grading_fixtures import make_verifier
+from tests.unit.test_grading_verdict import CANARY, HONEST
+
+NEW, OLD, ELSEWHERE = "tests/test_a.py::test_new[1]", "tests/test_a.py::test_old", "tests/test_b.py::test_kept"
+VERIFIER = make_verifier(fail_to_pass=(NEW,), pass_to_pass=(OLD, ELSEWHERE))
+FALSE = "tests/test_a.py::test_false"
+PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+LATE = replace(CANARY, must_not_pass=(FALSE,), late=("tests/test_a.py::test_new",))
+FIRST = replace(
+    decide(VERIFIER, LATE, None, Evidence(HONEST | {NEW: FAILED, OLD: PASSED, ELSEWHERE: PASSED}), pristine=False),
+    command_s=1.0,
+)
+
+
+class Judged:
+    """Judgements with results that are known: ``alone`` of the tests alone, ``false`` of what has their names."""
+
+    def __init__(self, alone: Evidence, false: Evidence) -> None:
+        self.asked: list[Again | None] = []
+        self._results = {False: alone, True: false}
+
+    async def __call__(self, rng: random.Random, *, before: bool, again: Again | None = None) -> Verdict:
+        assert not before
+        self.asked.append(again)
+        if again is None:
+            return replace(decide(VERIFIER, CANARY, None, self._results[False], pristine=False), command_s=10.0)
+        canary = replace(CANARY, must_not_pass=("tests/test_a.py::test_new",) if again.false else ())
+        verdict = decide(again.narrowed(VERIFIER), canary, None, self._results[again.false], pristine=False)
+        return replace(verdict, command_s=10.0)
+
+
+def seen(new: Outcome, old: Outcome = PASSED) -> Evidence:
+    return Evidence(HONEST | {NEW: new, OLD: old})
+
+
+HUNG = Evidence(fault="the test command did not end within 5 s", timed_out=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_both_exams_ask_for_the_files_of_what_failed_and_for_no_others(seed: int) -> None:
+    assert FIRST.doubtful
+    judged = Judged(seen(PASSED), seen(FAILED))
+    verdict = await judge_again(VERIFIER, FIRST, judged, random.Random(seed))
+    exams = [again for again in judged.asked if again is not None]
+    assert sorted(again.false for again in exams) == [False, True]
+    for again in exams:
+        narrowed = again.narrowed(VERIFIER)
+        assert (narrowed.fail_to_pass, narrowed.pass_to_pass) == ((NEW,), (OLD,))
+    assert verdict.command_s == 21.0
+
+
+@pytest.mark.parametrize(
+    ("alone", "false", "reward", "tampered", "kept", "reason"),
+    [
+        (seen(PASSED), seen(FAILED), 1.0, False, 2.0, "all 3 expected tests passed"),
+        (seen(FAILED), seen(FAILED), 0.0, False, 2.0, f"1 of 3 expected tests did not pass; the first is {NEW}"),
+        (
+            seen(PASSED, FAILED),
+            seen(FAILED),
+            0.0,
+            False,
+            1.0,
+            f"1 of 3 expected tests did not pass; the first is {OLD}",
+        ),
+        (seen(PASSED), seen(PASSED), 0.0, True, 0.0, "a false test among the expected ones was reported passed"),
+        (seen(FAILED), seen(PASSED), 0.0, False, 2.0, "1 of 3"),
+        (HUNG, seen(FAILED), 0.0, False, 0.0, "did not end"),
+        (seen(PASSED), HUNG, 1.0, False, 2.0, "all 3"),
+    ],
+)
+async def test_the_verdict_is_on_all_that_was_asked_at_first(
+    alone: Evidence, false: Evidence, reward: float, tampered: bool, kept: float, reason: str
+) -> None:
+    verdict = await judge_again(VERIFIER, FIRST, Judged(alone, false), random.Random(1))
+    assert (verdict.reward, verdict.resolved, verdict.tampered) == (reward, bool(reward), tampered)
+    assert (verdict.components["pass_to_pass_passed"], verdict.components["pass_to_pass_total"]) == (kept, 2.0)
+    assert verdict.components["pass_to_pass"] == kept / 2
+    assert reason in verdict.reason
+
+
+async def test_a_test_of_another_file_that_passed_at_first_is_still_told() -> None:
+    verdict = await judge_again(VERIFIER, FIRST, Judged(seen(PASSED), seen(FAILED)), random.Random(1))
+    assert verdict.outcomes == {NEW: PASSED, OLD: PASSED, ELSEWHERE: PASSED}
+
+
+async def test_tests_of_other_languages_are_judged_once_more_as_a_whole() -> None:
+    verifier = replace(VERIFIER, report=ReportFormat.JEST, mode=GradingMode.PATCH)
+    judged = Judged(Evidence(HONEST | {NEW: PASSED, OLD: PASSED, ELSEWHERE: PASSED}), HUNG)
+    verdict = await judge_again(verifier, FIRST, judged, random.Random(1))
+    assert (judged.asked, verdict.reward, verdict.command_s) == ([None], 1.0, 11.0)
