@@ -93,12 +93,15 @@ def decide(
 
 def rejoin(verifier: Verifier, first: Verdict, again: Verdict) -> Verdict:
     """What ``again`` says of some files of ``first``, whose other tests all passed."""
-    outcomes = {**first.outcomes, **again.outcomes}
+    files = {holder(test) for test in first.missing}
+    kept = {test: outcome for test, outcome in first.outcomes.items() if holder(test) not in files}
+    outcomes = {**kept, **again.outcomes}
     judged = again.resolved or bool(again.missing)
     components = dict(again.components)
     for name, tests in _expected_by_name(verifier):
-        counted = again.components[f"{name}_passed"], again.components[f"{name}_total"]
-        components |= _fraction(name, len(tests) - (counted[1] - counted[0]) if judged else 0.0, len(tests))
+        if f"{name}_total" in components:  # a refusal has none: nothing was run for it
+            passed = len(tests) - (components[f"{name}_total"] - components[f"{name}_passed"])
+            components |= _fraction(name, passed if judged else 0.0, len(tests))
     expected = len(verifier.fail_to_pass) + len(verifier.pass_to_pass)
     reason = _reason(again.missing, outcomes, expected, ()) if judged else again.reason
     return replace(again, reason=reason, components=components, outcomes=outcomes)

@@ -8,7 +8,7 @@ import pytest
 from farm.core.task import GradingMode, ReportFormat
 from farm.grading.again import Again, judge_again
 from farm.grading.outcome import Outcome
-from farm.grading.verdict import Evidence, Verdict, decide
+from farm.grading.verdict import Evidence, Verdict, decide, refusal
 from tests.unit.grading_fixtures import make_verifier
 from tests.unit.test_grading_verdict import CANARY, HONEST
 
@@ -92,6 +92,31 @@ async def test_the_verdict_is_on_all_that_was_asked_at_first(
 async def test_a_test_of_another_file_that_passed_at_first_is_still_told() -> None:
     verdict = await judge_again(VERIFIER, FIRST, Judged(seen(PASSED), seen(FAILED)), random.Random(1))
     assert verdict.outcomes == {NEW: PASSED, OLD: PASSED, ELSEWHERE: PASSED}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_an_exam_that_lost_its_sandbox_by_the_changes_doing_is_worth_nothing(lost: bool) -> None:
+    judged = Judged(seen(PASSED), seen(FAILED))
+
+    async def judge(rng: random.Random, *, before: bool, again: Again | None = None) -> Verdict:
+        if again is not None and again.false is lost:
+            return refusal("the tests ran out of memory")
+        return await judged(rng, before=before, again=again)
+
+    verdict = await judge_again(VERIFIER, FIRST, judge, random.Random(1))
+    if lost:
+        assert verdict.resolved
+    else:
+        assert (verdict.reward, verdict.reason) == (0.0, "the tests ran out of memory")
+        assert verdict.components == {"resolved": 0.0, "tampered": 0.0}
+
+
+async def test_what_a_test_did_at_first_is_not_told_of_its_second_go() -> None:
+    broken_off = Evidence({OLD: PASSED})
+    verdict = await judge_again(VERIFIER, FIRST, Judged(broken_off, seen(FAILED)), random.Random(1))
+    assert verdict.missing == (NEW,)
+    assert verdict.outcomes == {OLD: PASSED, ELSEWHERE: PASSED}
+    assert "(not reported" in verdict.reason
 
 
 async def test_tests_of_other_languages_are_judged_once_more_as_a_whole() -> None:
