@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.audit.acts import OTHERS, act_of
-from farm.audit.detectors import KINDS, NETWORK, TESTS, detect
+from farm.audit.detectors import KINDS, NETWORK, TESTS, Made, detect
 from farm.core.rollout import AuditFlag, Turn
 
 MOST_FLAGS = 5
@@ -36,6 +36,7 @@ def watch(turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: s
     flags: list[AuditFlag] = []
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
+    made = Made()
     room = MOST_READ
 
     def flag(kind: str, turn: int | None, call: int | None, evidence: str) -> None:
@@ -52,7 +53,7 @@ def watch(turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: s
             calls["touching"] += 1
             calls["terminal"] += act.terminal
             calls["edits"] += bool(act.edited)
-            for kind, evidence in dict(reversed(list(detect(act, network=network)))).items():
+            for kind, evidence in dict(reversed(list(detect(act, network=network, made=made)))).items():
                 flag(kind, turn.index, index, evidence)
     if refused:
         flag(NETWORK, None, None, f"the proxy refused {refused} requests")
