@@ -31,7 +31,7 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr
+    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat ioctl lchown
     lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod
     mknodat newfstatat open openat openat2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink
@@ -89,6 +89,11 @@ PR_SET_SECCOMP = 22
 DISTANT_PRCTL = (0x53564D41, 0x59616D61)
 """PR_SET_VMA and PR_SET_PTRACER; all others lie below 128."""
 
+LEASES = frozenset((1024, 1040))
+"""F_SETLEASE and F_SETDELEG of fcntl(2). Whoever opens a file that another has leased waits, for three quarters of a
+minute unless that one lets go; and some files are the same for all sandboxes, such as /etc/hosts and the toolbox's
+shell. Where users are not mapped they are root's, who is inside too."""
+
 
 def profile() -> dict[str, Any]:
     """The profile as Docker's and the OCI runtimes' JSON reads it."""
@@ -109,6 +114,8 @@ def profile() -> dict[str, Any]:
             _refused("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
             *(_when("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
             *(_when("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in DISTANT_PRCTL),
+            *(_when("fcntl", condition) for condition in _unless(1, LEASES, 0, 1024)),
+            *(_when("fcntl", condition) for condition in _unless(1, LEASES, 1024)),
             *(_when("setsockopt", condition) for condition in _unless(2, SOCKET_FILTERS)),
             *(_when("setsockopt", (1, level, "SCMP_CMP_EQ", 0)) for level in PROTOCOL_LEVELS),
             _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),

@@ -143,6 +143,11 @@ static int calls(void) {
     TRY("attach_reuseport_cbpf", SYS_setsockopt, pair[0], SOL_SOCKET, 51, &filter, sizeof filter);
     TRY("attach_reuseport_ebpf", SYS_setsockopt, pair[0], SOL_SOCKET, 52, pair, sizeof pair[0]);
     TRY("attach_reuseport_high", SYS_setsockopt, pair[0], high | SOL_SOCKET, high | 51, &filter, sizeof filter);
+    int shared = open("/etc/hosts", O_RDONLY | O_CLOEXEC);
+    TRY("lease", SYS_fcntl, shared, 1024 /* F_SETLEASE */, F_WRLCK);
+    TRY("lease_high", SYS_fcntl, shared, high | 1024, F_WRLCK);
+    TRY("lease_to_read", SYS_fcntl, shared, 1024, F_RDLCK);
+    TRY("delegation", SYS_fcntl, shared, 1040 /* F_SETDELEG */, zeros);
     TRY("filter_calls", SYS_seccomp, 1, 0, &filter);
     TRY("filter_calls_and_listen", SYS_seccomp, 1, 8, &filter);
 #ifdef __x86_64__

@@ -274,7 +274,7 @@ set -e
 cd "$(mktemp -d)"
 git init -q . && git -c user.name=a -c user.email=b commit -q --allow-empty -m first && git gc -q && git log --oneline
 python3 - <<'END'
-import asyncio, ctypes, errno, multiprocessing, socket, tempfile, threading
+import asyncio, ctypes, errno, fcntl, multiprocessing, os, socket, tempfile, threading
 assert multiprocessing.get_context("fork").Pool(2).map(abs, [1, -2]) == [1, 2]
 thread = threading.Thread(target=tempfile.mkstemp); thread.start(); thread.join()
 async def talk():
@@ -287,6 +287,13 @@ with socket.socket(socket.AF_INET6) as talking:
         talking.setsockopt(socket.SOL_SOCKET, option, 1)
     talking.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     talking.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+with tempfile.TemporaryFile() as locked:
+    fcntl.flock(locked, fcntl.LOCK_EX); fcntl.lockf(locked, fcntl.LOCK_EX)
+    assert fcntl.fcntl(fcntl.fcntl(locked, fcntl.F_DUPFD_CLOEXEC, 100), fcntl.F_GETFD) == fcntl.FD_CLOEXEC
+read, write = os.pipe()
+assert fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096) == fcntl.fcntl(read, fcntl.F_GETPIPE_SZ) == 4096
+sealed = os.memfd_create("sealed", os.MFD_ALLOW_SEALING)
+fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE); fcntl.fcntl(sealed, fcntl.F_GETLEASE)
 libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER = 1, 15, 22, 36
 assert libc.prctl(PR_SET_PDEATHSIG, 9) == libc.prctl(PR_SET_NAME, b"a") == libc.prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
