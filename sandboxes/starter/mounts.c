@@ -139,10 +139,13 @@ bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies)
         return false;
     if (*hierarchies && !keep_hierarchies(hierarchies))
         return false;
-    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=16m"))
+    /* Room for the notes of as many starts as there may be: of a sandbox's description a copy, some 6 MiB at most. One
+       that has too little fails, whosever the notes are that fill it. */
+    if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=2g"))
         return false;
-    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) && !mkdir(SYSTEM, 0755) && !mkdir(EMPTY, 0555) && touch(HOSTS) &&
-           touch(USERS) && mount_system() && attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
+    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
+           !mkdir(SYSTEM, 0755) && !mkdir(EMPTY, 0555) && touch(HOSTS) && touch(USERS) && mount_system() &&
+           attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
 }
 
 static int stand(void *nothing)
