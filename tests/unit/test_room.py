@@ -1,6 +1,8 @@
 """What sandboxes may write together never adds up to more than there is."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sandboxes.errors import DiskFull
 from sandboxes.runtimes.oci.room import BEYOND_MIB, Room
@@ -38,3 +40,57 @@ def test_what_was_written_is_not_granted_anew_before_it_came_back() -> None:
     room.came_back(room.leaving)
     assert not room.is_short()
     assert room.grant("c", 10_240, **PLENTY) == 400
+
+
+NAMES, MIB = st.sampled_from("abcdef"), st.integers(0, 500)
+
+
+class Grants:
+    """As ``Room`` promises, by adding up what each has whenever that is asked for."""
+
+    def __init__(self, all_mib: int, share: int) -> None:
+        self.all, self.share, self.leaving = all_mib, share, 0
+        self.of: dict[str, int] = {}
+
+    def grant(self, name: str, wanted: int, backed: int, free: int) -> int | None:
+        left = min(self.all, backed) - sum(self.of.values()) - self.leaving
+        granted = min(wanted, self.share, max(left, BEYOND_MIB))
+        if granted > left and free < 2 * granted:
+            return None
+        self.of[name] = granted
+        return granted
+
+    def release(self, name: str, written: int) -> None:
+        self.leaving += min(written, self.of.pop(name, 0))
+
+    @property
+    def is_short(self) -> bool:
+        return bool(self.leaving) and self.all - sum(self.of.values()) - self.leaving < self.share
+
+
+STEP = st.tuples(st.sampled_from(("grant", "hold", "release", "came back")), NAMES, MIB, MIB, MIB)
+
+
+@given(st.lists(STEP, max_size=40))
+def test_what_is_left_is_right_whatever_came_and_went(steps: list[tuple[str, str, int, int, int]]) -> None:
+    room = Room(500, 4)
+    grants = Grants(400, room.share)
+    for kind, name, mib, backed, free in steps:
+        if kind == "grant":
+            try:
+                granted: int | None = room.grant(name, mib, backed=backed, free=free)
+            except DiskFull:
+                granted = None
+            assert granted == grants.grant(name, mib, backed, free)
+        elif kind == "hold":
+            room.hold(name)
+            grants.of[name] = room.share
+        elif kind == "release":
+            room.release(name, mib)
+            grants.release(name, mib)
+        else:
+            room.came_back(room.leaving)
+            grants.leaving = 0
+        assert room.leaving == grants.leaving
+        assert room.is_short() == grants.is_short
+        assert [room.granted(each) for each in "abcdef"] == [grants.of.get(each, 0) for each in "abcdef"]
