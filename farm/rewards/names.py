@@ -4,6 +4,7 @@ All are plain measurements, made once and weighed by nobody. One that could not 
 where no Python was changed, the tests' fractions where they never ran.
 """
 
+import re
 from collections.abc import Mapping
 
 EFFORT = "effort"
@@ -11,6 +12,9 @@ EFFORT = "effort"
 
 PLUGIN_PREFIX = "plugin."
 """``plugin.NAME.KEY`` is what the plug-in NAME found; only it knows its keys."""
+
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+"""What a plug-in and a key of its may be called."""
 
 ABOUT: Mapping[str, str] = {
     "verdict": "what the verifier gave: 1 or 0 by tests, the number of a reward file, the F of an answer",
@@ -21,6 +25,7 @@ ABOUT: Mapping[str, str] = {
     "graded_shared": "1 where it was reached in the agent's own sandbox",
     "graded_separate": "1 where a verifier of the task's own judged artifacts alone",
     "artifact_files": "how many these were",
+    "steps_begun": "of a task of several, of which step_1, step_2, ... are the verdicts",
     "fail_to_pass": "fraction of the tests to mend that were seen passed",
     "fail_to_pass_passed": "how many of them",
     "fail_to_pass_total": "how many there are",
@@ -61,8 +66,11 @@ ABOUT: Mapping[str, str] = {
 }
 """Each name with what it counts."""
 
+_STEP = re.compile(r"step_[1-9][0-9]{0,3}")
+
 
 def is_component(name: str) -> bool:
     """Whether a vector may hold ``name``."""
-    parts = name.split(".")
-    return name in ABOUT or (name.startswith(PLUGIN_PREFIX) and len(parts) == 3 and all(parts))
+    parts = name.removeprefix(PLUGIN_PREFIX).split(".")
+    of_plugin = name.startswith(PLUGIN_PREFIX) and len(parts) == 2 and all(map(PLAIN.fullmatch, parts))
+    return name in ABOUT or of_plugin or _STEP.fullmatch(name) is not None

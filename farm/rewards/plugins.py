@@ -8,23 +8,22 @@ component ``plugin.NAME.KEY``, NAME being the entry point's.
 import asyncio
 import logging
 import math
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
+from types import MappingProxyType
 from typing import Any
 
 from farm.core.change import Change
 from farm.core.rollout import Turn
-from farm.rewards.names import PLUGIN_PREFIX
+from farm.rewards.names import PLAIN, PLUGIN_PREFIX
 
 GROUP = "farm.rewards"
 MOST_S = 10.0
 MOST_KEYS = 32
 MOST_VALUE = 1e12
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +59,7 @@ class Plugins:
     def __init__(self, plugins: Mapping[str, Measure] | None = None, *, most_s: float = MOST_S) -> None:
         self._plugins = dict(plugins or {})
         self._most_s = most_s
-        self._stuck: dict[str, threading.Thread] = {}
+        self._stuck: dict[str, set[threading.Thread]] = {}
 
     @classmethod
     def installed(cls) -> "Plugins":
@@ -72,7 +71,7 @@ class Plugins:
             except Exception:  # another's code: whatever it raises, the farm goes on without it
                 _log.exception("the reward plug-in %s of %s cannot be loaded", entry.name, entry.value)
                 continue
-            if not _NAME.fullmatch(entry.name) or not callable(measure):
+            if not PLAIN.fullmatch(entry.name) or not callable(measure):
                 _log.error("the reward plug-in %s of %s is no function with a plain name", entry.name, entry.value)
                 continue
             found[entry.name] = measure
@@ -84,6 +83,7 @@ class Plugins:
 
     async def measure(self, episode: JudgedEpisode) -> Measured:
         """What all of them found, one beside the other."""
+        episode = replace(episode, components=MappingProxyType(dict(episode.components)))  # which nobody can change
         answers = await asyncio.gather(*(self._ask(name, episode) for name in self._plugins))
         components: dict[str, float] = {}
         failures: dict[str, str] = {}
@@ -97,9 +97,9 @@ class Plugins:
 
     async def _ask(self, name: str, episode: JudgedEpisode) -> Mapping[str, float] | str:
         """Its components, or what is wrong with it."""
-        stuck = self._stuck.get(name)
-        if stuck is not None and stuck.is_alive():
+        if any(thread.is_alive() for thread in self._stuck.get(name, ())):
             return "it has not returned from an earlier episode"
+        self._stuck.pop(name, None)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Mapping[str, float] | str] = loop.create_future()
 
@@ -116,7 +116,7 @@ class Plugins:
             async with asyncio.timeout(self._most_s):
                 return await answer
         except TimeoutError:
-            self._stuck[name] = thread
+            self._stuck.setdefault(name, set()).add(thread)
             return f"it did not return within {self._most_s:g} s"
 
 
@@ -138,7 +138,7 @@ def _checked(found: Any) -> Mapping[str, float]:
         raise TypeError(f"it returned {type(found).__name__}, not a mapping of at most {MOST_KEYS} names to numbers")
     checked: dict[str, float] = {}
     for key, value in found.items():
-        if not isinstance(key, str) or not _NAME.fullmatch(key):
+        if not isinstance(key, str) or not PLAIN.fullmatch(key):
             raise ValueError(f"{str(key)[:100]!r} is no plain name")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{key} is {type(value).__name__}, not a number")

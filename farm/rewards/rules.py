@@ -32,6 +32,7 @@ A component that a vector lacks counts as its transform's ``missing``, without t
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
@@ -44,6 +45,8 @@ from farm.rewards.names import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
 
 MOST_CHARS = 64 * 1024
 MOST_TERMS = 200
+MOST_PARTS = 500
+"""Of one key: what they take to be read grows with their square."""
 _FORM = 1
 """Part of each version: what rules mean is this module's affair too."""
 
@@ -125,6 +128,8 @@ def parse_rules(text: str) -> Rules:
     """Raises BadRules; a name that is not known is refused with the nearest one there is."""
     if len(text) > MOST_CHARS:
         raise BadRules(f"the rules have {len(text)} characters; at most {MOST_CHARS} are taken")
+    if any(piece.count(".") > MOST_PARTS for piece in re.split(r"[={},\n]", text)):
+        raise BadRules(f"the rules are nested too deeply: a key of theirs has more than {MOST_PARTS} parts")
     try:
         plain = tomllib.loads(text)
     except RecursionError:
@@ -153,15 +158,20 @@ def default_rules() -> Rules:
     return parse_rules(default_text())
 
 
+_PLUGIN = PLUGIN_PREFIX.rstrip(".")
+
+
 def _undotted(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What TOML reads as tables in tables, ``plugin.length.words``, is one name."""
-    found = {name: value for name, value in table.items() if name != PLUGIN_PREFIX.rstrip(".")}
-    plugins = table.get(PLUGIN_PREFIX.rstrip("."), {})
+    """What TOML reads as tables in tables, ``plugin.length.words``, is one name. Raises BadRules."""
+    plugins = table.get(_PLUGIN)
+    found = {name: value for name, value in table.items() if name != _PLUGIN or not isinstance(plugins, dict)}
     for plugin, keys in plugins.items() if isinstance(plugins, dict) else ():
-        for key, value in keys.items() if isinstance(keys, dict) else ():
-            found[f"{PLUGIN_PREFIX}{plugin}.{key}"] = value
-        if not isinstance(keys, dict):
-            found[f"{PLUGIN_PREFIX}{plugin}"] = keys
+        named = keys.items() if isinstance(keys, dict) else [(None, keys)]
+        for key, value in named:
+            name = f"{PLUGIN_PREFIX}{plugin}" if key is None else f"{PLUGIN_PREFIX}{plugin}.{key}"
+            if name in found:
+                raise BadRules(f"{name[:100]} is there twice, with and without quotes; leave one out")
+            found[name] = value
     return found
 
 
@@ -188,7 +198,7 @@ def _refuse_unknown(rules: Rules) -> None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    if name.startswith(PLUGIN_PREFIX):
+    if f"{name}.".startswith(PLUGIN_PREFIX):
         return f"; write {PLUGIN_PREFIX}NAME.KEY"
     near = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.0)
     return f"; the nearest one is {near[0]!r}" if near else ""

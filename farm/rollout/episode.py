@@ -199,16 +199,17 @@ class _Episode:
 
     async def _work_in_steps(self, sandbox: Sandbox) -> None:
         """One after the other, each judged before the next is told."""
-        task, rewards = self._bundle.task, list[float]()
+        task, rewards, lies = self._bundle.task, list[float](), dict[int, str]()
         for self._step, step in enumerate(task.steps):
             self._part = self._bundle.at(self._step)
             change = await self._work(sandbox)
             if change is not None:
                 await self._judge(change, worked_in=sandbox)
             rewards.append(self._found.reward or 0.0)
+            lies |= {self._step + 1: self._found.reason} if self._found.components.get("tampered") else {}
             if change is None or not goes_on(step, rewards[-1], self._found.stop):
                 break
-        combine(self._found, rewards, task)
+        combine(self._found, rewards, task, lies)
 
     async def _converse(self, sandbox: Sandbox) -> None:
         """The whole of it, or that of one step."""

@@ -55,8 +55,9 @@ def goes_on(step: Step, reward: float, stop: StopReason | None) -> bool:
     return enough and stop in (StopReason.AGENT_DONE, StopReason.AGENT_TIMEOUT)
 
 
-def combine(found: Findings, rewards: Sequence[float], task: Task) -> None:
-    """``rewards`` are those of the steps that were begun; ``found`` holds what the last of them gave."""
+def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping[int, str]) -> None:
+    """``rewards`` are those of the steps that were begun; ``found`` holds what the last of them gave. ``lies``: of
+    those whose results cannot be true, by number, why."""
     of_last = task.step_reward is StepReward.FINAL
     verdict = rewards[-1] if of_last else sum(rewards) / len(rewards)
     resolved = len(rewards) == len(task.steps) and min(rewards) >= 1.0
@@ -67,6 +68,8 @@ def combine(found: Findings, rewards: Sequence[float], task: Task) -> None:
         "verdict": verdict,
         "resolved": float(resolved),
         "steps_begun": float(len(rewards)),
+        **({"tampered": 1.0} if lies else {}),
     }
     given = ", ".join(f"{reward:g}" for reward in rewards)
-    found.reason = f"{len(rewards)} of {len(task.steps)} steps gave {given}; the last: {found.reason}"
+    told = next((f"step {number}: {why}" for number, why in lies.items()), f"the last: {found.reason}")
+    found.reason = f"{len(rewards)} of {len(task.steps)} steps gave {given}; {told}"

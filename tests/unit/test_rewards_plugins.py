@@ -51,6 +51,37 @@ async def test_one_that_fails_costs_only_its_own(answer: Any, said: str) -> None
     assert said in found.failures["bad"]
 
 
+async def test_what_a_plug_in_does_to_the_components_is_its_own_failure() -> None:
+    def spoil(episode: JudgedEpisode) -> Mapping[str, float]:
+        components: Any = episode.components
+        components["verdict"] = 5.0
+        return {"x": 1.0}
+
+    known = {"verdict": 1.0}
+    found = await Plugins({"spoil": spoil}).measure(replace(EPISODE, components=known))
+    assert (known, found.components) == ({"verdict": 1.0}, {})
+    assert "TypeError" in found.failures["spoil"]
+
+
+async def test_of_several_calls_that_hang_the_last_one_to_end_counts() -> None:
+    gates = [threading.Event(), threading.Event()]
+    waiting = iter(gates)
+
+    def hang(episode: JudgedEpisode) -> Mapping[str, float]:
+        next(waiting).wait()
+        return {}
+
+    plugins = Plugins({"slow": hang}, most_s=0.05)
+    both = await asyncio.gather(plugins.measure(EPISODE), plugins.measure(EPISODE))
+    assert all("did not return" in one.failures["slow"] for one in both)
+    threads = plugins._stuck["slow"]
+    gates[1].set()
+    while sum(thread.is_alive() for thread in threads) == 2:  # noqa: ASYNC110 - a thread tells nobody
+        await asyncio.sleep(0.005)
+    assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
+    gates[0].set()
+
+
 async def test_one_that_hangs_is_left_to_itself_and_not_asked_again_until_it_is_over() -> None:
     release, asked = threading.Event(), []
 
@@ -64,7 +95,7 @@ async def test_one_that_hangs_is_left_to_itself_and_not_asked_again_until_it_is_
     assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
     assert len(asked) == 1
     release.set()
-    while plugins._stuck["slow"].is_alive():  # noqa: ASYNC110 - a thread tells nobody
+    while any(thread.is_alive() for thread in plugins._stuck["slow"]):  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
     assert (await Plugins({"slow": hang}).measure(EPISODE)).components == {"plugin.slow.x": 1.0}
 

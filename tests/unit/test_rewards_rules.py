@@ -26,6 +26,11 @@ def test_the_version_is_what_is_said_and_not_how() -> None:
         assert parse_rules(other).version != parse_rules(PLAIN).version
 
 
+def test_the_steps_of_a_task_can_be_weighed() -> None:
+    rules = parse_rules('name = "steps"\n[weights]\nstep_1 = 0.25\nstep_12 = 0.5\nsteps_begun = 1\n')
+    assert score({"step_1": 1.0, "step_2": 1.0, "steps_begun": 2.0}, rules) == 2.25
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -34,6 +39,12 @@ def test_the_version_is_what_is_said_and_not_how() -> None:
         ('name = "a"\nwieghts = 1\n', "unknown key 'wieghts'; the nearest one is 'weights'"),
         ('name = "a"\n[weights]\nverdct = 1\n', "no component 'verdct'; the nearest one is 'verdict'"),
         ('name = "a"\n[weights]\nplugin.x = 1\n', "write plugin.NAME.KEY"),
+        (PLAIN + "plugin = 1\n", "no component 'plugin'; write plugin.NAME.KEY"),
+        (PLAIN + "plugin.'a b'.c = 1\n", "no component 'plugin.a b.c'"),
+        (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b is there twice"),
+        (PLAIN + "step_0 = 1\n", "no component 'step_0'"),
+        (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 500 parts"),
+        ("[" + "a . " * 15_000 + "a]\n", "more than 500 parts"),
         ('name = "a"\n[weights]\nverdict = nan\n', "finite"),
         ('name = "a"\n[weights]\nverdict = inf\n', "finite"),
         ('name = "a"\n[weights]\nverdict = 1e9\n', "less than or equal"),

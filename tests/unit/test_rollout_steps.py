@@ -1,6 +1,7 @@
 """Tasks of several steps: what the policy is told when, what is judged, and what becomes of the rewards."""
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,12 @@ from farm.core.orders import Limits
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
 from farm.core.task import Healthcheck, ReportFormat, Step, StepReward
 from farm.grading import VerifierError, grade
+from farm.rewards.names import is_component
 from farm.rollout import run_episode
 from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
 from sandboxes.runtimes.fake_shell import FakeProcess
-from tests.unit.grading_fixtures import WORKSPACE, make_verifier
+from tests.unit.grading_fixtures import WORKSPACE, case, junit, make_verifier
 from tests.unit.rollout_fixtures import DONE, Scripted, call, create, fake, order, sampled, say, task
 
 
@@ -94,6 +96,31 @@ async def test_a_step_that_gave_too_little_is_the_last(given: float, judged: lis
     assert steps_of(rollout) == judged
     assert rollout.reward == sum(judged) / len(judged)
     assert rollout.reason.startswith(f"{len(judged)} of 2 steps gave")
+
+
+async def lie(process: FakeProcess) -> int:
+    """Every test of every file has passed."""
+    report, *files = process.argv[1:]
+    named = {path: re.findall(r"def (test_\w+)", process.files.read(process.path(path)).decode()) for path in files}
+    cases = [case(path.removesuffix(".py").replace("/", "."), name) for path in files for name in named[path]]
+    process.files.write(report, junit(*cases), parents=True)
+    return 0
+
+
+async def test_a_step_whose_results_cannot_be_true_is_flagged_whatever_comes_after_it() -> None:
+    bundle = in_steps(None, None)
+    verifier = make_verifier(command="lie {report} {files}", pass_to_pass=())
+    steps = (replace(bundle.task.steps[0], verifier=verifier), bundle.task.steps[1])
+    tests = {"tests/test_a.py": BundleFile(b"def test_new():\n    assert 1 == 1\n")}
+    parts = (replace(bundle.steps[0], tests=tests), bundle.steps[1])
+    bundle = replace(bundle, task=replace(bundle.task, steps=steps, verifier=verifier), tests=tests, steps=parts)
+    runtime = fake(programs={"score": score, "ready": ready, "lie": lie})
+    rollout = await run_episode(order(), bundle, runtime, Scripted(DONE, write(1, 1), DONE), node="n1")
+    assert steps_of(rollout) == [0.0, 1.0], rollout
+    assert rollout.reward_components["tampered"] == 1.0
+    assert [flag.kind for flag in rollout.audit] == ["tests"]
+    assert "step 1: " in rollout.audit[0].evidence
+    assert all(is_component(name) for name in rollout.reward_components)
 
 
 async def test_whoever_breaks_the_next_step_gets_nothing_for_it() -> None:
