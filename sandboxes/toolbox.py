@@ -139,9 +139,8 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
     _compile(SOURCES, inside / "bin", programs)
     for name, source in parts.files.items():
         shutil.copyfile(source, inside / name)
-        os.chmod(inside / name, 0o755)
-    for directory in (building, inside, inside / "bin", inside / "lib"):
-        os.chmod(directory, 0o755)
+    for path in (building, inside, *inside.rglob("*")):  # for anybody inside, whatever the umask here is
+        os.chmod(path, 0o755)
 
 
 def _compile(sources: Path, place: Path, programs: dict[str, Path]) -> None:

@@ -96,6 +96,7 @@ class DockerRuntime(ServingRuntime):
             hosts = claim.sandbox_dir("hosts")
             if not hosts.exists():  # sandboxes that live on have it mounted
                 hosts.write_text(HOSTS)
+                hosts.chmod(0o644)
             if claim.inherited:
                 await bury_groups(claim.identity)
                 claim.take_over()

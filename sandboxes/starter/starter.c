@@ -39,6 +39,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <poll.h>
@@ -287,6 +288,7 @@ static int serve(int argc, char **argv)
     program = atoi(argv[5]);
     fcntl(host, F_SETFD, FD_CLOEXEC);
     prctl(PR_SET_NAME, "starter");
+    umask(022); /* what is made here is for whoever is inside to read */
     if (!settle(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv + 6, split + 1))
         return fail("mounts of its own");
     for (int i = 2; i < 5; i++)

@@ -49,6 +49,7 @@ class Ground:
         hosts = owner.sandbox_dir("hosts")
         if not hosts.exists():  # sandboxes that live on have it mounted
             hosts.write_text(HOSTS)
+            hosts.chmod(0o644)
         disk, lack = await asyncio.to_thread(open_disk, hosts.parent, places)
         lacks = (lack,) if lack else ()
         ground = cls(engine, images, owner, toolbox, hosts, disk, places, hierarchies, undo, lacks)

@@ -14,7 +14,8 @@ COMPLAINT_BYTES = 2000
 def make_empty(place: Path, root: int) -> None:
     """``root``: who root inside is outside."""
     for name in (UPPER, WORK):
-        (place / name).mkdir(mode=0o755)
+        (place / name).mkdir()
+    (place / UPPER).chmod(0o755)  # as ``/`` inside is
     if root:
         os.chown(place / UPPER, root, root)
 
