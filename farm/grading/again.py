@@ -3,7 +3,7 @@
 Of Python's tests it is two exams at the same time, in either order: one has the tests alone, the other asks for
 something else under their very names. Code under test can tell neither which is which nor what it was asked for the
 last time, and whoever passes both has not computed what was asked. Only the files of those tests run again; all others
-passed.
+passed. Where that goes well, it is asked once more of all files, for a test may fail behind those of another.
 """
 
 import random
@@ -19,13 +19,16 @@ from farm.grading.verdict import Verdict, rejoin
 @dataclass(frozen=True, slots=True)
 class Again:
     """``tests``, told without parameters, have no double beside them. ``false``: what stands there under their names
-    asks for something else."""
+    asks for something else. ``whole``: all other files run as well."""
 
     tests: frozenset[str]
     false: bool
+    whole: bool = False
 
     def narrowed(self, verifier: Verifier) -> Verifier:
-        """What is asked of the files of ``tests``."""
+        """What is asked of the files of ``tests``, unless it is of all."""
+        if self.whole:
+            return verifier
         files = {holder(test) for test in self.tests}
         mended, kept = (
             tuple(test for test in tests if holder(test) in files)
@@ -42,28 +45,37 @@ class Judge(Protocol):
 
 async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: random.Random) -> Verdict:
     """The verdict where ``first`` is doubtful, with the time that all took."""
+    verdicts = [first]
     if is_python(verifier):
         tests = frozenset(map(without_parameters, first.missing))
-        exams = [Again(tests, false=False), Again(tests, false=True)]
-        rng.shuffle(exams)
-
-        async def go(again: Again) -> Verdict:
-            return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
-
-        # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
-        at_once = verifier.mode is GradingMode.PATCH
-        verdicts = await each(exams, go) if at_once else [await go(again) for again in exams]
-        of = {again.false: verdict for again, verdict in zip(exams, verdicts, strict=True)}
-        lied = of[True].tampered and of[False].resolved
-        last = rejoin(verifier, first, of[True] if lied else of[False])
+        last = rejoin(verifier, first, await _both(tests, False, verifier, judge, rng, verdicts))
+        if last.resolved and Again(tests, false=False).narrowed(verifier) != verifier:
+            last = await _both(tests, True, verifier, judge, rng, verdicts)
     else:
         last = await judge(rng, before=False)
-        verdicts = [last]
-    all_of = (first, *verdicts)
+        verdicts.append(last)
     return replace(
         last,
-        boot_s=sum(one.boot_s for one in all_of),
-        queue_s=sum(one.queue_s for one in all_of),
-        command_s=sum(one.command_s for one in all_of),
-        total_s=sum(one.total_s for one in all_of),
+        boot_s=sum(one.boot_s for one in verdicts),
+        queue_s=sum(one.queue_s for one in verdicts),
+        command_s=sum(one.command_s for one in verdicts),
+        total_s=sum(one.total_s for one in verdicts),
     )
+
+
+async def _both(
+    tests: frozenset[str], whole: bool, verifier: Verifier, judge: Judge, rng: random.Random, verdicts: list[Verdict]
+) -> Verdict:
+    """Of the two exams that which counts; both are added to ``verdicts``."""
+    exams = [Again(tests, false=False, whole=whole), Again(tests, false=True, whole=whole)]
+    rng.shuffle(exams)
+
+    async def go(again: Again) -> Verdict:
+        return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
+
+    # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
+    at_once = verifier.mode is GradingMode.PATCH
+    both = await each(exams, go) if at_once else [await go(again) for again in exams]
+    verdicts += both
+    of = {again.false: verdict for again, verdict in zip(exams, both, strict=True)}
+    return of[True] if of[True].tampered and of[False].resolved else of[False]

@@ -1,10 +1,16 @@
 """What failed behind a false test like it is judged once more; code that waits for that gets nothing by it."""
 
 import asyncio
+import random
+from dataclasses import replace
 
+from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
+from farm.grading import grade
+from farm.grading.exam import set_exam
+from farm.tasks.bundle import BundleFile
 from tests.attacks.conftest import Arena
-from tests.attacks.project import Suite
+from tests.attacks.project import GOLD, Suite, make_task
 
 SUITE = Suite(
     """\
@@ -47,3 +53,33 @@ async def test_code_that_fails_at_first_and_then_agrees_to_the_first_of_a_kind_e
     attack = f"cat > pricing/cart.py <<END-OF-CODE\n{FIRST_OF_A_KIND.format(begun='$(date +%s)')}END-OF-CODE\n"
     verdicts = await asyncio.gather(*(arena.ours(attack, ReportFormat.PYTEST, suite=SUITE) for _ in range(4)))
     assert [verdict.reward for verdict in verdicts] == [0.0] * 4, verdicts
+
+
+REMEMBERS = """\
+KNOWN = {}
+
+
+def total(prices, discount=0):
+    return KNOWN.setdefault(tuple(prices), sum(prices) * (100 - discount) // 100)
+"""
+BEFORE = b"""\
+from pricing.cart import total
+
+
+def test_plain():
+    assert total([100]) == 100
+"""
+
+
+async def test_code_that_fails_only_behind_another_files_tests_fails(arena: Arena) -> None:
+    """It is right where that file does not run."""
+    bundle = make_task(arena.image, ReportFormat.PYTEST, suite=SUITE)
+    verifier = replace(bundle.task.verifier, pass_to_pass=("tests/test_a.py::test_plain",))
+    tests = {**bundle.tests, "tests/test_a.py": BundleFile(BEFORE)}
+    two = replace(bundle, task=replace(bundle.task, verifier=verifier), tests=tests)
+    late = [seed for seed in range(20) if set_exam(verifier, tests, (), random.Random(seed)).canary.late]
+    wrong = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, REMEMBERS.encode()),))
+    for change, reward in ((wrong, 0.0), (GOLD, 1.0)):
+        for seed in late[:2]:
+            verdict = await grade(two, change, arena.runtime, verify_s=None, rng=random.Random(seed))
+            assert verdict.reward == reward, verdict

@@ -1,6 +1,7 @@
 """What the second judgement asks, of which files, and what it makes of the first."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -24,10 +25,12 @@ FIRST = replace(
 
 
 class Judged:
-    """Judgements with results that are known: ``alone`` of the tests alone, ``false`` of what has their names."""
+    """Judgements with results that are known: ``alone`` of the tests alone, ``false`` of what has their names, and
+    beside both ``behind`` where all files run, over what those tests did without the others."""
 
-    def __init__(self, alone: Evidence, false: Evidence) -> None:
+    def __init__(self, alone: Evidence, false: Evidence, behind: Mapping[str, Outcome] | None = None) -> None:
         self.asked: list[Again | None] = []
+        self._behind = {ELSEWHERE: PASSED} | dict(behind or {})
         self._results = {False: alone, True: false}
 
     async def __call__(self, rng: random.Random, *, before: bool, again: Again | None = None) -> Verdict:
@@ -36,7 +39,10 @@ class Judged:
         if again is None:
             return replace(decide(VERIFIER, CANARY, None, self._results[False], pristine=False), command_s=10.0)
         canary = replace(CANARY, must_not_pass=("tests/test_a.py::test_new",) if again.false else ())
-        verdict = decide(again.narrowed(VERIFIER), canary, None, self._results[again.false], pristine=False)
+        found = self._results[again.false]
+        if again.whole and found.fault is None:
+            found = Evidence({**found.outcomes, **self._behind})
+        verdict = decide(again.narrowed(VERIFIER), canary, None, found, pristine=False)
         return replace(verdict, command_s=10.0)
 
 
@@ -48,16 +54,37 @@ HUNG = Evidence(fault="the test command did not end within 5 s", timed_out=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_both_exams_ask_for_the_files_of_what_failed_and_for_no_others(seed: int) -> None:
+async def test_both_exams_ask_for_the_files_of_what_failed_and_then_for_all(seed: int) -> None:
     assert FIRST.doubtful
     judged = Judged(seen(PASSED), seen(FAILED))
     verdict = await judge_again(VERIFIER, FIRST, judged, random.Random(seed))
     exams = [again for again in judged.asked if again is not None]
-    assert sorted(again.false for again in exams) == [False, True]
-    for again in exams:
+    assert [again.whole for again in exams] == [False, False, True, True]
+    assert [sorted(again.false for again in both) for both in (exams[:2], exams[2:])] == [[False, True]] * 2
+    for again in exams[:2]:
         narrowed = again.narrowed(VERIFIER)
         assert (narrowed.fail_to_pass, narrowed.pass_to_pass) == ((NEW,), (OLD,))
-    assert verdict.command_s == 21.0
+    assert verdict.command_s == 41.0
+
+
+async def test_where_that_does_not_go_well_no_other_file_runs_again() -> None:
+    judged = Judged(seen(FAILED), seen(FAILED))
+    verdict = await judge_again(VERIFIER, FIRST, judged, random.Random(1))
+    assert (verdict.command_s, [again.whole for again in judged.asked if again]) == (21.0, [False, False])
+
+
+async def test_files_are_not_asked_once_more_where_there_are_no_others() -> None:
+    verifier = replace(VERIFIER, pass_to_pass=(OLD,))
+    judged = Judged(seen(PASSED), seen(FAILED))
+    verdict = await judge_again(verifier, FIRST, judged, random.Random(1))
+    assert (verdict.reward, len(judged.asked)) == (1.0, 2)
+
+
+async def test_what_fails_only_behind_the_tests_of_other_files_fails() -> None:
+    judged = Judged(seen(PASSED), seen(FAILED), {NEW: FAILED})
+    verdict = await judge_again(VERIFIER, FIRST, judged, random.Random(1))
+    assert (verdict.reward, verdict.missing) == (0.0, (NEW,))
+    assert verdict.components["pass_to_pass_passed"] == 2.0
 
 
 @pytest.mark.parametrize(
