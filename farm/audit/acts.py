@@ -28,7 +28,12 @@ OTHERS = frozenset({"submit", "answer", "TodoWrite", "update_plan"})
 
 _NOT_RUN = frozenset({*MALFORMED, ToolErrorKind.OVER_LIMIT})
 _CREATES = frozenset({"create", "Write", "write"})
-_PATHS = ("path", "file_path", "target_file", "relative_workspace_path", "workdir", "glob", "include_pattern")
+_PATHS = (
+    *("path", "file_path", "target_file", "relative_workspace_path", "target_directory", "workdir"),
+    *("glob", "include_pattern"),
+)
+_GLOBBERS = frozenset({"glob", "Glob"})
+"""Their pattern is a path."""
 _PATCHED = re.compile(r"^\*\*\* (?:(Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
 _MOST_FILES = 200
 
@@ -56,7 +61,8 @@ def act_of(use: ToolUse, most: int) -> Act | None:
     if use.error_kind in _NOT_RUN:
         return None
     given = arguments_of(use)
-    looked = tuple(value for key in _PATHS if isinstance(value := given.get(key), str))
+    keys = (*_PATHS, "pattern") if use.name in _GLOBBERS else _PATHS
+    looked = tuple(value for key in keys if isinstance(value := given.get(key), str))
     if use.name in TERMINALS:
         patched = tuple(_patched(_argv_text(given))) if use.name == "shell" and not use.is_error else ()
         return Act(_script(given, most), patched, looked, terminal=not patched)
