@@ -27,6 +27,8 @@ OTHERS = frozenset({"submit", "answer", "TodoWrite", "update_plan"})
 """Of neither kind: they touch nothing."""
 
 _NOT_RUN = frozenset({*MALFORMED, ToolErrorKind.OVER_LIMIT})
+_OVERWROTE = "Overwrote "
+"""So the result begins where a file was there."""
 _CREATES = frozenset({"create", "Write", "write"})
 _PATHS = (
     *("path", "file_path", "target_file", "relative_workspace_path", "target_directory", "workdir"),
@@ -67,7 +69,7 @@ def act_of(use: ToolUse, most: int) -> Act | None:
         patched = tuple(_patched(_argv_text(given))) if use.name == "shell" and not use.is_error else ()
         return Act(_script(given, most), patched, looked, terminal=not patched)
     if use.name in EDITORS and given.get("command") != "view":
-        edited = () if use.is_error else tuple(_edited(use.name, given))
+        edited = () if use.is_error else tuple(_edited(use, given))
         return Act(Script(), edited, looked)
     return Act(Script(), (), looked)
 
@@ -88,11 +90,11 @@ def _argv_text(given: Mapping[str, Any]) -> str:
     return text if "*** Begin Patch" in text and "apply" in text else ""
 
 
-def _edited(name: str, given: Mapping[str, Any]) -> Iterator[Edited]:
-    if name == "apply_patch":
+def _edited(use: ToolUse, given: Mapping[str, Any]) -> Iterator[Edited]:
+    if use.name == "apply_patch":
         yield from _patched(str(given.get("input", "")))
         return
-    creates = name in _CREATES or given.get("command") in _CREATES
+    creates = (use.name in _CREATES or given.get("command") in _CREATES) and not use.result.startswith(_OVERWROTE)
     for key in ("path", "file_path", "target_file"):
         if isinstance(path := given.get(key), str):
             yield Edited(path, existing=not creates)

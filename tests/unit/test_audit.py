@@ -275,6 +275,13 @@ def test_other_tools_are_read_by_what_they_do(call: ToolUse, flagged: set[str]) 
     assert kinds(call) == flagged
 
 
+async def test_a_test_that_was_there_is_not_written_anew_unseen() -> None:
+    paths = ("tests/test_a.py", "tests/test_new.py", "tests/test_new.py")
+    both = say(*(call(EDITOR, {"command": "create", "path": path, "file_text": "x = 1\n"}) for path in paths))
+    rollout = await run_episode(order(), task(), fake(), Scripted(both, DONE), node="n")
+    assert [(flag.kind, flag.call) for flag in rollout.audit] == [("tests", 0)], rollout.turns
+
+
 def test_tests_of_its_own_are_a_policys_to_change_and_to_remove() -> None:
     mine = [
         use(EDITOR, command="create", path="/srv/repo/tests/test_new.py", file_text="x"),
