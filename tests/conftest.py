@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 from docker.errors import DockerException
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.docker import DockerRuntime
@@ -19,7 +19,7 @@ from sandboxes.toolbox import Toolbox, ensure_toolbox
 from tests.images import busybox_image, text_image
 from tests.services import missing
 
-settings.register_profile("farm", deadline=None)
+settings.register_profile("farm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("farm")  # how long an example takes says more of the machine than of the code
 
 

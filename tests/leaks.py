@@ -17,7 +17,7 @@ import docker
 from docker.errors import DockerException
 
 OURS = ("farm", "ray")
-SETTLE_S = 10.0
+SETTLE_S = 60.0
 """The kernel lets go of a loop device, and a daemon of a container, a moment after it was asked to."""
 PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("/var/tmp"))
 

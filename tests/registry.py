@@ -17,7 +17,7 @@ from tests.images import Layer
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 LAYER = "application/vnd.docker.image.rootfs.diff.tar"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 MOODS = {
     "nowhere": (404, "MANIFEST_UNKNOWN", "manifest unknown"),

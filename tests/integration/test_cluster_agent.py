@@ -32,7 +32,9 @@ Found = TypeVar("Found")
 QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
 NEVER = Marks(math.inf, math.inf, math.inf)
 NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER)
-PATIENT = SchedulerSettings(retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=5.0, admission=NEVER_PRESSED, warm=2)
+PATIENT = SchedulerSettings(
+    retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=60.0, admission=NEVER_PRESSED, warm=2
+)
 
 
 @pytest.fixture
@@ -167,7 +169,7 @@ async def nothing_to_do(bundle: TaskBundle) -> None:
     """The image is there."""
 
 
-async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 120.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not await holds():  # noqa: ASYNC110 - the store and the fake tell nobody
             await asyncio.sleep(0.01)

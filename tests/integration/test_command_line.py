@@ -1,5 +1,6 @@
 """The ``farm`` command as a person meets it: what goes wrong is one line with a remedy, and nothing is half-started."""
 
+import contextlib
 import json
 import os
 import socket
@@ -144,9 +145,15 @@ def processes_of(told: Mapping[str, str]) -> list[psutil.Process]:
     return [waiting, its_own, *its_own.children(recursive=True)]
 
 
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def assert_dead(farm: Farm, at: str, told: Mapping[str, str], processes: list[psutil.Process], cause: str) -> None:
     psutil.wait_procs(processes[:1], timeout=120)
-    assert not [process for process in processes if process.is_running()]
+    assert not [process for process in processes if lives(process)]
     log = (Path(told["state_dir"]) / "log" / "farm.log").read_text()
     assert [line for line in log.splitlines() if line.startswith("error: ") and cause in line]
     assert f"the last one died: {cause}" in farm("status", at=at).stderr
@@ -191,7 +198,7 @@ def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) ->
         assert [rollout["reward"] for rollout in rollouts] == [0.0] * 6
     finally:
         assert farm("down", at="b").returncode == 0
-    assert not children_of_farms("/b/")
+    assert not children_of_farms(f"{Path(up['state_dir']).parent}/b")
 
 
 class Garbage(BaseHTTPRequestHandler):

@@ -187,7 +187,7 @@ async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: Docker
         runtime,
         task(tiny_image),
         Scripted(endless, say(call("bash", {"command": "pgrep -c sleep || echo none"})), FIX, DONE),
-        Limits(tool_s=1.0),
+        Limits(tool_s=5.0),
     )
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.turns[0].tool_uses[0].timed_out
@@ -206,9 +206,9 @@ async def test_a_command_that_eats_all_memory_dies_and_the_episode_goes_on(
 async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
     runtime: DockerRuntime, tiny_image: str
 ) -> None:
-    late = "(sleep 2; echo broken > tiny.py) & sleep 1000"
+    late = "(sleep 6; echo broken > tiny.py) & sleep 1000"
     rollout = await episode(
-        runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=1.0)
+        runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=5.0)
     )
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 

@@ -216,7 +216,7 @@ async def test_a_connection_that_never_says_what_it_wants_is_ended(
 ) -> None:
     """Whether it is silent or sends a byte now and then: a head must come, and a refused body holds nothing."""
     async with (
-        running_gateway(store, tmp_path, tokens=TOKENS, idle_s=1) as url,
+        running_gateway(store, tmp_path, tokens=TOKENS, idle_s=3) as url,
         httpx.AsyncClient(base_url=url, timeout=30) as http,
     ):
 
@@ -244,7 +244,7 @@ async def test_a_stranger_is_told_before_its_body_is_read(store: Store, tmp_path
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             head = f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
             writer.write(head.encode())
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 answer = await reader.readuntil(b"\r\n")
             assert answer.startswith(f"HTTP/1.1 {status} ".encode())
             writer.close()
@@ -303,7 +303,7 @@ async def test_each_role_may_do_what_it_may(store: Store, tmp_path: Path) -> Non
 async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store, tmp_path: Path) -> None:
     async with (
         running_gateway(store, tmp_path, tokens=TOKENS) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         assert (await http.get("/healthz")).status_code == 200
         assert problem(await http.get("/v1/runs/run-a")) == 401
@@ -342,7 +342,7 @@ async def test_a_fault_of_the_gateway_is_a_problem_without_a_traceback(store: St
 
     async with (
         running_gateway(store, tmp_path, scheduler=Broken()) as url,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         answer = await http.get("/v1/runs")
         assert problem(answer) == 500

@@ -47,7 +47,7 @@ def task_of(image: str) -> TaskBundle:
 
 
 async def until_halfway(registry: Registry) -> None:
-    assert await asyncio.to_thread(registry.halfway.wait, 30)
+    assert await asyncio.to_thread(registry.halfway.wait, 60)
 
 
 async def test_a_pull_tells_how_far_it_is_and_that_the_farm_brought_the_image(

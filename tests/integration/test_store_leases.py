@@ -110,8 +110,8 @@ async def test_a_failed_run_hands_out_what_it_has_and_then_says_failed(store: St
 
 async def test_extend_keeps_a_lease_beyond_its_first_end(store: Store) -> None:
     await fill(store, groups=2)
-    kept = await store.lease("one", "run-a", lease_s=1.0)
-    lost = await store.lease("one", "run-a", lease_s=1.0)
+    kept = await store.lease("one", "run-a", lease_s=4.0)
+    lost = await store.lease("one", "run-a", lease_s=4.0)
     assert await store.extend(kept.lease_id, LONG_S) > kept.expires_at
     back = await store.lease("two", "run-a", lease_s=LONG_S, wait_s=PATIENCE_S, max_groups=5)
     assert [group.group_id for group in back.groups] == [group.group_id for group in lost.groups]

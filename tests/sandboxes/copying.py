@@ -47,7 +47,7 @@ class CopyContract:
         await fork.remove()
 
     async def test_neither_processes_nor_shells_are_copied_and_the_source_goes_on(self, source: Sandbox) -> None:
-        await source.shell("cd /tmp; x=1; (sleep 0.5; echo late > /tmp/late) &", timeout_s=WAIT_S)
+        await source.shell("cd /tmp; x=1; (sleep 5; echo late > /tmp/late) &", timeout_s=WAIT_S)
         fork = await source.fork()
         assert text(await fork.shell('echo "[$x]"; pwd', timeout_s=WAIT_S)) == f"[]\n{fork.workdir}\n"
         assert text(await source.shell('echo "[$x]"; pwd', timeout_s=WAIT_S)) == "[1]\n/tmp\n"

@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 from sandboxes import Runtime, SandboxSpec, WarmPool
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 async def until_ready(pool: WarmPool, spec: SandboxSpec, count: int) -> None:

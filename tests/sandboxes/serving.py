@@ -16,7 +16,7 @@ from sandboxes.toolbox import Toolbox
 
 SPILLS = Path("/tmp/.farm-output")
 """Of all servers outside a sandbox, which is why their tests run one after another."""
-CONNECT_S = 10.0
+CONNECT_S = 60.0
 
 ENTER = """
 set -e
@@ -109,7 +109,7 @@ def spilled(result: ExecResult | JobOutput) -> bytes:
     return Path(result.spill).read_bytes()
 
 
-async def eventually(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
+async def eventually(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
     """Waits for what another process brings about and nobody announces."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - as above

@@ -49,7 +49,7 @@ pytestmark = pytest.mark.docker
 
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
 """Of <linux/fs.h>."""
-STILL_S = 20.0
+STILL_S = 60.0
 
 
 @pytest.fixture(params=PROGRAMS)

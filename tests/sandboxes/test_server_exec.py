@@ -15,7 +15,7 @@ from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, spilled
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sandboxes.server import ToolServer
 from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary, out, spilled
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

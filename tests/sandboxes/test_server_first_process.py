@@ -15,7 +15,7 @@ from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, first_process, gone, out
 from tests.services import needs_root
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 BUSYBOX = "/.farm/bin/busybox"
 
 pytestmark = needs_root

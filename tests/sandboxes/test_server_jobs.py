@@ -17,7 +17,7 @@ from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, first_process, gone, ordinary, out, running, spilled
 from tests.services import needs_root, require_program
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 QUIET_S = 0.02
 
 

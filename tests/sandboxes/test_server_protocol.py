@@ -18,7 +18,7 @@ from sandboxes.sandbox import ExecResult, FileEntry
 from sandboxes.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 # Decoding
 

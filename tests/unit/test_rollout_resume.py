@@ -97,7 +97,7 @@ class Machine:
     async def cut_off(self, policy: Policy, waits: asyncio.Event, **how: Any) -> AsyncIterator[Journal]:
         """An episode that came to ``waits``, and whose process does nothing more: what another finds of it."""
         process = asyncio.create_task(self.episode(policy, **how))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await waits.wait()
         [(journal, left)] = self.journals.left()
         journal.sandbox = self.runtime.sandboxes.get(left.sandbox_id)
