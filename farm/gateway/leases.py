@@ -30,7 +30,8 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
 
     Waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is no longer ``open`` the
     answer has no groups. The answer is JSON, or msgpack where ``Accept`` prefers it, and zstd where that is accepted.
-    A record that cannot be read is told before anything is sent: its group stays leased, the others are free again.
+    A record that is lost or cannot be read is told before anything is sent: its group stays leased, the others are free
+    again. (Of frames that go out as they are stored, whether they can be read is the client's to see.)
     """
     store: Store = request.app.state.store
     form = form_of(request)
@@ -38,7 +39,8 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
         found = await _while_connected(request, _take(body, request))
     if found is None or (not found.groups and found.stream is StreamState.OPEN):
         return Response(status_code=204)
-    if not form.framed:
+    leased = [name for group in found.groups for name in group.rollout_ids]
+    if not form.framed or not await store.has_payloads(leased):
         await _refuse_unreadable(found, store)
     body_parts = lease_body(found, store, form)
     if not found.groups:

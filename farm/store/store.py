@@ -231,6 +231,12 @@ class Store:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return list(await redis.mget(names)) if names else []
 
+    async def has_payloads(self, rollout_ids: Collection[str]) -> bool:
+        """Whether all of these are there, of any run."""
+        async with self._connection.reach() as redis:
+            names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
+            return not names or await redis.exists(*names) == len(names)
+
     async def list_rollouts(
         self,
         run_id: str | None = None,

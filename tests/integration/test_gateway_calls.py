@@ -393,11 +393,12 @@ async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, ho
     assert await asyncio.to_thread(learn) == (["run-a-g000001", "run-a-g000002"], "drained")
 
 
-async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place) -> None:
+@pytest.mark.parametrize("accept", ["application/json", MSGPACK_TYPE, FRAMED_TYPE])
+async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place, accept: str) -> None:
     await place.fill()
     async with place.store._connection.reach() as redis:
         await redis.delete("farm:{run-a}:payload:run-a-g000000-001")
-    answer = await place.post("/v1/lease", {"consumer": "c"})
+    answer = await place.post("/v1/lease", {"consumer": "c"}, accept=accept)
     assert problem(answer) == (500, "unreadable")
     assert "run-a-g000000-001: the store has lost it" in answer.json()["detail"]
 
