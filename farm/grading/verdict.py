@@ -14,6 +14,7 @@ from farm.grading.outcome import Outcome
 
 _MOST_CHARS = 200
 _MOST_COMPARED = 100
+_UNGUARDED = {"unguarded": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def decide(
             "resolved": float(resolved),
             "tampered": float(tampered),
             **({"false_passed": float(len(taken))} if canary.originals else {}),
+            **({} if _ours(canary) else _UNGUARDED),
         },
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
@@ -114,7 +116,7 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
             raise VerifierError(f"with nothing changed, {reward}", retryable=reward.timed_out)
         return refusal(str(reward))
     resolved = reward >= 1.0
-    return Verdict(reward, resolved, f"the verifier gave {reward:g}", components={"resolved": float(resolved)})
+    return Verdict(reward, resolved, f"the verifier gave {reward:g}", components=_bare(resolved))
 
 
 def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: bool) -> Verdict:
@@ -124,9 +126,11 @@ def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: 
             raise VerifierError(f"with nothing changed, {timed_out}", retryable=True)
         return refusal(timed_out)
     resolved = exit_code == 0
-    return Verdict(
-        float(resolved), resolved, f"the test command ended with {exit_code}", components={"resolved": float(resolved)}
-    )
+    return Verdict(float(resolved), resolved, f"the test command ended with {exit_code}", components=_bare(resolved))
+
+
+def _bare(resolved: bool) -> dict[str, float]:
+    return {"resolved": float(resolved), **_UNGUARDED}
 
 
 def refusal(reason: str) -> Verdict:

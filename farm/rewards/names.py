@@ -20,6 +20,7 @@ ABOUT: Mapping[str, str] = {
     "verdict": "what the verifier gave: 1 or 0 by tests, the number of a reward file, the F of an answer",
     "resolved": "1 where the verdict is all that can be had",
     "tampered": "1 where the results contradict what is known of them",
+    "unguarded": "1 where no tests of ours were among those judged: JUnit XML, TAP, a reward file, an exit code",
     "false_passed": "tests that failed while one passed that asks for something else; by chance, unless it is often so",
     "graded_snapshot": "1 where the verdict was reached on a copy of what the agent left",
     "graded_shared": "1 where it was reached in the agent's own sandbox",
