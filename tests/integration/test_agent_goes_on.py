@@ -209,7 +209,7 @@ async def test_killed_while_the_model_thinks(scene: Scene) -> None:
     over.set()
 
 
-@pytest.mark.parametrize("about_s", [3.0, 8.5])
+@pytest.mark.parametrize("about_s", [3.5, 8.5])
 async def test_killed_while_a_command_runs(scene: Scene, about_s: float) -> None:
     """One that has ended when the agent is back is answered from memory; one that has not goes on."""
     seconds = nap(about_s)
