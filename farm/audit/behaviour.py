@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.audit.acts import OTHERS, act_of
-from farm.audit.detectors import KINDS, NETWORK, TESTS, Made, detect
+from farm.audit.detectors import CHANGE, KINDS, NETWORK, TESTS, Made, detect
 from farm.core.rollout import AuditFlag, Turn
 
 MOST_FLAGS = 5
@@ -21,18 +21,21 @@ ALWAYS_READ = 512
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """``components``: how many calls were flagged, by kind. ``metrics``: those again, ``terminal_only`` (1 where all
-    calls that touched anything were a terminal's), ``terminal_calls`` and ``edit_calls``, of which only those count
-    that succeeded."""
+    """``components``: how many calls, or lines of the change, were flagged, by kind. ``metrics``: those again,
+    ``terminal_only`` (1 where all calls that touched anything were a terminal's), ``terminal_calls`` and
+    ``edit_calls``, of which only those count that succeeded."""
 
     flags: tuple[AuditFlag, ...]
     components: Mapping[str, float]
     metrics: Mapping[str, float]
 
 
-def watch(turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: str = "") -> Behaviour:
+def watch(
+    turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: str = "", screened: Sequence[str] = ()
+) -> Behaviour:
     """``network``: the task grants one; ``refused``: so often its sandbox asked for a host that it may not reach.
-    ``tampered``: why the results of its tests cannot be true, empty where they can."""
+    ``tampered``: why the results of its tests cannot be true, empty where they can. ``screened``: lines of its change
+    that look like results made up."""
     flags: list[AuditFlag] = []
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -59,6 +62,8 @@ def watch(turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: s
         flag(NETWORK, None, None, f"the proxy refused {refused} requests")
     if tampered:
         flag(TESTS, None, None, tampered)
+    for line in screened:
+        flag(CHANGE, None, None, line)
     figures = {f"audit_{kind}": float(counts[kind]) for kind in KINDS}
     metrics = {
         "terminal_only": float(0 < calls["touching"] == calls["terminal"]),

@@ -14,7 +14,7 @@ from farm.audit.script import Simple
 Found = tuple[str, str]
 """A kind and the evidence."""
 
-HISTORY, NETWORK, TESTS, SERVER = KINDS = ("history", "network", "tests", "server")
+HISTORY, NETWORK, TESTS, SERVER, CHANGE = KINDS = ("history", "network", "tests", "server", "change")
 
 _GIT_SEES_ALL = re.compile(r"--(all|reflog|branches|remotes|tags|glob)(=|$)|-g$|--walk-reflogs$")
 _GIT_LOGS = frozenset({"log", "rev-list", "shortlog", "show-branch", "whatchanged"})

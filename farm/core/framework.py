@@ -96,12 +96,17 @@ def is_python(verifier: Verifier) -> bool:
     return verifier.report in FRAMEWORKS and FRAMEWORKS[verifier.report].in_files == (".py",)
 
 
+def is_test_path(path: str) -> bool:
+    """Whether a file is named as tests are."""
+    return _TEST_PATH.search(path) is not None
+
+
 def owned_files(verifier: Verifier) -> frozenset[str]:
     """The files of expected tests that are the verifier's alone. One that is named as no test, such as a module with
     examples in its docstrings, stays the policy's where all that is expected of it holds already."""
     if verifier.report not in FRAMEWORKS or not FRAMEWORKS[verifier.report].in_files:
         return frozenset()
-    kept = filter(_TEST_PATH.search, holders(verifier.pass_to_pass))
+    kept = filter(is_test_path, holders(verifier.pass_to_pass))
     return frozenset((*holders(verifier.fail_to_pass), *kept)) - {""}
 
 

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from farm.core.framework import holder, is_python, without_parameters
+from farm.core.framework import holder, holders, is_python, without_parameters
 from farm.core.task import GradingMode, Verifier
 from farm.grading.batch import each
 from farm.grading.verdict import Verdict, rejoin
@@ -46,11 +46,29 @@ class Judge(Protocol):
 async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: random.Random) -> Verdict:
     """The verdict where ``first`` is doubtful, with the time that all took."""
     verdicts = [first]
-    if is_python(verifier):
+
+    async def ask(*, whole: bool) -> Verdict:
+        """Of both exams, the verdict that counts."""
         tests = frozenset(map(without_parameters, first.missing))
-        last = rejoin(verifier, first, await _both(tests, False, verifier, judge, rng, verdicts))
-        if last.resolved and Again(tests, false=False).narrowed(verifier) != verifier:
-            last = await _both(tests, True, verifier, judge, rng, verdicts)
+        exams = [Again(tests, false, whole) for false in (False, True)]
+        rng.shuffle(exams)
+
+        async def go(again: Again) -> Verdict:
+            return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
+
+        # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
+        at_once = verifier.mode is GradingMode.PATCH
+        both = await each(exams, go) if at_once else [await go(again) for again in exams]
+        verdicts.extend(both)
+        of = {again.false: verdict for again, verdict in zip(exams, both, strict=True)}
+        return of[True] if of[True].tampered and of[False].resolved else of[False]
+
+    if is_python(verifier):
+        last = rejoin(verifier, first, await ask(whole=False))
+        if last.resolved and len(holders(first.missing)) < len(
+            holders((*verifier.fail_to_pass, *verifier.pass_to_pass))
+        ):
+            last = await ask(whole=True)
     else:
         last = await judge(rng, before=False)
         verdicts.append(last)
@@ -61,21 +79,3 @@ async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: ran
         command_s=sum(one.command_s for one in verdicts),
         total_s=sum(one.total_s for one in verdicts),
     )
-
-
-async def _both(
-    tests: frozenset[str], whole: bool, verifier: Verifier, judge: Judge, rng: random.Random, verdicts: list[Verdict]
-) -> Verdict:
-    """Of the two exams that which counts; both are added to ``verdicts``."""
-    exams = [Again(tests, false=False, whole=whole), Again(tests, false=True, whole=whole)]
-    rng.shuffle(exams)
-
-    async def go(again: Again) -> Verdict:
-        return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
-
-    # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
-    at_once = verifier.mode is GradingMode.PATCH
-    both = await each(exams, go) if at_once else [await go(again) for again in exams]
-    verdicts += both
-    of = {again.false: verdict for again, verdict in zip(exams, both, strict=True)}
-    return of[True] if of[True].tampered and of[False].resolved else of[False]

@@ -8,6 +8,7 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.batch import each
 from farm.grading.capture import MAX_BYTES, is_executable, read_content
 from farm.grading.patch import MAX_SHOWN_BYTES, render
+from farm.grading.screen import screen
 from farm.grading.style import is_python, measure_style
 from sandboxes.sandbox import FileEntry, FileKind, Sandbox
 
@@ -17,8 +18,11 @@ UNREAD = b"\0"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
+    """``screened``: lines of it that look like results made up."""
+
     patch: str
     components: Mapping[str, float]
+    screened: tuple[str, ...] = ()
 
 
 async def read_old(
@@ -62,4 +66,5 @@ async def look(change: Change, read_old: Callable[[str], FileChange | None]) -> 
         "diff_removed": float(sum(file.removed for file in rendered.files)),
         "diff_bytes": float(change.size_bytes),
     }
-    return Seen(rendered.patch, {**size, **await measure_style(rendered.files)})
+    screened = await asyncio.to_thread(screen, rendered.files)
+    return Seen(rendered.patch, {**size, **await measure_style(rendered.files)}, screened)

@@ -59,6 +59,7 @@ async def grade_artifacts(
         verdict,
         components={**verdict.components, **facts, **seen.components},
         patch=seen.patch,
+        screened=seen.screened,
         total_s=time.monotonic() - started,
     )
 

@@ -26,7 +26,8 @@ class Verdict:
     ``doubtful``: nothing failed but what ran behind a false test like it, which may have disturbed it.
     ``protected_paths`` did not travel into the grading sandbox. ``patch`` shows the whole change as a git-format diff,
     ``output`` the last of what the verifier printed, ``outcomes`` what the report says of expected tests;
-    ``missing`` are those of which it does not say that they passed, where there is a report to go by.
+    ``missing`` are those of which it does not say that they passed, where there is a report to go by. ``screened``:
+    lines of the change that look like results made up.
     """
 
     reward: float
@@ -38,6 +39,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     protected_paths: tuple[str, ...] = ()
     patch: str = ""
+    screened: tuple[str, ...] = ()
     output: str = ""
     boot_s: float = 0.0
     queue_s: float = 0.0

@@ -387,5 +387,6 @@ async def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | 
         components={**verdict.components, **facts, **seen.components},
         protected_paths=weighed.dropped,
         patch=seen.patch,
+        screened=seen.screened,
         output=output.decode(errors="replace"),
     )

@@ -60,6 +60,7 @@ ABOUT: Mapping[str, str] = {
     "audit_network": "… at a network that the task does not grant",
     "audit_tests": "… at tests, or at what decides the verdict",
     "audit_server": "… at the tool server or the sandbox itself",
+    "audit_change": "lines of the change that look like results made up, 20 at most",
     "effort_turns": "messages of the policy",
     "effort_calls": "tool calls",
     "effort_prompt_tokens": "tokens read, each turn's whole context",

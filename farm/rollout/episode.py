@@ -346,6 +346,7 @@ class _Episode:
         self._found.components = {"verdict": verdict.reward, **verdict.components}
         self._found.reason = verdict.reason
         self._found.patch = verdict.patch
+        self._found.screened = verdict.screened
 
     async def _remove(self, sandbox: Sandbox) -> None:
         """A sandbox that does not go in time is left to the reaper; the rollout is none the worse for it."""
@@ -378,6 +379,7 @@ class _Episode:
             network=bool(self._bundle.task.network),
             refused=self._egress.count(Verdict.REFUSED),
             tampered=self._found.reason if components.get("tampered") else "",
+            screened=self._found.screened,
         )
         return replace(
             self._found,

@@ -57,6 +57,7 @@ class Findings:
     components: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     patch: str = ""
+    screened: tuple[str, ...] = ()
     turns: tuple[Turn, ...] = ()
     replies: tuple[Reply, ...] = ()
     opening: tuple[Mapping[str, str], ...] = ()

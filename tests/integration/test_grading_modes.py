@@ -65,6 +65,15 @@ async def test_what_lies_outside_the_workspace_counts(
     assert "test_service" in half.reason
 
 
+async def test_lines_that_fake_results_are_flagged_where_they_stand(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
+) -> None:
+    faked = bash("printf 'import os\\nos._exit(0)\\n' > forged.py")
+    rollout = await episode(either_runtime, tiny_image, mode, FIX, SET_UP, faked)
+    assert (rollout.reward, rollout.reward_components["audit_change"]) == (1.0, 1.0), rollout.reason
+    assert [(flag.kind, flag.evidence) for flag in rollout.audit] == [("change", "forged.py:2: os._exit(0)")]
+
+
 async def test_in_mode_patch_it_does_not(either_runtime: EitherRuntime, tiny_image: str) -> None:
     rollout = await episode(either_runtime, tiny_image, GradingMode.PATCH, FIX, SET_UP)
     assert rollout.reward == 0.0

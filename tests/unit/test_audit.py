@@ -317,6 +317,13 @@ def test_results_that_cannot_be_true_are_flagged() -> None:
     assert (flag.kind, flag.turn, flag.call, flag.evidence) == ("tests", None, None, "a canary passed")
 
 
+def test_lines_of_the_change_are_flagged_with_their_place() -> None:
+    found = watch([], network=False, screened=["src/a.py:3: os._exit(0)"] * 7)
+    assert found.components["audit_change"] == 7.0
+    assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MOST_FLAGS
+    assert {flag.kind for flag in found.flags} == {"change"}
+
+
 @pytest.mark.parametrize(
     ("uses", "terminal_only", "edits"),
     [
