@@ -21,7 +21,8 @@
    death by one.
        E PID                                   of a first process that has ended           answer: E, PID, status,
                                                -1 where it was another's child
-       B                                       all that have ended are nobody's any more   answers: E, PID, status */
+       B                                       all that have ended are nobody's any more   answers: E, PID, status
+       P                                       whether it listens                          answer: P */
 #ifdef INSIDE
 #include <dlfcn.h>
 #endif
@@ -243,6 +244,8 @@ static void handle(char *packet, size_t len, int *descriptors, size_t received)
     }
     if (!strcmp(packet, "B"))
         bury();
+    if (!strcmp(packet, "P"))
+        answer("P", 2);
     if (!strcmp(packet, "S"))
         start(fields, count, received ? descriptors[0] : -1);
     for (size_t i = 0; i < received; i++)

@@ -303,6 +303,34 @@ async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_
     assert await living(oci_runtime) == set()
 
 
+async def test_a_starter_that_says_nothing_any_more_gives_way_to_another(
+    oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with oci_runtime.scope(SandboxSpec(test_image)) as before:
+        os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+        with monkeypatch.context() as soon:
+            soon.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.5)
+            soon.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
+            starts = [oci_runtime.create(SandboxSpec(test_image)) for _ in range(3)]
+            ends = await asyncio.gather(*starts, return_exceptions=True)
+        assert [type(end) for end in ends] == [RuntimeUnavailable] * 3, ends
+        assert "says nothing any more" in caplog.text
+        async with oci_runtime.scope(SandboxSpec(test_image)) as after:
+            for sandbox in (before, after):
+                assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+    os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
+    await oci_runtime.close()
+
+
+async def test_a_start_that_takes_long_is_waited_for_while_the_starter_listens(
+    oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.001)
+    async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
+        assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
+
+
 async def test_those_who_end_together_while_the_starter_sleeps_are_all_told_of(oci_runtime: OciRuntime) -> None:
     starter = oci_runtime._starting.starter
     told: list[int | None] = []

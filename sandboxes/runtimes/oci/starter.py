@@ -3,6 +3,7 @@
 import array
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +11,14 @@ from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
 
+log = logging.getLogger(__name__)
+
 PACKET_BYTES = 64 * 1024
 LAYERS_MAX = 120
 READY_S = 10.0
+LONG_S, ANSWER_S = 15.0, 15.0
+"""A start that takes so long is a reason to ask whether anybody listens, and no answer to that one to give up: a
+starter waits for nothing itself, so one that says nothing was stopped, or the machine has lost it."""
 UNHEARD_BYTES = 16 * 1024 * 1024
 """What may wait until the starter hears it, by half of the kernel's count, which is some 770 bytes for a packet: the
 ends of 40,000 sandboxes."""
@@ -37,6 +43,7 @@ class Starter:
         self._starts: dict[str, asyncio.Future[int]] = {}
         self._asked: dict[int, Told] = {}
         self._gone = False
+        self._listens: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(host, self._receive)
 
@@ -111,14 +118,27 @@ class Starter:
         limited = " ".join(f"{number} {value}" for number, value in rlimits.items())
         fields = (name, str(first_id), limited, options, str(len(layers)), *layers, *command)
         self._send([b"S", *map(os.fsencode, fields)], [listener.fileno()])
-        done = self._starts[name] = self._loop.create_future()
-        return await asyncio.shield(done)
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._starts[name] = done
+        while not (await asyncio.wait({done}, timeout=LONG_S))[0]:
+            await self._rouse()
+        return done.result()
 
     async def settle(self, name: str, timeout_s: float) -> None:
         """What a start was going to bring is there when this returns, or will never be."""
         done = self._starts.get(name)
         if done is not None and (await asyncio.wait({done}, timeout=timeout_s))[0]:
             done.exception()  # seen: whoever waited for the start has gone
+
+    async def _rouse(self) -> None:
+        """Given up where it does not say in time that it listens."""
+        if self._listens is None or self._listens.done():
+            self._listens = self._loop.create_future()
+            self._send([b"P"], ())
+        if not (await asyncio.wait({self._listens}, timeout=ANSWER_S))[0]:
+            log.error("the starter of sandboxes says nothing any more; it is killed, and another started")
+            self._kill()
+            self._lose()
 
     def ask_end(self, pid: int, told: Told) -> None:
         """Of a first process that has ended: ``told`` is called with its status, None where that is not known."""
@@ -143,7 +163,16 @@ class Starter:
     async def close(self) -> None:
         """What it was starting is killed; what it has started goes on."""
         self._lose()
-        await self._process.communicate()
+        ended = asyncio.ensure_future(self._process.communicate())
+        if not (await asyncio.wait({ended}, timeout=ANSWER_S))[0]:
+            self._kill()
+            if not (await asyncio.wait({ended}, timeout=ANSWER_S))[0]:
+                log.error("the starter of sandboxes, process %d, does not end; it is left", self._process.pid)
+                ended.cancel()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
     def _send(self, fields: Sequence[bytes], descriptors: Sequence[int]) -> None:
         if self._gone:
@@ -177,6 +206,8 @@ class Starter:
                     done.set_result(int(status))
             case [b"E", pid, status]:
                 self._tell(int(pid), int(status) if int(status) >= 0 else None)
+            case [b"P"] if self._listens is not None and not self._listens.done():
+                self._listens.set_result(None)
             case _:
                 pass
 
@@ -195,5 +226,7 @@ class Starter:
             if not future.done():
                 future.set_exception(RuntimeUnavailable("the starter of sandboxes has ended"))
                 future.exception()  # seen: whoever waited for the start may have gone
+        if self._listens is not None and not self._listens.done():
+            self._listens.set_result(None)  # there is nobody to wait for
         for pid in list(self._asked):
             self._tell(pid, None)
