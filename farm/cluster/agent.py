@@ -24,7 +24,7 @@ from farm.rewards import Plugins
 from farm.rollout import Baselines, Journal, JournalError, Journals, Policy, aborted, failed, report, run_episode
 from sandboxes import ImageError, Runtime, Sandbox, WarmPool
 from sandboxes.search.library import Library
-from sandboxes.uninterrupted import uninterrupted
+from sandboxes.uninterrupted import end, uninterrupted
 
 Tell = Callable[[Sequence[Event]], Awaitable[None]]
 """Tell the scheduler; returns when it has taken all of it. Raises anything where it has not."""
@@ -358,9 +358,8 @@ class NodeAgent:
     async def _close(self) -> None:
         """Stop what runs, its sandboxes removed; publish what has finished; say good-bye."""
         self._draining = self._closing = True
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, self._readiness.close(), return_exceptions=True)
+        await end(self._loops)
+        await self._readiness.close()
         tasks = {work.task for work in self._works.values() if work.task}
         for work in list(self._works.values()):
             self._cancel(work)

@@ -32,6 +32,7 @@ from farm.metrics import FarmMetrics, Snapshot
 from farm.rollout import report
 from farm.rollout.record import Findings, compose
 from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from sandboxes.uninterrupted import end
 
 NodeCommand = StartEpisode | StopEpisode | WarmUp
 Send = Callable[[str, Sequence[NodeCommand]], None]
@@ -97,9 +98,7 @@ class SchedulerShell:
         self._spawn(self._expire())
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
     def tell(self, events: Sequence[Event]) -> None:
         """Take in what happened, and order what follows from it."""

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandboxes.uninterrupted import uninterrupted
+from sandboxes.uninterrupted import end, uninterrupted
 
 
 async def test_two_cancellations_delay_nothing_and_are_told() -> None:
@@ -36,3 +36,25 @@ async def test_results_and_errors_come_through() -> None:
     assert await uninterrupted(answer()) == 42
     with pytest.raises(ZeroDivisionError):
         await uninterrupted(fail())
+
+
+async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxes.uninterrupted.AGAIN_S", 0.01)
+    swallowed: list[bool] = []
+
+    async def deaf() -> None:
+        while len(swallowed) < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed.append(True)
+
+    async def breaks() -> None:
+        raise ValueError
+
+    tasks = [asyncio.create_task(work) for work in (deaf(), breaks(), asyncio.sleep(600))]
+    await asyncio.sleep(0)
+    await end(tasks)
+    assert all(task.done() for task in tasks)
+    assert len(swallowed) == 3
+    await end([])
