@@ -65,9 +65,8 @@ async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: ran
 
     if is_python(verifier):
         last = rejoin(verifier, first, await ask(whole=False))
-        if last.resolved and len(holders(first.missing)) < len(
-            holders((*verifier.fail_to_pass, *verifier.pass_to_pass))
-        ):
+        files = holders((*verifier.fail_to_pass, *verifier.pass_to_pass))
+        if last.resolved and holders(first.missing) != files:
             last = await ask(whole=True)
     else:
         last = await judge(rng, before=False)

@@ -12,7 +12,6 @@ from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout, StopReason, Turn
 from farm.core.task import GradingMode
 from farm.grading import Baseline, ChangeTooLarge, VerifierError, decide_answer, grade, grade_artifacts, take
-from farm.grading import Verdict as Judgement
 from farm.grading.errors import blame_machine
 from farm.rewards import JudgedEpisode, Plugins, count_effort, count_misuse
 from farm.rollout.baselines import Baselines
@@ -188,7 +187,7 @@ class _Episode:
             self._begin(sandbox)
             self._found.stop = await self._loop.run(sandbox)
             self._journal.taken(Change())
-            self._settle(decide_answer(task.retrieval, task.workspace, self._answer()))
+            self._found.settle(decide_answer(task.retrieval, task.workspace, self._answer()))
             return None
         except SandboxGone as error:
             if error.by is GoneBy.OUTSIDE or not self._acted:
@@ -232,7 +231,7 @@ class _Episode:
         if past.change is None:
             self._forfeit(past.forfeit or "")
         elif task.retrieval is not None:
-            self._settle(decide_answer(task.retrieval, task.workspace, self._answer()))
+            self._found.settle(decide_answer(task.retrieval, task.workspace, self._answer()))
         else:
             await self._judge(past.change)
 
@@ -339,14 +338,7 @@ class _Episode:
         self._watch.add("verify_boot_s", verdict.boot_s)
         self._watch.add("verify_queue_s", verdict.queue_s)
         self._watch.add("verify_command_s", verdict.command_s)
-        self._settle(verdict)
-
-    def _settle(self, verdict: Judgement) -> None:
-        self._found.reward = verdict.reward
-        self._found.components = {"verdict": verdict.reward, **verdict.components}
-        self._found.reason = verdict.reason
-        self._found.patch = verdict.patch
-        self._found.screened = verdict.screened
+        self._found.settle(verdict)
 
     async def _remove(self, sandbox: Sandbox) -> None:
         """A sandbox that does not go in time is left to the reaper; the rollout is none the worse for it."""

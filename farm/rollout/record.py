@@ -19,6 +19,7 @@ from farm.core.rollout import (
     Turn,
     check,
 )
+from farm.grading import Verdict
 from farm.rewards import JudgedEpisode, Plugins, default_rules
 from farm.rollout.failures import classify
 from farm.rollout.policy import Reply
@@ -65,6 +66,13 @@ class Findings:
     tools: tuple[str, ...] = ()
     audit: tuple[AuditFlag, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def settle(self, verdict: Verdict) -> None:
+        self.reward = verdict.reward
+        self.components = {"verdict": verdict.reward, **verdict.components}
+        self.reason = verdict.reason
+        self.patch = verdict.patch
+        self.screened = verdict.screened
 
 
 async def with_plugins(plugins: Plugins, episode: JudgedEpisode, found: Findings) -> Findings:

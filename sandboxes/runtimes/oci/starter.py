@@ -135,7 +135,8 @@ class Starter:
         if self._listens is None or self._listens.done():
             self._listens = self._loop.create_future()
             self._send([b"P"], ())
-        if not (await asyncio.wait({self._listens}, timeout=ANSWER_S))[0]:
+        answered, _ = await asyncio.wait({self._listens}, timeout=ANSWER_S)
+        if not answered and not self._gone:  # or another start has seen it
             log.error("the starter of sandboxes says nothing any more; it is killed, and another started")
             self._kill()
             self._lose()
