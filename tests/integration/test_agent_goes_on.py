@@ -123,8 +123,9 @@ async def scene(
     async with running_redis(tmp_path / "redis") as redis, serving(ModelServer([])) as model:
         store = Store(redis.url)
         async with AgentProcess.running(store, redis.url, tmp_path, kind) as farm:
-            yield Scene(farm, store, model, tiny_image)
-            assert list((state_dir / "episodes").glob("*")) == []
+            scene = Scene(farm, store, model, tiny_image)
+            yield scene
+            await scene.until(lambda: not any((state_dir / "episodes").iterdir()))  # just after the last is published
         await store.close()
     assert sandboxes_of(docker_client, state_dir) == set()
     assert AGENT not in owner_names(state_dir)
