@@ -4,14 +4,19 @@ Least recently used first; never one that a container runs on, that somebody nee
 farm's are those whose name begins with a prefix and those that it pulled itself. An image that others are built on
 frees nothing while they are there, so it goes after the last of them or not at all. Neither does an image of which the
 builder's cache still holds the layers, so that is pruned as well: of what no image shares, and no more.
+
+On a disk without a free byte Docker can remove nothing, as it writes down first what it removes. So a little of the
+disk is held back, and let go of for as long as room is made.
 """
 
 import heapq
 import logging
+import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +29,10 @@ Remove = Callable[[str], Awaitable[bool]]
 
 Release = Callable[[], Awaitable[None]]
 """Let go of images that are held only because they may be used again soon."""
+
+RESERVE_BYTES = 64 * 1024 * 1024
+RESERVE_SHARE = 64
+"""Held back is one part in so many of a disk, and no more than the bytes: Docker's notes are a few MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +127,7 @@ class Retention:
         self._prefix = prefix
         self._marks = marks or Watermarks()
         self._release = release
+        self._reserve = Reserve()
 
     def note(self, image: str) -> None:
         """The image is used."""
@@ -145,10 +155,14 @@ class Retention:
     async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
         """Where the disk is fuller than the high mark: what had to go until it was below the low one."""
         root = await self._images.root()
-        if root is None or read_disk(root).fullness < self._marks.high:
+        if root is None:
             return []
-        await self._images.prune_cache()
-        return await self._free(root, 1 - self._marks.low, remove, needed)
+        if read_disk(root).fullness < self._marks.high:
+            self._reserve.hold(root)
+            return []
+        with self._reserve.lent(root):
+            await self._images.prune_cache()
+            return await self._free(root, 1 - self._marks.low, remove, needed)
 
     async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
         """For one who has just met the end of the disk: until it is below the low mark, and twice as much is free as
@@ -156,9 +170,13 @@ class Retention:
         root = await self._images.root()
         if root is None:
             return []
-        await self._images.prune_cache()
-        free = 1 - read_disk(root).fullness
-        return await self._free(root, max(1 - self._marks.low, min(2 * free, 1.0)), remove, needed)
+        with self._reserve.lent(root):
+            await self._images.prune_cache()
+            free = 1 - read_disk(root).fullness
+            return await self._free(root, max(1 - self._marks.low, min(2 * free, 1.0)), remove, needed)
+
+    def close(self) -> None:
+        self._reserve.let_go()
 
     async def _free(
         self, root: Path, share: float, remove: Remove, needed: Callable[[], Collection[str]]
@@ -203,6 +221,38 @@ class Retention:
             else:
                 kept |= below[image.name]
         return gone
+
+
+class Reserve:
+    """A part of one disk, held in a file without a name: when its process ends, however it does, it is free."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+
+    def hold(self, root: Path) -> None:
+        """Of the disk that ``root`` is on; nothing where that cannot be, be it full or not ours to write to."""
+        if self._file is not None:
+            return
+        try:
+            self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            os.posix_fallocate(self._file, 0, min(RESERVE_BYTES, shutil.disk_usage(root).total // RESERVE_SHARE))
+        except OSError as error:
+            log.debug("nothing of the disk of %s is held back: %s", root, error)
+            self.let_go()
+
+    def let_go(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    @contextmanager
+    def lent(self, root: Path) -> Iterator[None]:
+        """Free for as long as this lasts."""
+        self.let_go()
+        try:
+            yield
+        finally:
+            self.hold(root)
 
 
 def read_disk(path: Path) -> Disk:

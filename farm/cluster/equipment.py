@@ -107,6 +107,7 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         stack.push_async_callback(images.close)
         release = runtime.release_images
         retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
+        stack.callback(retention.close)
         here = [info.name for info in await images.list(TASK_PREFIX)]
         shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
         library = await stack.enter_async_context(Library(plan.state_dir / "search", embedder=plan.embedder))

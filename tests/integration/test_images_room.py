@@ -5,13 +5,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
+from docker.errors import APIError
 
 from farm.cluster.shelf import ImageShelf
 from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
@@ -19,7 +22,7 @@ from farm.tasks.bundle import BundleFile
 from sandboxes import RuntimeUnavailable, SandboxSpec
 from sandboxes.errors import DiskFull
 from sandboxes.images import ImageStore
-from sandboxes.retention import Retention, Watermarks, read_disk
+from sandboxes.retention import RESERVE_SHARE, Retention, Watermarks, read_disk
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox
 from sandboxes.uses import ImageUses
@@ -73,6 +76,30 @@ async def images(daemon: SmallDocker, uses: ImageUses) -> AsyncIterator[ImageSto
     assert read_disk(daemon.root).used_bytes < 10 * MIB
 
 
+Keeping = Callable[..., Retention]
+
+
+@pytest.fixture
+def keeping(images: ImageStore, uses: ImageUses) -> Iterator[Keeping]:
+    """Retention of these images that holds nothing of the disk back any more when the test is over."""
+    with ExitStack() as stack:
+
+        def keep(**settings: Any) -> Retention:
+            retention = Retention(images, uses, prefix=TASK_PREFIX, **settings)
+            stack.callback(retention.close)
+            return retention
+
+        yield keep
+
+
+@pytest.fixture
+async def keeper(keeping: Keeping) -> Retention:
+    """It has looked at the disk once, as a farm's does when it starts."""
+    retention = keeping()
+    assert await retention.tidy(retention.remove, set) == []
+    return retention
+
+
 def task(name: str, mib: int, base: str = "scratch") -> TaskBundle:
     """A task whose image has a layer of its own of so many MiB; what it is built from is small."""
     packed = gzip.compress(Layer().file(name, bytes(mib * MIB)).packed(), 1)
@@ -94,10 +121,10 @@ async def names(images: ImageStore) -> list[str]:
 
 
 async def test_above_the_high_mark_images_go_until_below_the_low_one(
-    daemon: SmallDocker, images: ImageStore, uses: ImageUses
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping
 ) -> None:
     await made(images, uses, *(task(name, 40) for name in "dcba"))
-    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.5, low=0.3))
+    retention = keeping(marks=Watermarks(high=0.5, low=0.3))
     gone = await retention.tidy(retention.remove, set)
     assert [image.name for image in gone] == ["farm-task-d:1", "farm-task-c:1"]
     assert await names(images) == ["a", "b"]
@@ -107,13 +134,13 @@ async def test_above_the_high_mark_images_go_until_below_the_low_one(
 
 
 async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
-    daemon: SmallDocker, images: ImageStore, uses: ImageUses
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping
 ) -> None:
     base, upper = task("base", 30), task("upper", 1, base=f"{TASK_PREFIX}base:1")
     await made(images, uses, base, task("occupied", 30), task("needed", 30), task("idle", 30), upper)
     daemon.client.containers.create(f"{TASK_PREFIX}occupied:1", ["/x"])
     daemon.client.images.get(f"{TASK_PREFIX}idle:1").tag("strangers", "1")
-    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.1, low=0.0))
+    retention = keeping(marks=Watermarks(high=0.1, low=0.0))
     needed = {f"{TASK_PREFIX}needed:1", f"{TASK_PREFIX}upper:1"}
     await retention.tidy(retention.remove, lambda: needed)
     assert await names(images) == ["base", "needed", "occupied", "upper", "strangers"]
@@ -121,17 +148,19 @@ async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
     assert await names(images) == ["occupied", "strangers"]
 
 
-async def test_what_was_pulled_goes_as_well(images: ImageStore, uses: ImageUses, daemon: SmallDocker) -> None:
+async def test_what_was_pulled_goes_as_well(
+    images: ImageStore, uses: ImageUses, keeping: Keeping, daemon: SmallDocker
+) -> None:
     with running_registry() as registry:
         registry.put("a", os.urandom(30 * MIB))
         await images.pull(registry.name("a"))
-        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=Watermarks(high=0.05, low=0.0))
+        retention = keeping(marks=Watermarks(high=0.05, low=0.0))
         assert [image.name for image in await retention.tidy(retention.remove, set)] == [registry.name("a")]
     assert read_disk(daemon.root).used_bytes < 10 * MIB
 
 
 async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_made_of_it(
-    daemon: SmallDocker, images: ImageStore, uses: ImageUses, tmp_path: Path, toolbox: Toolbox
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeping: Keeping, tmp_path: Path, toolbox: Toolbox
 ) -> None:
     await made(images, uses, task("idle", 30), task("lived-in", 30))
     try:
@@ -140,7 +169,7 @@ async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_
         missing("the oci runtime", str(error))
         raise
     marks = Watermarks(high=0.1, low=0.0)
-    retention = Retention(images, uses, prefix=TASK_PREFIX, marks=marks, release=runtime.release_images)
+    retention = keeping(marks=marks, release=runtime.release_images)
     try:
         async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}lived-in:1")) as sandbox:
             async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}idle:1")):
@@ -151,9 +180,8 @@ async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_
         await runtime.close()
 
 
-async def test_a_build_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses) -> None:
+async def test_a_build_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses, keeper: Retention) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
-    keeper = Retention(images, uses, prefix=TASK_PREFIX)
     shelf = ImageShelf(
         partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], keeper=keeper
     )
@@ -168,9 +196,33 @@ def pulled_task(name: str) -> TaskBundle:
     return replace(bundle, task=replace(bundle.task, image=name))
 
 
-async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses) -> None:
+def fill_the_disk(path: Path) -> None:
+    with path.open("wb") as file:
+        while left := read_disk(path).free_bytes:
+            os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), left)
+
+
+async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: Retention
+) -> None:
+    await made(images, uses, *(task(name, 30) for name in "ba"))
+    filler = daemon.root / "filler"
+    fill_the_disk(filler)
+    try:
+        with pytest.raises(APIError, match="no space left on device"):  # nor can an image's name be taken away
+            daemon.client.images.get(f"{TASK_PREFIX}b:1").tag(f"{TASK_PREFIX}c", "1")
+        await keeper.make_room(keeper.remove, set)
+        assert await names(images) == []
+        assert read_disk(daemon.root).free_bytes > 60 * MIB
+    finally:
+        filler.unlink()
+    used = read_disk(daemon.root).used_bytes
+    keeper.close()
+    assert used - read_disk(daemon.root).used_bytes == DISK_MIB * MIB // RESERVE_SHARE
+
+
+async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses, keeper: Retention) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
-    keeper = Retention(images, uses, prefix=TASK_PREFIX)
     shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
     with running_registry() as registry:
         registry.put("new", bytes(100 * MIB))
@@ -179,8 +231,10 @@ async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses:
     assert "c" not in await names(images)
 
 
-async def test_a_disk_that_holds_nothing_to_remove_is_full(images: ImageStore, uses: ImageUses) -> None:
-    shelf = ImageShelf(partial(ensure_image, images=images), keeper=Retention(images, uses, prefix=TASK_PREFIX))
+async def test_a_disk_that_holds_nothing_to_remove_is_full(
+    images: ImageStore, uses: ImageUses, keeper: Retention
+) -> None:
+    shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
     with running_registry() as registry:
         registry.put("huge", bytes(DISK_MIB * MIB))
         with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
