@@ -86,25 +86,25 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
     mendable = make_set(tasks)
     before = mendable.joinpath("task.toml").read_text()
     first = farm("validate", tasks, "--json", state_dir=state)
-    assert first.returncode == 1
+    assert first.returncode == 1, first.stdout + first.stderr
     found = tasks_of(first)
     assert mendable.joinpath("task.toml").read_text() == before
     assert not (tasks / "validated.json").exists()
 
     mend = found["mendable"]
-    assert (mend["reasons"], mend["flaky"]) == ([Reason.FLAKY_KEPT, Reason.TIME_OUT], [FLAKY])
+    assert (mend["reasons"], mend["flaky"]) == ([Reason.FLAKY_KEPT, Reason.TIME_OUT], [FLAKY]), mend["problems"]
     assert mend["how"][:3] == ["as it is", "in random order", "under load"]
     assert len(mend["gold"]) == 5
     assert set(mend["order_dependent"]) <= {f"tests/test_basket.py::Chain::test_{n}" for n in LINKS}
     assert len(mend["order_dependent"]) > 2
     assert set(mend["prune"]) == {FLAKY, *mend["order_dependent"]}
     assert any(f"{FLAKY} of pass_to_pass is flaky: it fails in 1 of 5 runs, under load" in x for x in mend["problems"])
-    assert (found["hopeless"]["reasons"], found["hopeless"]["prune"]) == (["flaky fail_to_pass"], [])
+    assert (found["hopeless"]["reasons"], found["hopeless"]["prune"]) == (["flaky fail_to_pass"], []), found["hopeless"]
 
     written = farm("validate", tasks, "--write", "--json", state_dir=state)
-    assert written.returncode == 1
+    assert written.returncode == 1, written.stdout + written.stderr
     document, found = json.loads(written.stdout), tasks_of(written)
-    assert document["summary"]["fit"] == 1
+    assert document["summary"]["fit"] == 1, found
     assert document["summary"]["unfit"] == {"flaky fail_to_pass": 1}
     mend = found["mendable"]
     assert (mend["fit"], mend["problems"], mend["order_dependent"]) == (True, [], [])
