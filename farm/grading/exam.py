@@ -30,7 +30,8 @@ MOST_OTHERS = 2
 class Exam:
     """``tests`` are put into the workspace; what ``holders`` hold is run, in this order, and reported in ``report``.
 
-    ``seed``: the tests of each file in a random order.
+    ``seed``: the tests of each file in a random order. ``opposite``: expected names stand for what asks for something
+    else, which a fault of the task's own may happen to give.
     """
 
     kind: ReportFormat
@@ -40,6 +41,7 @@ class Exam:
     contradiction: Contradiction | None
     report: str
     seed: int | None = None
+    opposite: bool = False
 
     @property
     def ordering(self) -> Ordering | None:
@@ -176,7 +178,10 @@ def _python_exam(
     if contradiction is not None:
         added[contradiction.path] = BundleFile(contradiction.content)
         files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-    return Exam(verifier.report, {**tests, **added}, tuple(files), canary, contradiction, _unpredictable(rng), seed)
+    report = _unpredictable(rng)
+    return Exam(
+        verifier.report, {**tests, **added}, tuple(files), canary, contradiction, report, seed, opposite=again.false
+    )
 
 
 def _unpredictable(rng: random.Random) -> str:

@@ -83,3 +83,26 @@ async def test_code_that_fails_only_behind_another_files_tests_fails(arena: Aren
         for seed in late[:2]:
             verdict = await grade(two, change, arena.runtime, verify_s=None, rng=random.Random(seed))
             assert verdict.reward == reward, verdict
+
+
+OFTEN_HIT = Suite(
+    """\
+from pricing.cart import total
+
+
+def test_half():
+    assert total([2], discount=-150) == 5
+""",
+    ("tests/test_cart.py::test_half",),
+    (),
+)
+
+
+async def test_a_fault_that_gives_just_what_is_asked_for_instead_is_no_fault_of_the_verifiers(arena: Arena) -> None:
+    """What is to be mended gives 2, which one in four of those that ask for something else wants."""
+    bundle = make_task(arena.image, ReportFormat.PYTEST, suite=OFTEN_HIT)
+    verifier = bundle.task.verifier
+    late = [seed for seed in range(40) if set_exam(verifier, bundle.tests, (), random.Random(seed)).canary.late]
+    for seed in late[:12]:
+        verdict = await grade(bundle, Change(), arena.runtime, verify_s=None, rng=random.Random(seed))
+        assert (verdict.reward, verdict.tampered) == (0.0, False), verdict
