@@ -22,7 +22,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,7 +195,9 @@ def is_dead_unseen(owner: Identity, traces: Iterable[str], state_dir: Path, *, n
     """
     found = [trace.split(" ") for trace in traces]
     notes = state_dir / "owners" / MISSED / f"{owner.name}-{owner.seal}"
-    if any(_may_live(boot, pids, lock) for boot, _, pids, lock in found):
+    # Files made where a directory was deleted often get the numbers of those that went.
+    others = set() if seal_of(state_dir) == owner.seal else _locks_in(state_dir)
+    if any(_may_live(boot, pids, lock, others) for boot, _, pids, lock in found):
         remove_directory(notes)
         return False
     notes.mkdir(parents=True, exist_ok=True)
@@ -206,13 +208,13 @@ def is_dead_unseen(owner: Identity, traces: Iterable[str], state_dir: Path, *, n
     return over
 
 
-def _may_live(boot: str, pids: str, lock: str) -> bool:
+def _may_live(boot: str, pids: str, lock: str, others: Collection[str]) -> bool:
     """Nobody lives who was there before the last boot. In this one the lock is held or not, wherever its file may lie;
-    but the kernel lists only the locks of processes that the reader can see."""
+    but the kernel lists only the locks of processes that the reader can see. ``others``: files that are not its own."""
     if boot != _boot_id():
         return False
     sees_it = _pid_namespace() in (int(pids), ALL_PIDS)
-    return not (lock and sees_it) or lock in _locks()
+    return not (lock and sees_it) or (lock not in others and lock in _locks())
 
 
 def owner_names(state_dir: Path) -> list[str]:
@@ -250,11 +252,23 @@ def _sealed(state_dir: Path) -> str:
 
 def _listed(lock: int) -> str:
     """What the kernel's list calls it; empty where it does not list it, or calls it by another number than stat(2)."""
-    about = os.fstat(lock)
-    name = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}:{about.st_ino}"
+    name = _number(os.fstat(lock))
     with contextlib.suppress(OSError):
         return name if name in _locks() else ""
     return ""
+
+
+def _number(file: os.stat_result) -> str:
+    return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+
+
+def _locks_in(state_dir: Path) -> set[str]:
+    """Of all owners there, be they held or not."""
+    found = set()
+    for name in owner_names(state_dir):
+        with contextlib.suppress(FileNotFoundError):  # it has gone just now
+            found.add(_number(os.stat(_home(state_dir, name) / "lock")))
+    return found
 
 
 def _locks() -> set[str]:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -126,3 +127,18 @@ def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) 
     )
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask, str(tmp_path), owner.trace]
     assert subprocess.run(inside, check=True, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_file_that_got_the_number_of_a_deleted_lock_keeps_nobody_alive(tmp_path: Path) -> None:
+    """One of the asker's own, that is: of another's nobody can tell."""
+    asker = Owner.claim(tmp_path / "asker", "agent")
+    other = Owner.claim(tmp_path / "other")
+    try:
+        deleted = Identity(tmp_path / "deleted", "agent", "0" * 32)
+        assert is_dead_unseen(deleted, [asker.trace], asker.state_dir)
+        assert not is_dead_unseen(deleted, [other.trace], asker.state_dir)
+        moved = replace(asker.identity, state_dir=tmp_path / "moved")
+        assert not is_dead_unseen(moved, [asker.trace], asker.state_dir)
+    finally:
+        asker.release()
+        other.release()
