@@ -72,7 +72,7 @@ async def bury_groups(owner: Identity) -> int:
     cgroups = Cgroups(find_hierarchies(), group_of(owner))
     names = cgroups.names()
     await asyncio.gather(*map(cgroups.remove, names))
-    cgroups.remove_group()
+    await cgroups.remove_group()
     return len(names)
 
 

@@ -8,13 +8,14 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from sandboxes.errors import SnapshotError
 from sandboxes.owner import Identity
+from sandboxes.runtimes.oci.emptied import Emptied
 
 CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
@@ -108,6 +109,7 @@ class Cgroups:
         self._group = group
         self._roots = hierarchies.roots
         self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._emptied = Emptied(self._try_remove)
 
     @property
     def unified(self) -> bool:
@@ -123,13 +125,21 @@ class Cgroups:
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
 
+    @contextlib.asynccontextmanager
+    async def starting(self, name: str) -> AsyncIterator[None]:
+        """A sandbox is started in the block, and what was ``let_go`` waits for its end."""
+        if name in self._emptied.names:
+            await self.remove(name)
+        with self._emptied.undisturbed():
+            yield
+
     def names(self) -> set[str]:
-        """Of the sandboxes that have a group."""
+        """Of the sandboxes that have a group; those that were ``let_go`` have none."""
         found: set[str] = set()
         for root in self._roots:
             with contextlib.suppress(FileNotFoundError):
                 found |= {entry.name for entry in os.scandir(root / self._group) if entry.is_dir()}
-        return found
+        return found - self._emptied.names
 
     def holds(self, name: str, pid: int) -> bool:
         procs = (self._read_at(root / self._group / name / "cgroup.procs") for root in self._roots)
@@ -190,14 +200,29 @@ class Cgroups:
 
     async def remove(self, name: str) -> None:
         """Every process in it dies, and it goes. What will not within ``GONE_S`` is left for the reaper."""
+        self._emptied.forget(name)
+        await self._until(self._try_remove, name)
+
+    async def let_go(self, name: str) -> None:
+        """Every process in it dies, and it goes before long: between two starts, where it need not go at once."""
+        if not self._emptied.has_room:
+            await self.remove(name)
+        elif await self._until(self._is_empty, name):
+            self._emptied.add(name)
+
+    async def _until(self, done: Callable[[str], bool], name: str) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GONE_S):
-                while not self._try_remove(name):
+                while not done(name):
                     self._kill(name)
                     await asyncio.sleep(RETRY_S)
+                return True
+        return False
 
-    def remove_group(self) -> None:
-        """The owner's own, once it is empty."""
+    async def remove_group(self) -> None:
+        """The owner's own, once no sandbox has one."""
+        for name in self._emptied.names:
+            await self.remove(name)
         for root in self._roots:
             with contextlib.suppress(OSError):
                 (root / self._group).rmdir()
@@ -212,6 +237,9 @@ class Cgroups:
             except OSError:
                 gone = False
         return gone
+
+    def _is_empty(self, name: str) -> bool:
+        return not any(self._read_at(root / self._group / name / "cgroup.procs") for root in self._roots)
 
     def _kill(self, name: str) -> None:
         if self.unified:

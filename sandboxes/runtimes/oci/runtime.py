@@ -148,12 +148,12 @@ class OciRuntime(ServingRuntime):
                     if not program.loaded_once:
                         lacks.append(f"{runtime.describes}: {error}")
                     await starting.starter.close()
-                    runtime._cgroups.remove_group()
+                    await runtime._cgroups.remove_group()
                 except BaseException:
                     await starting.starter.close()
                     raise
                 else:
-                    ground.undo.callback(runtime._cgroups.remove_group)
+                    ground.undo.push_async_callback(runtime._cgroups.remove_group)
                     ground.undo.push_async_callback(runtime._close_starter)
                     return runtime
         raise RuntimeUnavailable(
@@ -176,7 +176,7 @@ class OciRuntime(ServingRuntime):
         try:
             await self.discard(name)  # of one that died here
             self._held.add(name)
-            async with asyncio.timeout(TRIAL_S):
+            async with asyncio.timeout(TRIAL_S), self._cgroups.starting(name):
                 box = await self._start(name, spec, MountedImage("", "/", {}, User(), (empty,), ""), copied=False)
                 routes = await box.read_file("/proc/net/route")
                 if len(routes.splitlines()) > 1:
@@ -246,7 +246,8 @@ class OciRuntime(ServingRuntime):
         if not copied:
             image = self._taken[sandbox_id] = await self._images.take(spec.image)
             check_demands(spec, image.env, image.workdir)
-        return await self._start(sandbox_id, spec, self._taken[sandbox_id], copied=copied)
+        async with self._cgroups.starting(sandbox_id):
+            return await self._start(sandbox_id, spec, self._taken[sandbox_id], copied=copied)
 
     async def _mend(self) -> None:
         """A disk that failed is given up with all that live on it. A starter that was killed is started again, and a
@@ -356,7 +357,7 @@ class OciRuntime(ServingRuntime):
         try:
             await self._starting.starter.settle(sandbox_id, STOPPING_S)
             await self._ends.bring_about(sandbox_id)
-            await self._cgroups.remove(sandbox_id)
+            await self._cgroups.let_go(sandbox_id)
             await self._remove_files(sandbox_id)
             self._owner.forget_record(sandbox_id)
         finally:

@@ -1,0 +1,106 @@
+"""Groups that nothing is in any more go between the starts of sandboxes, in the machine's own control groups."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxes.owner import Identity
+from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
+from sandboxes.runtimes.oci.emptied import MOST, PAUSE_S
+from tests.services import missing
+
+HIERARCHIES = find_hierarchies().narrowed()
+MANY = [f"box-{number}" for number in range(MOST + 4)]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Identity:
+    if os.geteuid() != 0:
+        missing("root", "control groups need it")
+    return Identity(tmp_path, "groups", "seal")
+
+
+@pytest.fixture
+async def groups(owner: Identity) -> AsyncIterator[Cgroups]:
+    made = Cgroups(HIERARCHIES, group_of(owner))
+    yield made
+    await made.remove_group()
+    assert not any((root / group_of(owner)).exists() for root in HIERARCHIES.roots)
+
+
+def make(owner: Identity, *names: str) -> None:
+    """As an OCI runtime does."""
+    for root in HIERARCHIES.roots:
+        for name in names:
+            (root / group_of(owner) / name).mkdir(parents=True)
+
+
+def there(owner: Identity) -> set[str]:
+    """As anybody else sees it."""
+    return Cgroups(HIERARCHIES, group_of(owner)).names()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.001)
+
+
+async def test_one_that_was_let_go_stays_while_any_sandbox_is_started(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "old", "living")
+    async with groups.starting("one"):
+        async with groups.starting("another"):
+            await groups.let_go("old")
+        await asyncio.sleep(10 * PAUSE_S)
+        assert there(owner) == {"old", "living"}
+        assert groups.names() == {"living"}
+    await until(lambda: there(owner) == {"living"})
+    await groups.remove("living")
+
+
+async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box")
+    sleeper = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        for root in HIERARCHIES.roots:
+            (root / group_of(owner) / "box" / "cgroup.procs").write_text(str(sleeper.pid))
+        async with groups.starting("other"):
+            await groups.let_go("box")
+            assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
+            assert there(owner) == {"box"}
+    finally:
+        if sleeper.returncode is None:
+            sleeper.kill()
+            await sleeper.wait()
+    await until(lambda: not there(owner))
+
+
+async def test_few_wait_at_a_time(owner: Identity, groups: Cgroups) -> None:
+    make(owner, *MANY)
+    async with groups.starting("other"):
+        for name in MANY:
+            await groups.let_go(name)
+        assert there(owner) == set(MANY[:MOST])
+    await until(lambda: not there(owner))
+
+
+async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box")
+    await groups.let_go("box")
+    async with groups.starting("box"):
+        assert there(owner) == set()
+        make(owner, "box")
+    assert groups.names() == {"box"}
+    await groups.remove("box")
+
+
+async def test_none_is_left_when_the_owner_goes(owner: Identity, groups: Cgroups) -> None:
+    make(owner, *MANY)
+    for name in MANY:
+        await groups.let_go(name)
+    await groups.remove_group()
+    assert there(owner) == set()
