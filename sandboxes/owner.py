@@ -101,7 +101,7 @@ class Owner:
             raise RuntimeUnavailable(f"owner {name!r} lives in another process; end it, or choose another name")
         owner = cls(Identity(state_dir, name, seal), lock, grace_s)
         (home / DIED).unlink(missing_ok=True)
-        _write(home / GRACE, json.dumps({"grace_s": grace_s, "boot": _boot_id()}))
+        _write(home / GRACE, json.dumps({"grace_s": grace_s, "boot": _boot_id(), "seal": seal}))
         return owner
 
     def sandbox_dir(self, sandbox_id: str) -> Path:
@@ -196,7 +196,7 @@ def is_dead_unseen(owner: Identity, traces: Iterable[str], state_dir: Path, *, n
     found = [trace.split(" ") for trace in traces]
     notes = state_dir / "owners" / MISSED / f"{owner.name}-{owner.seal}"
     # Files made where a directory was deleted often get the numbers of those that went.
-    others = set() if seal_of(state_dir) == owner.seal else _locks_in(state_dir)
+    others = _locks_of_others(owner.seal, state_dir)
     if any(_may_live(boot, pids, lock, others) for boot, _, pids, lock in found):
         remove_directory(notes)
         return False
@@ -262,12 +262,14 @@ def _number(file: os.stat_result) -> str:
     return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
 
 
-def _locks_in(state_dir: Path) -> set[str]:
-    """Of all owners there, be they held or not."""
+def _locks_of_others(seal: str, state_dir: Path) -> set[str]:
+    """Of the owners there that were claimed under another seal, be they held or not."""
     found = set()
     for name in owner_names(state_dir):
-        with contextlib.suppress(FileNotFoundError):  # it has gone just now
-            found.add(_number(os.stat(_home(state_dir, name) / "lock")))
+        home = _home(state_dir, name)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it has gone just now, or cannot be told
+            if json.loads((home / GRACE).read_text())["seal"] != seal:
+                found.add(_number(os.stat(home / "lock")))
     return found
 
 

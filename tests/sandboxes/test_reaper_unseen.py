@@ -142,3 +142,16 @@ def test_a_file_that_got_the_number_of_a_deleted_lock_keeps_nobody_alive(tmp_pat
     finally:
         asker.release()
         other.release()
+
+
+def test_who_was_claimed_before_the_seal_was_lost_lives(tmp_path: Path) -> None:
+    owner = Owner.claim(tmp_path)
+    (tmp_path / "owners" / ".seal").unlink()
+    (tmp_path / "owners" / "stray").touch()
+    asker = Owner.claim(tmp_path)
+    try:
+        assert not owner.identity.is_seen
+        assert not is_dead_unseen(owner.identity, [owner.trace], tmp_path)
+    finally:
+        asker.release()
+        owner.release()
