@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import resource
 import signal
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -62,20 +65,56 @@ async def test_one_that_was_let_go_stays_while_any_sandbox_is_started(owner: Ide
     await groups.remove("living")
 
 
-async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups: Cgroups) -> None:
-    make(owner, "box")
+@asynccontextmanager
+async def sleeping(owner: Identity, name: str) -> AsyncIterator[Process]:
+    """Somebody in that group."""
     sleeper = await asyncio.create_subprocess_exec("sleep", "600")
     try:
         for root in HIERARCHIES.roots:
-            (root / group_of(owner) / "box" / "cgroup.procs").write_text(str(sleeper.pid))
-        async with groups.starting("other"):
-            await groups.let_go("box")
-            assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
-            assert there(owner) == {"box"}
+            (root / group_of(owner) / name / "cgroup.procs").write_text(str(sleeper.pid))
+        yield sleeper
     finally:
         if sleeper.returncode is None:
             sleeper.kill()
             await sleeper.wait()
+
+
+async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box")
+    async with sleeping(owner, "box") as sleeper, groups.starting("other"):
+        await groups.let_go("box")
+        assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
+        assert there(owner) == {"box"}
+    await until(lambda: not there(owner))
+
+
+async def test_one_that_cannot_be_read_is_not_taken_for_empty(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box")
+    async with sleeping(owner, "box") as sleeper:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            letting_go = asyncio.create_task(groups.let_go("box"))
+            await asyncio.sleep(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await letting_go
+        assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
+    await until(lambda: not there(owner))
+
+
+async def test_one_that_somebody_came_into_holds_up_no_other_and_is_seen_again(
+    owner: Identity, groups: Cgroups
+) -> None:
+    make(owner, "box", "other")
+    async with AsyncExitStack() as living:
+        async with groups.starting("one"):
+            await groups.let_go("box")
+            await groups.let_go("other")
+            sleeper = await living.enter_async_context(sleeping(owner, "box"))
+        await until(lambda: there(owner) == groups.names() == {"box"})
+        await groups.let_go("box")
+        assert await asyncio.wait_for(sleeper.wait(), 60) == -signal.SIGKILL
     await until(lambda: not there(owner))
 
 
@@ -85,6 +124,17 @@ async def test_few_wait_at_a_time(owner: Identity, groups: Cgroups) -> None:
         for name in MANY:
             await groups.let_go(name)
         assert there(owner) == set(MANY[:MOST])
+    await until(lambda: not there(owner))
+
+
+async def test_few_wait_of_those_that_are_let_go_at_once(owner: Identity, groups: Cgroups) -> None:
+    make(owner, *MANY)
+    async with AsyncExitStack() as living:
+        for name in MANY:
+            await living.enter_async_context(sleeping(owner, name))
+        async with groups.starting("other"):
+            await asyncio.gather(*map(groups.let_go, MANY))
+            assert len(there(owner)) == MOST
     await until(lambda: not there(owner))
 
 

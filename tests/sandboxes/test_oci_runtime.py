@@ -179,6 +179,20 @@ async def test_once_an_image_is_known_the_daemon_may_be_away(
     assert docker_client.containers.list(all=True, filters={"label": labels}) == []
 
 
+async def test_an_open_that_is_cancelled_leaves_no_group(
+    oci_runtime: OciRuntime, toolbox: Toolbox, state_dir: Path
+) -> None:
+    place = state_dir / "cancelled"
+    opening = asyncio.create_task(OciRuntime.open(state_dir=place, owner="one", toolbox=toolbox))
+    await eventually(lambda: opening.done() or (place / "owners" / ".seal").exists())
+    roots = [root / group_of(Identity.here(place, "one")) for root in find_hierarchies().narrowed().roots]
+    await eventually(lambda: opening.done() or any(root.exists() for root in roots))
+    opening.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await opening).close()
+    assert not any(root.exists() for root in roots)
+
+
 @pytest.mark.parametrize("cleared_away", [False, True])
 async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
     oci_runtime: OciRuntime, state_dir: Path, test_image: str, cleared_away: bool

@@ -205,10 +205,11 @@ class Cgroups:
 
     async def let_go(self, name: str) -> None:
         """Every process in it dies, and it goes before long: between two starts, where it need not go at once."""
-        if not self._emptied.has_room:
-            await self.remove(name)
-        elif await self._until(self._is_empty, name):
-            self._emptied.add(name)
+        if await self._until(self._is_empty, name):
+            if self._emptied.has_room:
+                self._emptied.add(name)
+            else:
+                await self.remove(name)
 
     async def _until(self, done: Callable[[str], bool], name: str) -> bool:
         with contextlib.suppress(TimeoutError):
@@ -221,8 +222,7 @@ class Cgroups:
 
     async def remove_group(self) -> None:
         """The owner's own, once no sandbox has one."""
-        for name in self._emptied.names:
-            await self.remove(name)
+        await asyncio.gather(*map(self.remove, self._emptied.names))
         for root in self._roots:
             with contextlib.suppress(OSError):
                 (root / self._group).rmdir()
@@ -239,7 +239,11 @@ class Cgroups:
         return gone
 
     def _is_empty(self, name: str) -> bool:
-        return not any(self._read_at(root / self._group / name / "cgroup.procs") for root in self._roots)
+        lists = [root / self._group / name / "cgroup.procs" for root in self._roots]
+        try:
+            return not any(path.read_text() for path in lists if path.exists())
+        except OSError:  # it is going, or nobody can tell just now
+            return False
 
     def _kill(self, name: str) -> None:
         if self.unified:

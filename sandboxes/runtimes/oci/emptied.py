@@ -14,13 +14,17 @@ MOST = 16
 PAUSE_S = 0.002
 """After a start, that its first call comes before; and between two groups."""
 
+TRIES = 100
+
 
 class Emptied:
-    """``take_away`` blocks; False where what has that name cannot go yet."""
+    """``take_away`` blocks; False where what has that name cannot go yet. What could not so many times as ``TRIES``
+    says is none of ``names`` any more, so that the reaper sees it."""
 
     def __init__(self, take_away: Callable[[str], bool]) -> None:
         self._take_away = take_away
-        self._names: dict[str, None] = {}
+        self._names: dict[str, int] = {}
+        """How often each may still be tried."""
         self._starts = 0
         self._no_start = asyncio.Event()
         self._no_start.set()
@@ -35,7 +39,7 @@ class Emptied:
         return len(self._names) < MOST
 
     def add(self, name: str) -> None:
-        self._names[name] = None
+        self._names[name] = TRIES
         if self._sweep is None or self._sweep.done():
             self._sweep = asyncio.create_task(self._go_on())
 
@@ -60,5 +64,7 @@ class Emptied:
             await asyncio.sleep(PAUSE_S)
             if self._no_start.is_set() and self._names:
                 name = next(iter(self._names))
-                if await asyncio.to_thread(self._take_away, name):
-                    self.forget(name)
+                gone = await asyncio.to_thread(self._take_away, name)
+                tries_left = self._names.pop(name, 1) - 1
+                if not gone and tries_left:
+                    self._names[name] = tries_left  # behind all others

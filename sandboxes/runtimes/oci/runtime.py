@@ -151,6 +151,7 @@ class OciRuntime(ServingRuntime):
                     await runtime._cgroups.remove_group()
                 except BaseException:
                     await starting.starter.close()
+                    await runtime._cgroups.remove_group()
                     raise
                 else:
                     ground.undo.push_async_callback(runtime._cgroups.remove_group)
