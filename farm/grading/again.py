@@ -13,6 +13,7 @@ from typing import Protocol
 from farm.core.framework import holder, holders, is_python, without_parameters
 from farm.core.task import GradingMode, Verifier
 from farm.grading.batch import each
+from farm.grading.errors import VerifierError
 from farm.grading.verdict import Verdict, rejoin
 
 
@@ -44,7 +45,11 @@ class Judge(Protocol):
 
 
 async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: random.Random) -> Verdict:
-    """The verdict where ``first`` is doubtful, with the time that all took."""
+    """The verdict where ``first`` is doubtful, with the time that all took.
+
+    With nothing changed the task's own fault may happen to give what is asked for instead: raises VerifierError only
+    where what was asked for passes as well.
+    """
     verdicts = [first]
 
     async def ask(*, whole: bool) -> Verdict:
@@ -53,15 +58,25 @@ async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: ran
         exams = [Again(tests, false, whole) for false in (False, True)]
         rng.shuffle(exams)
 
-        async def go(again: Again) -> Verdict:
-            return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
+        async def go(again: Again) -> Verdict | VerifierError:
+            try:
+                return await judge(random.Random(rng.getrandbits(256)), before=False, again=again)
+            except VerifierError as error:
+                return error
 
         # At once, or the clock would tell them apart; of the agent's sandbox one copy is made after the other.
         at_once = verifier.mode is GradingMode.PATCH
         both = await each(exams, go) if at_once else [await go(again) for again in exams]
-        verdicts.extend(both)
-        of = {again.false: verdict for again, verdict in zip(exams, both, strict=True)}
-        return of[True] if of[True].tampered and of[False].resolved else of[False]
+        verdicts.extend(one for one in both if isinstance(one, Verdict))
+        of = {again.false: one for again, one in zip(exams, both, strict=True)}
+        asked, other = of[False], of[True]
+        if isinstance(asked, VerifierError):
+            raise asked
+        if isinstance(other, VerifierError):
+            if asked.resolved:
+                raise other
+            return asked
+        return other if other.tampered and asked.resolved else asked
 
     if is_python(verifier):
         last = rejoin(verifier, first, await ask(whole=False))

@@ -30,8 +30,7 @@ MOST_OTHERS = 2
 class Exam:
     """``tests`` are put into the workspace; what ``holders`` hold is run, in this order, and reported in ``report``.
 
-    ``seed``: the tests of each file in a random order. ``opposite``: expected names stand for what asks for something
-    else, which a fault of the task's own may happen to give.
+    ``seed``: the tests of each file in a random order.
     """
 
     kind: ReportFormat
@@ -41,7 +40,6 @@ class Exam:
     contradiction: Contradiction | None
     report: str
     seed: int | None = None
-    opposite: bool = False
 
     @property
     def ordering(self) -> Ordering | None:
@@ -178,10 +176,7 @@ def _python_exam(
     if contradiction is not None:
         added[contradiction.path] = BundleFile(contradiction.content)
         files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-    report = _unpredictable(rng)
-    return Exam(
-        verifier.report, {**tests, **added}, tuple(files), canary, contradiction, report, seed, opposite=again.false
-    )
+    return Exam(verifier.report, {**tests, **added}, tuple(files), canary, contradiction, _unpredictable(rng), seed)
 
 
 def _unpredictable(rng: random.Random) -> str:

@@ -216,8 +216,7 @@ class _Grading:
             return await self._refuse(weighed, error)
         except SandboxGone as error:
             return await self._blame(weighed, error)
-        pristine = weighed.untouched and not exam.opposite
-        verdict = decide(asked, exam.canary, exam.contradiction, evidence, pristine=pristine)
+        verdict = decide(asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
         return await _with_facts(verdict, weighed, result)
 
     async def judge_exit_code(self, change: Change) -> Verdict:

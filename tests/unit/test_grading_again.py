@@ -8,6 +8,7 @@ import pytest
 
 from farm.core.task import GradingMode, ReportFormat
 from farm.grading.again import Again, judge_again
+from farm.grading.errors import VerifierError
 from farm.grading.outcome import Outcome
 from farm.grading.verdict import Evidence, Verdict, decide, refusal
 from tests.unit.grading_fixtures import make_verifier
@@ -28,8 +29,16 @@ class Judged:
     """Judgements with results that are known: ``alone`` of the tests alone, ``false`` of what has their names, and
     beside both ``behind`` where all files run, over what those tests did without the others."""
 
-    def __init__(self, alone: Evidence, false: Evidence, behind: Mapping[str, Outcome] | None = None) -> None:
+    def __init__(
+        self,
+        alone: Evidence,
+        false: Evidence,
+        behind: Mapping[str, Outcome] | None = None,
+        *,
+        pristine: bool = False,
+    ) -> None:
         self.asked: list[Again | None] = []
+        self._pristine = pristine
         self._behind = {ELSEWHERE: PASSED} | dict(behind or {})
         self._results = {False: alone, True: false}
 
@@ -42,7 +51,7 @@ class Judged:
         found = self._results[again.false]
         if again.whole and found.fault is None:
             found = Evidence({**found.outcomes, **self._behind})
-        verdict = decide(again.narrowed(VERIFIER), canary, None, found, pristine=False)
+        verdict = decide(again.narrowed(VERIFIER), canary, None, found, pristine=self._pristine)
         return replace(verdict, command_s=10.0)
 
 
@@ -114,6 +123,26 @@ async def test_the_verdict_is_on_all_that_was_asked_at_first(
     assert (verdict.components["pass_to_pass_passed"], verdict.components["pass_to_pass_total"]) == (kept, 2.0)
     assert verdict.components["pass_to_pass"] == kept / 2
     assert reason in verdict.reason
+
+
+async def test_with_nothing_changed_a_fault_that_gives_what_is_asked_instead_is_nobodys() -> None:
+    verdict = await judge_again(VERIFIER, FIRST, Judged(seen(FAILED), seen(PASSED), pristine=True), random.Random(1))
+    assert (verdict.reward, verdict.tampered) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("alone", "false", "why"),
+    [
+        (seen(PASSED), seen(PASSED), "a false test among the expected ones was reported passed"),
+        (seen(PASSED), HUNG, "did not end"),
+        (HUNG, seen(FAILED), "did not end"),
+    ],
+)
+async def test_with_nothing_changed_what_contradicts_a_pass_is_the_verifiers_fault(
+    alone: Evidence, false: Evidence, why: str
+) -> None:
+    with pytest.raises(VerifierError, match=f"with nothing changed, .*{why}"):
+        await judge_again(VERIFIER, FIRST, Judged(alone, false, pristine=True), random.Random(1))
 
 
 async def test_a_test_of_another_file_that_passed_at_first_is_still_told() -> None:
