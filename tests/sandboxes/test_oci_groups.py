@@ -4,8 +4,10 @@ import asyncio
 import os
 import resource
 import signal
+import threading
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -146,6 +148,37 @@ async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, g
         make(owner, "box")
     assert groups.names() == {"box"}
     await groups.remove("box")
+
+
+async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box", "other")
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as threads:
+        loop.set_default_executor(threads)
+        try:
+            busy = loop.run_in_executor(None, released.wait)
+            await groups.let_go("box")
+            await until(lambda: threads._work_queue.qsize() > 0)
+            async with groups.starting("box"):
+                make(owner, "box")
+                released.set()
+                await busy
+                await asyncio.to_thread(there, owner)  # after what had come late
+                assert there(owner) == {"box", "other"}
+        finally:
+            released.set()
+    await groups.remove("box")
+    await groups.remove("other")
+
+
+async def test_nothing_goes_on_when_the_owner_has_gone(owner: Identity, groups: Cgroups) -> None:
+    make(owner, "box")
+    before = asyncio.all_tasks()
+    await groups.let_go("box")
+    assert len(asyncio.all_tasks()) > len(before)
+    await groups.remove_group()
+    assert asyncio.all_tasks() == before
 
 
 async def test_none_is_left_when_the_owner_goes(owner: Identity, groups: Cgroups) -> None:

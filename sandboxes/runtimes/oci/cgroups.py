@@ -223,6 +223,7 @@ class Cgroups:
     async def remove_group(self) -> None:
         """The owner's own, once no sandbox has one."""
         await asyncio.gather(*map(self.remove, self._emptied.names))
+        await self._emptied.stop()
         for root in self._roots:
             with contextlib.suppress(OSError):
                 (root / self._group).rmdir()

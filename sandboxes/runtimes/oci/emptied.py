@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sandboxes.uninterrupted import end
+
 MOST = 16
 """With so many waiting, what goes next goes at once. Sandboxes that come and go one by one leave two."""
 
@@ -58,13 +60,22 @@ class Emptied:
             if not self._starts:
                 self._no_start.set()
 
+    async def stop(self) -> None:
+        """Nothing goes any more, until something is added."""
+        if self._sweep is not None:
+            await end([self._sweep])
+
     async def _go_on(self) -> None:
         while self._names:
             await self._no_start.wait()
             await asyncio.sleep(PAUSE_S)
             if self._no_start.is_set() and self._names:
                 name = next(iter(self._names))
-                gone = await asyncio.to_thread(self._take_away, name)
+                gone = await asyncio.to_thread(self._take, name)
                 tries_left = self._names.pop(name, 1) - 1
                 if not gone and tries_left:
                     self._names[name] = tries_left  # behind all others
+
+    def _take(self, name: str) -> bool:
+        """In a thread that may have come late, when a start has begun or the name is another's."""
+        return self._no_start.is_set() and name in self._names and self._take_away(name)
