@@ -3,18 +3,22 @@
 Of Python's tests it is two exams at the same time, in either order: one has the tests alone, the other asks for
 something else under their very names. Code under test can tell neither which is which nor what it was asked for the
 last time, and whoever passes both has not computed what was asked. Only the files of those tests run again; all others
-passed. Where that goes well, it is asked once more of all files, for a test may fail behind those of another.
+passed. Where that goes well, it is asked again of all files, for a test may fail behind those of another; and again,
+since code that tosses a coin for what it agrees to is right each time with one chance in four.
 """
 
 import random
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from farm.core.framework import holder, holders, is_python, without_parameters
+from farm.core.framework import holder, is_python, without_parameters
 from farm.core.task import GradingMode, Verifier
 from farm.grading.batch import each
 from farm.grading.errors import VerifierError
 from farm.grading.verdict import Verdict, rejoin
+
+TIMES = 3
+"""So often both exams must go well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,10 @@ async def judge_again(verifier: Verifier, first: Verdict, judge: Judge, rng: ran
 
     if is_python(verifier):
         last = rejoin(verifier, first, await ask(whole=False))
-        files = holders((*verifier.fail_to_pass, *verifier.pass_to_pass))
-        if last.resolved and holders(first.missing) != files:
+        times = 1
+        while last.resolved and times < TIMES:
             last = await ask(whole=True)
+            times += 1
     else:
         last = await judge(rng, before=False)
         verdicts.append(last)

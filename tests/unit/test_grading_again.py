@@ -1,13 +1,14 @@
 """What the second judgement asks, of which files, and what it makes of the first."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from farm.core.task import GradingMode, ReportFormat
-from farm.grading.again import Again, judge_again
+from farm.grading.again import TIMES, Again, judge_again
 from farm.grading.errors import VerifierError
 from farm.grading.outcome import Outcome
 from farm.grading.verdict import Evidence, Verdict, decide, refusal
@@ -63,17 +64,17 @@ HUNG = Evidence(fault="the test command did not end within 5 s", timed_out=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_both_exams_ask_for_the_files_of_what_failed_and_then_for_all(seed: int) -> None:
+async def test_both_exams_ask_for_the_files_of_what_failed_and_then_twice_for_all(seed: int) -> None:
     assert FIRST.doubtful
     judged = Judged(seen(PASSED), seen(FAILED))
     verdict = await judge_again(VERIFIER, FIRST, judged, random.Random(seed))
     exams = [again for again in judged.asked if again is not None]
-    assert [again.whole for again in exams] == [False, False, True, True]
-    assert [sorted(again.false for again in both) for both in (exams[:2], exams[2:])] == [[False, True]] * 2
+    assert [again.whole for again in exams] == [False, False, True, True, True, True]
+    assert [sorted(again.false for again in exams[at : at + 2]) for at in (0, 2, 4)] == [[False, True]] * 3
     for again in exams[:2]:
         narrowed = again.narrowed(VERIFIER)
         assert (narrowed.fail_to_pass, narrowed.pass_to_pass) == ((NEW,), (OLD,))
-    assert verdict.command_s == 41.0
+    assert verdict.command_s == 61.0
 
 
 async def test_where_that_does_not_go_well_no_other_file_runs_again() -> None:
@@ -82,11 +83,22 @@ async def test_where_that_does_not_go_well_no_other_file_runs_again() -> None:
     assert (verdict.command_s, [again.whole for again in judged.asked if again]) == (21.0, [False, False])
 
 
-async def test_files_are_not_asked_once_more_where_there_are_no_others() -> None:
+async def test_a_coin_tossed_at_each_exam_seldom_falls_right() -> None:
+    """Code that agrees to everything or to nothing, by chance, where there are no other files."""
     verifier = replace(VERIFIER, pass_to_pass=(OLD,))
-    judged = Judged(seen(PASSED), seen(FAILED))
-    verdict = await judge_again(verifier, FIRST, judged, random.Random(1))
-    assert (verdict.reward, len(judged.asked)) == (1.0, 2)
+    believed = []
+    for falls in product([PASSED, FAILED], repeat=2 * TIMES):
+        coin = iter(falls)
+
+        async def judge(
+            rng: random.Random, *, before: bool, again: Again | None = None, coin: Iterator[Outcome] = coin
+        ) -> Verdict:
+            agreed = seen(next(coin))
+            return await Judged(agreed, agreed)(rng, before=before, again=again)
+
+        believed.append((await judge_again(verifier, FIRST, judge, random.Random(1))).reward)
+    assert sum(believed) == 1.0
+    assert len(believed) == 64
 
 
 async def test_what_fails_only_behind_the_tests_of_other_files_fails() -> None:
