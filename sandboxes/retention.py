@@ -230,12 +230,15 @@ class Reserve:
         self._file: int | None = None
 
     def hold(self, root: Path) -> None:
-        """Of the disk that ``root`` is on; nothing where that cannot be, be it full or not ours to write to."""
-        if self._file is not None:
+        """Of the disk that ``root`` is on; nothing where it is not ours to write to, or where nothing would be left for
+        others who clear it."""
+        usage = shutil.disk_usage(root)
+        size = min(RESERVE_BYTES, usage.total // RESERVE_SHARE)
+        if self._file is not None or usage.free < 2 * size:
             return
         try:
             self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(self._file, 0, min(RESERVE_BYTES, shutil.disk_usage(root).total // RESERVE_SHARE))
+            os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             log.debug("nothing of the disk of %s is held back: %s", root, error)
             self.let_go()
