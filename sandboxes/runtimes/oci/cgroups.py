@@ -205,11 +205,13 @@ class Cgroups:
 
     async def let_go(self, name: str) -> None:
         """Every process in it dies, and it goes before long: between two starts, where it need not go at once."""
-        if await self._until(self._is_empty, name):
-            if self._emptied.has_room:
+        if self._emptied.has_room:
+            if not await self._until(self._is_empty, name):
+                return
+            if self._emptied.has_room:  # still
                 self._emptied.add(name)
-            else:
-                await self.remove(name)
+                return
+        await self.remove(name)
 
     async def _until(self, done: Callable[[str], bool], name: str) -> bool:
         with contextlib.suppress(TimeoutError):

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 from sandboxes.uninterrupted import end
 
-MOST = 16
-"""With so many waiting, what goes next goes at once. Sandboxes that come and go one by one leave two."""
+MOST = 128
+"""With so many waiting, what goes next goes at once: who starts and ends more without a pause waits for it."""
 
-PAUSE_S = 0.002
-"""After a start, that its first call comes before; and between two groups."""
+PAUSE_S = 0.02
+"""After a start, in which another may begin; and between two groups."""
 
 TRIES = 100
 
