@@ -125,7 +125,7 @@ async def scene(
         async with AgentProcess.running(store, redis.url, tmp_path, kind) as farm:
             scene = Scene(farm, store, model, tiny_image)
             yield scene
-            await scene.until(lambda: not any((state_dir / "episodes").iterdir()))  # just after the last is published
+            await scene.until(lambda: not any((state_dir / "episodes").glob("*")))  # just after the last is published
         await store.close()
     assert sandboxes_of(docker_client, state_dir) == set()
     assert AGENT not in owner_names(state_dir)
