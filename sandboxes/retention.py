@@ -232,11 +232,13 @@ class Reserve:
     def hold(self, root: Path) -> None:
         """Of the disk that ``root`` is on; nothing where it is not ours to write to, or where nothing would be left for
         others who clear it."""
-        usage = shutil.disk_usage(root)
-        size = min(RESERVE_BYTES, usage.total // RESERVE_SHARE)
-        if self._file is not None or usage.free < 2 * size:
+        if self._file is not None:
             return
         try:
+            usage = shutil.disk_usage(root)
+            size = min(RESERVE_BYTES, usage.total // RESERVE_SHARE)
+            if usage.free < 2 * size:
+                return
             self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             os.posix_fallocate(self._file, 0, size)
         except OSError as error:
