@@ -11,6 +11,7 @@ from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.runtimes.marks import container_name
 from sandboxes.runtimes.oci.cgroups import group_of
 from sandboxes.runtimes.oci.runtime import OciRuntime
+from tests.sandboxes.serving import eventually
 
 EitherRuntime = DockerRuntime | OciRuntime
 
@@ -42,7 +43,10 @@ def prefer(pid: int) -> None:
 
 
 async def traces(runtime: EitherRuntime, state_dir: Path) -> set[str]:
-    """What the sandboxes of ``runtime`` have on this machine: the same before and after them where nothing is left."""
+    """What the sandboxes of ``runtime`` have on this machine: the same before and after them where nothing is left.
+    Groups that go by themselves are waited for."""
+    if isinstance(runtime, OciRuntime):
+        await eventually(lambda: not runtime._cgroups._emptied.names)
     found = {f"sandbox {sandbox_id}" async for sandbox_id in runtime.living()}
     return found | _names(state_dir) | (_of_its_own(runtime) if isinstance(runtime, OciRuntime) else set())
 

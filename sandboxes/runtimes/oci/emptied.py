@@ -14,7 +14,7 @@ MOST = 128
 """With so many waiting, what goes next goes at once: who starts and ends more without a pause waits for it."""
 
 PAUSE_S = 0.02
-"""After a start, in which another may begin; and between two groups."""
+"""So long no start has begun when one goes: most come in a row."""
 
 TRIES = 100
 
@@ -27,7 +27,7 @@ class Emptied:
         self._take_away = take_away
         self._names: dict[str, int] = {}
         """How often each may still be tried."""
-        self._starts = 0
+        self._starts = self._begun = 0
         self._no_start = asyncio.Event()
         self._no_start.set()
         self._sweep: asyncio.Task[None] | None = None
@@ -52,6 +52,7 @@ class Emptied:
     def undisturbed(self) -> Iterator[None]:
         """Nothing goes in this block."""
         self._starts += 1
+        self._begun += 1
         self._no_start.clear()
         try:
             yield
@@ -68,8 +69,9 @@ class Emptied:
     async def _go_on(self) -> None:
         while self._names:
             await self._no_start.wait()
+            begun = self._begun
             await asyncio.sleep(PAUSE_S)
-            if self._no_start.is_set() and self._names:
+            if self._begun == begun and self._names:
                 name = next(iter(self._names))
                 gone = await asyncio.to_thread(self._take, name)
                 tries_left = self._names.pop(name, 1) - 1
