@@ -184,6 +184,7 @@ class OciRuntime(ServingRuntime):
                     raise BootError("a sandbox of it has a network")
         finally:
             await uninterrupted(self.discard(name))
+            await self._cgroups.remove(name)  # at once, for the name comes again
 
     async def digest_of(self, image: str) -> str:
         return (await self._ground.engine.image(image)).id
