@@ -94,8 +94,8 @@ async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
     first, second, _ = past.turns
     assert (first.results, first.started_at, first.model_s) == ({1: RESULT}, 1001.0, 0.5)
     assert first.seen == {}  # of interest to a call that has not ended
-    assert 5.0 < past.began_at_s < first.replied_at_s < first.ended_at_s < second.replied_at_s < past.spent_s
-    assert past.spent_s < most_s
+    assert 5.0 < first.replied_at_s < first.ended_at_s < second.replied_at_s < past.spent_s < most_s
+    assert 5.0 < past.began_at_s < past.spent_s  # not of necessity before the first reply: it is later by the return
     assert (past.stop, past.change, past.settled) == (StopReason.PARSE_ERROR, CHANGE, True)
 
 
