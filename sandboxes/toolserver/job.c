@@ -15,6 +15,7 @@
 #include "loop.h"
 #include "orphans.h"
 #include "process.h"
+#include "reap.h"
 #include "session.h"
 
 #define JOBS_MAX 32
@@ -323,11 +324,17 @@ int job_type(uint32_t number, const uint8_t *data, size_t len, struct buffer *ou
 int job_end(uint32_t number)
 {
     struct job *job = find(number);
-    if (job && job->pid)
-        process_kill_tree(job->pid);
-    else if (job)
-        orphans_kill(number);
-    return job ? 0 : ESRCH;
+    if (!job)
+        return ESRCH;
+    /* What the dead have left is ours only once they are buried; and one may die before it can be stopped. */
+    for (int round = 0; round < 2; round++) {
+        reap_children();
+        if (job->pid)
+            process_kill_tree(job->pid);
+        else
+            orphans_kill(number);
+    }
+    return 0;
 }
 
 uint32_t job_of(pid_t pid)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sandboxes import protocol
@@ -102,8 +103,9 @@ async def test_what_was_said_since_the_last_time_and_the_end(server: ToolServer,
     assert after.duration_s == (await server.job_output(job)).duration_s
 
 
-async def test_a_wait_ends_at_its_limit(server: ToolServer) -> None:
-    job = await server.start_job("while :; do echo more; sleep 0.01; done")
+async def test_a_wait_ends_at_its_limit(server: ToolServer, served: Served) -> None:
+    job = await server.start_job("while :; do echo more; echo more; touch begun; sleep 0.01; done")
+    assert await eventually((served.home / "begun").exists)
     said = await server.job_output(job, wait_s=0.5, quiet_s=10)
     assert said.exit_code is None
     assert said.output.head.startswith(b"more\nmore\n")
@@ -302,16 +304,20 @@ async def test_jobs_are_bounded_and_those_that_ended_make_room(server: ToolServe
         await server.end_job(job)
 
 
-async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_else(server: ToolServer) -> None:
+async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_else(
+    server: ToolServer, served: Served
+) -> None:
     mark, spared = f"4444.{os.getpid()}", f"5555.{os.getpid()}"
     await shell(server, f"setsid sleep {spared} & exit")
     await server.exec(["sh", "-c", f"setsid sleep {spared} &"], timeout_s=WAIT_S)
     other = await server.start_job(f"setsid sleep {spared} & sleep {spared} & true")
     assert (await ended(server, other))[1] == 0
-    left = f"(setsid sh -c 'sleep {mark} & setsid sleep {mark} & sleep 0.05' &) ; sleep {mark} & sleep 0.01"
+    until_told = "until test -e go; do sleep 0.01; done"
+    left = f"(setsid sh -c 'sleep {mark} & setsid sleep {mark} & {until_told}' &) ; sleep {mark} & sleep 0.01"
     job = await server.start_job(left)
     assert (await ended(server, job))[1] == 0
     await server.exec(["sh", "-c", f"setsid sleep {spared} &"], timeout_s=WAIT_S)
+    (served.home / "go").touch()  # not before: of two who die at once nobody can tell who left what
     assert await eventually(lambda: running(mark) == 3)
     await server.end_job(job)
     assert await gone(mark)
@@ -319,6 +325,27 @@ async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_els
     assert (await ended(server, job))[1] == 0
     await server.end_job(other)
     assert await eventually(lambda: running(spared) == 3)
+
+
+async def test_a_kill_of_a_job_reaches_what_was_left_by_one_who_died_just_now(
+    server: ToolServer, served: Served
+) -> None:
+    mark = f"6666.{os.getpid()}"
+    job = await server.start_job(f"(setsid sh -c 'setsid sleep {mark} & until test -e go; do sleep 0.01; done' &)")
+    assert (await ended(server, job))[1] == 0
+    assert await eventually(lambda: running(mark) == 1)
+    served.process.suspend()
+    try:
+        ending = asyncio.create_task(server.end_job(job))
+        await asyncio.sleep(0)  # it has been asked before that one dies
+        (served.home / "go").touch()
+        assert await eventually(
+            lambda: any(child.status() == psutil.STATUS_ZOMBIE for child in served.process.children())
+        )
+    finally:
+        served.process.resume()
+    await ending
+    assert await gone(mark)
 
 
 async def test_what_cannot_be_is_told(server: ToolServer) -> None:
