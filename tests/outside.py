@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import docker
@@ -14,6 +15,8 @@ from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.sandboxes.serving import eventually
 
 EitherRuntime = DockerRuntime | OciRuntime
+
+WAIT_S = 60.0
 
 
 def first_process(client: docker.DockerClient, sandbox_id: str) -> int:
@@ -28,11 +31,20 @@ def mute(pid: int) -> None:
 
 def crash(pid: int) -> None:
     """It is woken and dies of its next step: zeros are no instruction, or a write to nowhere."""
-    program_counter = int(Path(f"/proc/{pid}/syscall").read_text().split()[-1], 16)
+    program_counter = _waiting_at(pid)
     with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
         memory.seek(program_counter)
         memory.write(bytes(16))
     os.kill(pid, signal.SIGCHLD)
+
+
+def _waiting_at(pid: int) -> int:
+    """Where it goes on after the call that it waits in: of one that runs, or could, nobody is told."""
+    deadline = time.monotonic() + WAIT_S
+    while (told := Path(f"/proc/{pid}/syscall").read_text().split()) == ["running"]:
+        assert time.monotonic() < deadline, "it never waits"
+        time.sleep(0.001)
+    return int(told[-1], 16)
 
 
 def prefer(pid: int) -> None:
