@@ -191,6 +191,7 @@ async def test_a_copied_place_to_work_in_that_leads_elsewhere_stays_inside(runti
         await fork.remove()
 
 
+@pytest.mark.xdist_group("volumes")
 async def test_docker_does_not_pretend_to_copy_a_volume(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, test_image: str
 ) -> None:

@@ -56,11 +56,12 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
 
 def loop_devices(image: Path) -> list[str]:
     """Those that hold ``image``, by the kernel's word."""
-    return [
-        backing.parts[3]
-        for backing in Path("/sys/block").glob("loop*/loop/backing_file")
-        if backing.read_text().strip() == str(image)
-    ]
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # somebody else's, let go just now
+            if backing.read_text().strip() == str(image):
+                found.append(backing.parts[3])
+    return found
 
 
 def fill(path: Path, size_mib: int) -> None:

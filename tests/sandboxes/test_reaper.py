@@ -196,8 +196,8 @@ async def test_the_disk_of_a_dead_owner_goes_with_what_stood_on_it(
     for _ in ("open", "a sandbox"):
         await process.line()
     disk = state_dir / "owners" / "other" / "disk.img"
+    assert disk in backing_files()
     await process.kill()
-    assert disk in backing_files()  # what lives on it holds it
     await until_gone(oci_runtime, state_dir, "other")
     assert await eventually(lambda: disk not in backing_files())
 

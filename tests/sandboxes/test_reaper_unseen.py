@@ -76,7 +76,8 @@ async def test_another_directory_at_the_same_path_is_another_owners(
     await before.kill()
     missed = Identity.here(place, "agent")
     assert is_there(docker_client, missed, there)
-    shutil.rmtree(place)
+    place.rename(tmp_path / "deleted")  # at once: reapers of other tests may look at it just now
+    shutil.rmtree(tmp_path / "deleted")
     runtime = await type(either_runtime).open(state_dir=place, owner="agent", toolbox=toolbox)
     try:
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:

