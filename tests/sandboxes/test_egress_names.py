@@ -137,6 +137,18 @@ def test_a_name_never_leads_back_to_this_machine(tmp_path: Path, address: str, s
     alone(tmp_path, scenario(), **{"a.near": address})
 
 
+def test_a_name_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """Here, where no name server is in reach: another network's may take its time."""
+
+    async def scenario() -> None:
+        async with proxying("no-such-name.invalid") as client:
+            unknown = await client.ask(get("http://no-such-name.invalid/"))
+            assert (status(unknown), b"its name is not known" in unknown) == (502, True)
+            assert [record.verdict for record in await client.records(1)] == [Verdict.FAILED]
+
+    alone(tmp_path, scenario())
+
+
 def test_of_several_addresses_only_those_of_the_internet_are_tried(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with origin("127.0.0.1", 80) as here, origin(FAR[1], 80) as far, proxying("far.example") as client:
