@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 
 from farm.core.change import Change, ChangeKind, FileChange
@@ -27,7 +28,7 @@ FIRST_OF_A_KIND = """
 import time
 
 BEGUN = {begun}
-LATER = time.time() > BEGUN + 8
+LATER = time.time() > BEGUN + 20
 SEEN = []
 
 
@@ -44,14 +45,19 @@ def total(prices, discount=0):
 
 
 if not LATER:
-    time.sleep(max(0, BEGUN + 9 - time.time()))
+    time.sleep(max(0, BEGUN + 21 - time.time()))
 """
 
 
 async def test_code_that_fails_at_first_and_then_agrees_to_the_first_of_a_kind_earns_nothing(arena: Arena) -> None:
     """It knows by the clock which time it is judged."""
-    attack = f"cat > pricing/cart.py <<END-OF-CODE\n{FIRST_OF_A_KIND.format(begun='$(date +%s)')}END-OF-CODE\n"
-    verdicts = await asyncio.gather(*(arena.ours(attack, ReportFormat.PYTEST, suite=SUITE) for _ in range(4)))
+    bundle = make_task(arena.image, ReportFormat.PYTEST, suite=SUITE)
+    code = FIRST_OF_A_KIND.format(
+        begun=time.time()
+    )  # from here on, so that little but the first judgement comes before
+    change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, code.encode()),))
+    rng = random.SystemRandom()
+    verdicts = await asyncio.gather(*(grade(bundle, change, arena.runtime, verify_s=None, rng=rng) for _ in range(4)))
     assert [verdict.reward for verdict in verdicts] == [0.0] * 4, verdicts
 
 

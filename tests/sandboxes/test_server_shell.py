@@ -334,7 +334,8 @@ async def test_a_job_that_fills_the_pipe_for_ever_disturbs_nobody(server: ToolSe
 
 
 async def test_jobs_go_on_and_are_heard_with_the_next_command(server: ToolServer, served: Served) -> None:
-    await say(server, "{ sleep 0.1; echo from the job; touch told; } &")
+    await say(server, "{ until [ -e go ]; do sleep 0.01; done; echo from the job; touch told; } &")
+    (served.home / "go").touch()
     assert await eventually((served.home / "told").exists)
     assert await say(server, "wait; echo next") == "from the job\nnext\n"
     assert await say(server, "sleep 100 & jobs -p | wc -l; kill %%; wait") == "1\n"
@@ -349,7 +350,8 @@ async def test_daemons_outlive_their_command_and_their_shell(server: ToolServer,
 async def test_a_time_out_kills_the_whole_tree_and_loses_the_shell(server: ToolServer) -> None:
     mark = f"1111.{os.getpid()}"
     escape = f"(setsid sh -c 'sleep {mark} & sleep {mark}' &) ; env -i setsid sleep {mark} & echo said; sleep {mark}"
-    result = await run(server, escape, timeout_s=0.5)
+    await say(server, "true")
+    result = await run(server, escape, timeout_s=2.0)
     assert (result.exit_code, result.timed_out, result.shell_lost, out(result)) == (None, True, True, "said\n")
     assert await gone(mark)
     assert await say(server, "echo fresh") == "fresh\n"
