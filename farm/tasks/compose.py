@@ -57,9 +57,20 @@ _READ = frozenset({"build", "command", "entrypoint", "environment", "image", "ne
 def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
-    if sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(content, yaml.SafeLoader)) > MAX_ALIASES:
-        raise ValueError(f"more than {MAX_ALIASES} aliases")
-    return yaml.safe_load(content)
+    return yaml.load(content, _FewAliases)
+
+
+class _FewAliases(yaml.SafeLoader):
+    """Raises ValueError for more than ``MAX_ALIASES``, before anything is made of them."""
+
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MAX_ALIASES:
+                raise ValueError(f"more than {MAX_ALIASES} aliases")
+        return super().compose_node(parent, index)
 
 
 def _only_service(path: Path, document: Any) -> Mapping[Any, Any]:
