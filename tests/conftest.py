@@ -19,6 +19,8 @@ from sandboxes.toolbox import Toolbox, ensure_toolbox
 from tests.images import busybox_image, text_image
 from tests.services import missing
 
+LONGEST_ID = 80
+
 settings.register_profile("farm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("farm")  # how long an example takes says more of the machine than of the code
 
@@ -27,6 +29,13 @@ def pytest_configure() -> None:
     """A shell has what runs in its background ignore interrupts, and what the tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Of what is long its beginning and its length: names of tests are printed, and are in what a test starts."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_ID:
+        return f"{val[:LONGEST_ID]!a}... of {len(val)}"
+    return None
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,8 @@ def _bomb(level: str, key: str) -> str:
     ("text", "said"),
     [
         ("[", "not YAML"),
-        pytest.param("a: " + "[" * 50_000, "not YAML", id="too deep"),
-        pytest.param("x: " + "y" * 100_000, "not YAML (more than 64 KiB)", id="too long"),
+        ("a: " + "[" * 50_000, "not YAML"),
+        ("x: " + "y" * 100_000, "not YAML (more than 64 KiB)"),
         (_bomb("[*{0}, *{0}, *{0}, *{0}]", "command"), "not YAML (more than 16 aliases)"),
         (_bomb("{{<<: [*{0}, *{0}]}}", "environment"), "not YAML (more than 16 aliases)"),
         ("3", "services: missing"),
