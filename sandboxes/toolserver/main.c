@@ -28,11 +28,11 @@ void reap_children(void)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        uint32_t job = job_of(pid);
+        /* Before anybody hears of this end: whoever does may bring about another's, who leaves something too. */
+        orphans_of(pid, job_of(pid));
         execute_reaped(pid, status);
         session_reaped(pid, status);
         job_reaped(pid, status);
-        orphans_of(pid, job);
     }
 }
 

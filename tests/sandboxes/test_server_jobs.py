@@ -307,17 +307,17 @@ async def test_jobs_are_bounded_and_those_that_ended_make_room(server: ToolServe
 async def test_a_kill_of_a_job_that_has_ended_kills_what_it_left_and_nothing_else(
     server: ToolServer, served: Served
 ) -> None:
+    """One after the other: of two who die at once nobody can tell who left what."""
     mark, spared = f"4444.{os.getpid()}", f"5555.{os.getpid()}"
-    await shell(server, f"setsid sleep {spared} & exit")
+    await shell(server, f"setsid -f sleep {spared}; exit")
     await server.exec(["sh", "-c", f"setsid sleep {spared} &"], timeout_s=WAIT_S)
-    other = await server.start_job(f"setsid sleep {spared} & sleep {spared} & true")
+    other = await server.start_job(f"setsid -f sleep {spared}; sleep {spared} & true")
     assert (await ended(server, other))[1] == 0
-    until_told = "until test -e go; do sleep 0.01; done"
-    left = f"(setsid sh -c 'sleep {mark} & setsid sleep {mark} & {until_told}' &) ; sleep {mark} & sleep 0.01"
-    job = await server.start_job(left)
+    apart = f"sleep {mark} & setsid sleep {mark} & touch up; until test -e go; do sleep 0.01; done"
+    job = await server.start_job(f"setsid -f sh -c '{apart}'; sleep {mark} & until test -e up; do sleep 0.01; done")
     assert (await ended(server, job))[1] == 0
     await server.exec(["sh", "-c", f"setsid sleep {spared} &"], timeout_s=WAIT_S)
-    (served.home / "go").touch()  # not before: of two who die at once nobody can tell who left what
+    (served.home / "go").touch()
     assert await eventually(lambda: running(mark) == 3)
     await server.end_job(job)
     assert await gone(mark)
@@ -331,7 +331,7 @@ async def test_a_kill_of_a_job_reaches_what_was_left_by_one_who_died_just_now(
     server: ToolServer, served: Served
 ) -> None:
     mark = f"6666.{os.getpid()}"
-    job = await server.start_job(f"(setsid sh -c 'setsid sleep {mark} & until test -e go; do sleep 0.01; done' &)")
+    job = await server.start_job(f"setsid -f sh -c 'setsid sleep {mark} & until test -e go; do sleep 0.01; done'")
     assert (await ended(server, job))[1] == 0
     assert await eventually(lambda: running(mark) == 1)
     served.process.suspend()
