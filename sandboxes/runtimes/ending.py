@@ -49,7 +49,7 @@ async def ending(engine: Engine, container: str, reached_limit: Callable[[], boo
     """
     try:
         state = await _settled(engine, container)
-        if state is not None and await _starved(engine, container, state) and reached_limit() is not False:
+        if state is not None and await _starved(engine, container, state, reached_limit()):
             return Ending(f"it ran out of memory (exit status {state.exit_code})", GoneBy.MEMORY)
     except (EngineError, RuntimeUnavailable) as error:
         return Ending(str(error), GoneBy.OUTSIDE)
@@ -97,12 +97,15 @@ def is_ending(pid: int) -> bool:
     return bool(int(after_name[6]) & _EXITING)
 
 
-async def _starved(engine: Engine, container: str, state: ContainerState) -> bool:
-    """The daemon's mark says only that something inside was once killed for memory; so the times are asked."""
-    if state.running or not state.out_of_memory:
+async def _starved(engine: Engine, container: str, state: ContainerState, reached: bool | None) -> bool:
+    """The daemon's mark says only that something inside was once killed for memory, so the times are asked; and it may
+    come after the end, so where it is known that the limit was ``reached`` the status says enough."""
+    known = reached is True and state.exit_code == KILLED
+    if state.running or reached is False or not (known or state.out_of_memory):
         return False
     horizon_s = 2 * OOM_TO_END_NS / 1e9
     ends, hungers, kills = [
         await engine.event_times_ns(container, event, last_s=horizon_s) for event in ("die", "oom", "kill")
     ]
-    return not kills and any(abs(end - hunger) < OOM_TO_END_NS for end in ends[-1:] for hunger in hungers)
+    soon = any(abs(end - hunger) < OOM_TO_END_NS for end in ends[-1:] for hunger in hungers)
+    return (known or soon) and not kills
