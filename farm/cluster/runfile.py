@@ -48,12 +48,10 @@ def claimed(state_dir: Path) -> Iterator[None]:
             f"{error.filename}: {error.strerror}; choose a writable state_dir, with --state-dir or FARM_STATE_DIR"
         ) from None
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _lock(run_dir, lock):
             info = _read(state_dir)
             who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
-            raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir") from None
+            raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir")
         _sweep(run_dir)
         (run_dir / "death").unlink(missing_ok=True)
         try:
@@ -154,13 +152,28 @@ def _held(state_dir: Path) -> bool:
         remedy = "choose another with --state-dir or FARM_STATE_DIR"
         raise FarmError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not _lock(_run_dir(state_dir), lock, only_look=True)
     finally:
         os.close(lock)
+
+
+def _lock(run_dir: Path, lock: int, *, only_look: bool = False) -> bool:
+    """Whether nobody held the lock, which ``lock`` has from now on, unless it was only to look.
+
+    Whoever looks has it for a moment. So all come here one at a time, by the lock of the directory: else who claims a
+    place, or looks as well, would take whoever looks for a farm.
+    """
+    place = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if only_look:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(place)
+    return True
 
 
 def _read(state_dir: Path) -> FarmInfo | None:

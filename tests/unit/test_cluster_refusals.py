@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -80,6 +81,34 @@ def test_what_runs_is_found_while_it_runs_and_refused_a_second_time(tmp_path: Pa
             sweep_farm(tmp_path)
     assert running_farm(tmp_path) is None
     stop_farm(FarmInfo(tmp_path, "head", 2**22, "", "", "", 0.0))
+
+
+def test_who_only_looks_keeps_nobody_from_claiming_and_takes_no_other_for_a_farm(tmp_path: Path) -> None:
+    with claimed(tmp_path):
+        announce(FarmInfo(tmp_path, "head", 1, "", "", "", 0.0))
+        left = (tmp_path / "run" / "farm.json").read_text()
+    over, seen = threading.Event(), []
+
+    def look() -> None:
+        while not over.is_set():
+            seen.append(running_farm(tmp_path))
+
+    (tmp_path / "run" / "farm.json").write_text(left)  # of one that was killed
+    others = [threading.Thread(target=look) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        while len(seen) < 500:
+            assert running_farm(tmp_path) is None
+        (tmp_path / "run" / "farm.json").unlink()
+        for _ in range(200):
+            with claimed(tmp_path):
+                pass
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+    assert set(seen) == {None}
 
 
 def test_a_killed_farm_is_swept(tmp_path: Path) -> None:
