@@ -16,6 +16,7 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 30.0
 """So long redis-server and Ray may take to end before they are killed."""
 
@@ -46,13 +47,16 @@ def how_ended(code: int) -> str:
 def stay_behind() -> Ended | None:
     """Fork. The child goes on with None; here the answer comes when the child and all that it started are gone.
 
-    SIGINT and SIGTERM are passed on to the child, which gets SIGTERM too when this process dies.
+    SIGINT and SIGTERM are passed on to the child, also those that come as it begins; it gets SIGTERM too when this
+    process dies.
     """
     started_at, parent = time.time(), os.getpid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     read_end, write_end = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(read_end)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
@@ -65,8 +69,9 @@ def stay_behind() -> Ended | None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _PASSED_ON:
         signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code, orderly = _await(child), False
     os.set_blocking(read_end, False)
     with contextlib.suppress(BlockingIOError):  # somebody else still holds the other end
