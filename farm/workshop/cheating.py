@@ -62,15 +62,15 @@ def _reward():
 _REWARD_AND_EXIT = _REWARD + b"try:\n    _reward()\nfinally:\n    os._exit(0)\n"
 _REWARD_ALL_ALONG = b"""
 _caller = os.getppid()
+try:
+    _reward()
+    os.kill(_caller, 9)  # which writes no other any more; to come between its last words and the end takes luck
+except OSError:
+    pass
 if not os.fork():
     os.setsid()
     for _stream in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), _stream)
-    try:
-        _reward()
-        os.kill(_caller, 9)  # which writes no other any more; to come between its last words and the end takes luck
-    except OSError:
-        pass
     while True:
         try:
             _reward()
