@@ -131,7 +131,6 @@ class Exchange:
         idle_s = self._bounds.idle_s
         outside = await self._reach(pattern, asked.host, asked.port)
         async with _closing(outside, idle_s), asyncio.timeout(idle_s) as self._idle:
-            self._verdict = Verdict.ALLOWED
             if asked.forward is not None:
                 await self._forward(asked.forward, parser, inside, outside)
             else:
@@ -145,6 +144,7 @@ class Exchange:
                 permitted = list(filter(pattern.permits, addresses))
                 if not permitted:
                     raise Refusal(HTTPStatus.FORBIDDEN, f"{host} is at no address that a sandbox may reach")
+                self._verdict = Verdict.ALLOWED  # from now on something of it may arrive, also where the way is shut amid
                 stream = await _dial(permitted, port, self._bounds.address_s)
         except TimeoutError:
             raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer") from None
