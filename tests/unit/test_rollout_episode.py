@@ -98,14 +98,14 @@ async def test_a_limit_truncates_and_the_work_so_far_counts(policy: Scripted, li
 async def test_the_agents_deadline_truncates_while_it_thinks() -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
-    rollout = await episode(policy, limits=Limits(agent_s=0.2))
+    rollout = await episode(policy, limits=Limits(agent_s=1.0))
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
 
 async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record() -> None:
     rollout = await episode(
         Scripted(FIX, say(call("glob", {"pattern": "*"}), call("bash", {"command": "sleep 60"}), call("submit"))),
-        limits=Limits(agent_s=0.3),
+        limits=Limits(agent_s=1.0),
     )
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
     assert [use.result for use in rollout.turns[1].tool_uses][1:] == ["Not finished: the episode ended first."] * 2
@@ -123,7 +123,7 @@ async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
 
 
 async def test_a_call_that_takes_too_long_times_out_and_the_episode_goes_on() -> None:
-    rollout = await episode(Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=Limits(tool_s=0.1))
+    rollout = await episode(Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=Limits(tool_s=1.0))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.turns[0].tool_uses[0].timed_out
     assert rollout.metrics["tool_timeouts"] == 1

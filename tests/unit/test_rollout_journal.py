@@ -1,6 +1,7 @@
 """What an episode's journal holds is read back as it was told, or it is of no use; nothing in between."""
 
 import asyncio
+import contextlib
 import io
 import os
 import stat
@@ -50,6 +51,15 @@ def only(directory: Path) -> Path:
 
 def nothing(directory: Path) -> bool:
     return not any(directory.iterdir())
+
+
+def opened(path: Path) -> int:
+    """How many descriptors of this process lead there, also where it is removed."""
+    leads = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed just now
+            leads.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return leads.count(str(path)) + leads.count(f"{path} (deleted)")
 
 
 async def written(directory: Path) -> Path:
@@ -205,11 +215,12 @@ async def test_one_that_cannot_be_written_is_given_up(
     sandbox = await fake().create(SandboxSpec("task:1"))
     journal = Journals(tmp_path).of(ORDER)
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
-    before = len(os.listdir("/proc/self/fd"))
+    path = only(tmp_path)
+    assert opened(path) == 1
     monkeypatch.setattr(farm.rollout.journal, "MOST_BYTES", 2000)
     journal.replied(Reply("x" * 2000 * (not tokens), (), "stop", prompt_tokens=tokens), 0.0, 0.0)
     assert nothing(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert opened(path) == 0
     journal.stopped(StopReason.AGENT_DONE)
     journal.remove()
 

@@ -185,8 +185,8 @@ async def test_what_is_collected_for_a_verifier_of_its_own_is_collected_once(tmp
 async def test_hooks_have_their_own_time(tmp_path: Path) -> None:
     machine = Machine(tmp_path, with_own_verifier())
     gate = machine.gates["collected"] = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.7, gate.set)
-    rollout = await machine.episode(Scripted(*REPLIES), limits=Limits(tool_s=0.5))
+    asyncio.get_running_loop().call_later(1.2, gate.set)
+    rollout = await machine.episode(Scripted(*REPLIES), limits=Limits(tool_s=1.0))
     assert rollout.reward == 1.0, rollout.reason
 
 

@@ -141,8 +141,8 @@ async def test_a_first_step_that_cannot_begin_is_the_tasks_fault() -> None:
 
 async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
     bundle = in_steps(None, None)
-    first = replace(bundle.task.steps[0], agent_timeout_s=0.2)
-    bundle = replace(bundle, task=replace(bundle.task, agent_timeout_s=0.2, steps=(first, bundle.task.steps[1])))
+    first = replace(bundle.task.steps[0], agent_timeout_s=1.0)
+    bundle = replace(bundle, task=replace(bundle.task, agent_timeout_s=1.0, steps=(first, bundle.task.steps[1])))
     policy = Scripted(write(0, 1))
     policy.then(policy.forever)
     policy.then(write(1, 1))
