@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -26,3 +29,13 @@ def require_program(name: str) -> str:
         missing(name, f"apt-get install {name}, or run tests/run.sh")
     assert path is not None
     return path
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port of loopback that nobody is given meanwhile, and where nobody answers but who listens at it by its number,
+    which takes SO_REUSEADDR."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]

@@ -12,7 +12,14 @@ from farm.config import read_build_settings
 from farm.tasks import TaskBundle, images_of, load_task
 from sandboxes.images import ImageStore
 from tests.integration import tiny
-from tests.services import missing
+from tests.services import kept_port, missing
+
+
+@pytest.fixture
+def own_port() -> Iterator[int]:
+    """A port of loopback that stays free for who is told to listen there, also again."""
+    with kept_port() as port:
+        yield port
 
 
 @pytest.fixture(scope="session")

@@ -314,9 +314,8 @@ async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store,
         assert problem(await http.get("/v1/nothing")) == 401
 
 
-async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path) -> None:
-    async with EmbeddedRedis(tmp_path) as first:
-        port = first.port
+async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path, own_port: int) -> None:
+    async with EmbeddedRedis(tmp_path, port=own_port) as first:
         store = Store(first.url)
         async with (
             running_gateway(store, tmp_path) as url,
@@ -330,7 +329,7 @@ async def test_a_redis_that_goes_away_is_503_and_comes_back(tmp_path: Path) -> N
                 assert "redis_url" in answer.json()["detail"]
                 assert (tmp_path / "redis" / "password").read_text() not in answer.text
             assert (await http.get("/healthz")).status_code == 200
-            async with EmbeddedRedis(tmp_path, port=port):
+            async with EmbeddedRedis(tmp_path, port=own_port):
                 assert (await http.get("/readyz")).status_code == 200
             await store.close()
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ async def url(store: Store, tmp_path: Path) -> AsyncIterator[str]:
 
 async def using(url: str, work: Callable[[FarmClient], Found], token: str | None = "o") -> Found:
     def call() -> Found:
-        with FarmClient(url, token, retry_s=20.0) as client:
+        with FarmClient(url, token, retry_s=120.0) as client:
             return work(client)
 
     return await asyncio.to_thread(call)
@@ -94,18 +93,17 @@ async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Stor
     assert await using(url, work) == ([0, 0], 2)
 
 
-async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(store: Store, tmp_path: Path) -> None:
+async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
+    store: Store, tmp_path: Path, own_port: int
+) -> None:
     """No gateway is there when it begins; one comes only after it has said so."""
     await fill(store, groups=1)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     learner = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "farm.examples.sample_learner",
         "--url",
-        f"http://127.0.0.1:{port}",
+        f"http://127.0.0.1:{own_port}",
         "--run",
         "run-a",
         stdout=asyncio.subprocess.PIPE,
@@ -115,8 +113,8 @@ async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
     assert learner.stderr
     said = (await learner.stderr.readline()).decode()
     assert learner.returncode is None
-    assert said.startswith(f"waiting: No gateway answers: http://127.0.0.1:{port}: ")
-    async with running_gateway(store, tmp_path, port=port):
+    assert said.startswith(f"waiting: No gateway answers: http://127.0.0.1:{own_port}: ")
+    async with running_gateway(store, tmp_path, port=own_port):
         *_, totals = (await learner.stdout.read()).decode().splitlines()
     assert json.loads(totals)["groups"] == 1
     assert await learner.wait() == 0
@@ -246,16 +244,15 @@ async def test_an_answer_that_breaks_off_is_asked_for_again_and_is_the_same_leas
     await proxy.wait_closed()
 
 
-async def test_a_client_waits_out_a_redis_that_restarts(tmp_path: Path) -> None:
+async def test_a_client_waits_out_a_redis_that_restarts(tmp_path: Path, own_port: int) -> None:
     require_program("redis-server")
-    async with EmbeddedRedis(tmp_path) as first:
-        port = first.port
+    async with EmbeddedRedis(tmp_path, port=own_port) as first:
         store = Store(first.url)
         await fill(store, groups=1)
         async with running_gateway(store, tmp_path) as url:
             await first.__aexit__(None, None, None)
             leasing = asyncio.create_task(using(url, lambda farm: farm.lease("c", run_id="run-a"), None))
-            async with EmbeddedRedis(tmp_path, port=port):
+            async with EmbeddedRedis(tmp_path, port=own_port):
                 lease = await leasing
                 assert lease is not None
                 assert len(lease.groups) == 1

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.services import require_program
+from tests.services import kept_port, require_program
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -33,12 +32,11 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
     """A state directory and a port of the test's own; what is still up at the end is stopped."""
     require_program("docker")
     state = tmp_path_factory.mktemp("readme")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    chosen = {**os.environ, "FARM_STATE_DIR": str(state / "state"), "FARM_PORT": str(port), "URL": f"127.0.0.1:{port}"}
-    yield chosen
-    subprocess.run([ROOT / ".venv/bin/farm", "down"], env=chosen, cwd=ROOT, check=True)
+    with kept_port() as port:
+        own = {"FARM_STATE_DIR": str(state / "state"), "FARM_PORT": str(port), "URL": f"127.0.0.1:{port}"}
+        chosen = {**os.environ, **own}
+        yield chosen
+        subprocess.run([ROOT / ".venv/bin/farm", "down"], env=chosen, cwd=ROOT, check=True)
 
 
 def run(command: str, environ: Mapping[str, str], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
