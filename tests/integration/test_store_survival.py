@@ -40,7 +40,7 @@ async def killed(server: EmbeddedRedis) -> None:
     store = Store(server.url)
     await until_served(store.ping)
     while server.pid == pid:
-        await store.ping()
+        await until_served(store.ping)
     await store.close()
 
 
