@@ -25,7 +25,7 @@ PLACES = (Path("/tmp"), Path("/run"), Path("/var/run"), Path("/dev/shm"), Path("
 def containers() -> Iterator[str]:
     client = docker.from_env()
     try:
-        for container in client.containers.list(all=True, filters={"label": "farm.owner"}):
+        for container in client.containers.list(all=True, filters={"label": "farm.owner"}, ignore_removed=True):
             yield f"container {container.name}"
         for label in ("farm.test", "farm.snapshot"):
             for image in client.images.list(filters={"label": label}):

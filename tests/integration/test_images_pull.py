@@ -210,6 +210,8 @@ async def test_a_pull_that_nobody_waits_for_ends_and_frees_its_place(registry: R
     taker.cancel()
     other = asyncio.create_task(shelf.take(task_of(registry.name("b"))))
     await asyncio.wait({taker})
+    while not registry.pulls_begun["farm-test-b"]:  # noqa: ASYNC110 - the registry is threads
+        await asyncio.sleep(0.01)
     registry.go.set()
     await other
     assert await store.inspect(registry.name("a")) is None
