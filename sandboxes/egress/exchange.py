@@ -144,7 +144,7 @@ class Exchange:
                 permitted = list(filter(pattern.permits, addresses))
                 if not permitted:
                     raise Refusal(HTTPStatus.FORBIDDEN, f"{host} is at no address that a sandbox may reach")
-                self._verdict = Verdict.ALLOWED  # from now on something of it may arrive, also where the way is shut amid
+                self._verdict = Verdict.ALLOWED  # from now on something may arrive there, also if the way is shut amid
                 stream = await _dial(permitted, port, self._bounds.address_s)
         except TimeoutError:
             raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer") from None
