@@ -69,9 +69,8 @@ class ModelServer:
         step = self.script.pop(0) if self.script else Say("I am done.")
         if isinstance(step, Response):
             return step
-        if not isinstance(step, Say):
-            return await step(body)
-        return self._answer(body, step)
+        said = step if isinstance(step, Say) else await step(body)
+        return self._answer(body, said) if isinstance(said, Say) else said
 
     def _answer(self, body: Mapping[str, Any], say: Say) -> dict[str, Any]:
         number = len(self.requests)

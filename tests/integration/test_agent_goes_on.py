@@ -1,8 +1,10 @@
 """A node agent that is killed amid an episode: it comes back, and the episode is none the worse for it."""
 
 import asyncio
+import os
 import re
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -145,16 +147,29 @@ def nap(seconds: float) -> str:
     return f"{seconds:g}{secrets.randbelow(10**8):08}"
 
 
-def sleeps(seconds: str) -> bool:
-    """Whether ``sleep`` of it runs, on all of this machine."""
+def sleeper(seconds: str) -> int | None:
+    """The process that runs ``sleep`` of it, on all of this machine."""
     wanted = b"sleep\0" + seconds.encode() + b"\0"
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes().endswith(wanted):
-                return True
+                return int(path.parent.name)
         except OSError:
             continue
-    return False
+    return None
+
+
+def sleeps(seconds: str) -> bool:
+    return sleeper(seconds) is not None
+
+
+def first_above(pid: int) -> int:
+    """The first process of the sandbox in which that one is."""
+    while True:
+        told = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        if told["NSpid"].split()[-1] == "1":
+            return pid
+        pid = int(told["PPid"])
 
 
 def learned(done: Done) -> list[Any]:
@@ -223,8 +238,18 @@ async def test_killed_while_a_command_runs(scene: Scene, about_s: float) -> None
 
 
 async def test_killed_while_the_change_is_taken(scene: Scene) -> None:
-    filled = "mkdir z; x=$(printf %3000d 0); i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $x > z/$i; done"
-    scene.model.script[:] = script(third=filled)
+    """The tool server is stopped meanwhile, so that what is asked of it does not end."""
+    seconds, server = nap(300.5), 0
+    filled = "mkdir z; x=$(printf %3000d 0); i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo $x > z/$i; done"
+
+    async def hold(body: Any) -> Say:
+        nonlocal server
+        await scene.until(lambda: sleeps(seconds))
+        server = first_above(sleeper(seconds) or 0)
+        os.kill(server, signal.SIGSTOP)
+        return Say("All done.", version=2)
+
+    scene.model.script[:] = [*script(third=f"{filled}; sleep {seconds} > /dev/null 2>&1 &")[:3], hold]
     rollout_id = await scene.submit("change")
 
     def stopped() -> bool:
@@ -235,8 +260,9 @@ async def test_killed_while_the_change_is_taken(scene: Scene) -> None:
         past = scene.past()
         assert past
         assert (past.change, past.settled) == (None, False)
+        os.kill(server, signal.SIGCONT)
     done = await scene.rollout(rollout_id)
-    assert done.rollout.metrics["change_files"] == 3002
+    assert done.rollout.metrics["change_files"] == 302
     check_whole(done)
 
 
