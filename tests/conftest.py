@@ -21,8 +21,14 @@ from tests.services import missing
 
 LONGEST_ID = 80
 
-settings.register_profile("farm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("farm")  # how long an example takes says more of the machine than of the code
+settings.register_profile(
+    "farm",
+    deadline=None,  # how long an example takes says more of the machine than of the code
+    suppress_health_check=[HealthCheck.too_slow],
+    # There each change is judged by the same examples; elsewhere new ones are hunted.
+    derandomize="CI" in os.environ,
+)
+settings.load_profile("farm")
 
 
 def pytest_configure() -> None:

@@ -71,10 +71,11 @@ class Broken(Store):
 
 
 class Revising(Store):
-    """Once so many rollouts of a run are stored, and before another is, other rules are current."""
+    """Once so many rollouts of a run are stored, and before another is, somebody else makes other rules current."""
 
-    def __init__(self, url: str, run_id: str, after: int, document: str) -> None:
+    def __init__(self, url: str, run_id: str, after: int, document: str, other: Store) -> None:
         super().__init__(url)
+        self._other = other
         self._run_id, self._left, self._document = run_id, after, document
         self._one_at_a_time = asyncio.Lock()
 
@@ -84,7 +85,7 @@ class Revising(Store):
             self._left -= rollout.run_id == self._run_id
             if self._left == 0:
                 self._left = -1
-                await self.rules.put(self._document, current=True)
+                await self._other.rules.put(self._document, current=True)
         return published
 
 
@@ -238,7 +239,7 @@ async def test_rules_that_change_while_runs_go_on_judge_what_comes_and_not_what_
 ) -> None:
     first = (await cluster.store.rules.put('name = "first"\n[weights]\nverdict = 2.0\n', current=True)).version
     later = 'name = "later"\n[weights]\nverdict = 1.0\neffort_calls = 0.25\nmisuse_malformed = -1.0\n'
-    store = Revising(server.url, "follows", 3, later)
+    store = Revising(server.url, "follows", 3, later, cluster.store)
     await cluster.node("a", slots=2, store=store)
     cluster.gate.shut()
     await cluster.run("follows", groups=4, group_size=2)
