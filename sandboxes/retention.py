@@ -164,15 +164,19 @@ class Retention:
             await self._images.prune_cache()
             return await self._free(root, 1 - self._marks.low, remove, needed)
 
-    async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
-        """For one who has just met the end of the disk: until it is below the low mark, and twice as much is free as
-        there was once what had come of that was dropped."""
+    async def free_share(self) -> float:
+        """What of the disk is free; 0 where that is not to be seen from here."""
+        root = await self._images.root()
+        return 0.0 if root is None else 1 - read_disk(root).fullness
+
+    async def make_room(self, free: float, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+        """For one who has just met the end of the disk, of which ``free`` was free as he began: until it is below the
+        low mark, and twice as much is free. What has come of that may go only while this looks."""
         root = await self._images.root()
         if root is None:
             return []
         with self._reserve.lent(root):
             await self._images.prune_cache()
-            free = 1 - read_disk(root).fullness
             return await self._free(root, max(1 - self._marks.low, min(2 * free, 1.0)), remove, needed)
 
     def close(self) -> None:

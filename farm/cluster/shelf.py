@@ -36,7 +36,11 @@ class Keeper(Protocol):
 
     async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
 
-    async def make_room(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
+    async def free_share(self) -> float: ...
+
+    async def make_room(
+        self, free: float, remove: Remove, needed: Callable[[], Collection[str]]
+    ) -> list[ImageInfo]: ...
 
 
 @dataclass(slots=True)
@@ -163,16 +167,17 @@ class ImageShelf:
                 del self._making[needed]
 
     async def _ensure_with_room(self, bundle: TaskBundle) -> None:
-        tidied = self._tidied
+        if self._keeper is None:
+            await self._ensure(bundle)
+            return
+        tidied, free = self._tidied, await self._keeper.free_share()
         try:
             await self._ensure(bundle)
         except DiskFull as error:
-            if self._keeper is None:
-                raise
             _log.warning("%s", error)
             async with self._tidying:
                 if self._tidied == tidied:  # else another who met the full disk has made room since
-                    await self._keeper.make_room(self._remove, self._held.keys)
+                    await self._keeper.make_room(free, self._remove, self._held.keys)
                     self._tidied += 1
             await self._ensure(bundle)
 

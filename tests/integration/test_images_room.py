@@ -212,11 +212,11 @@ async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
     try:
         with pytest.raises(APIError, match="no space left on device"):  # nor can an image's name be taken away
             daemon.client.images.get(f"{TASK_PREFIX}b:1").tag(f"{TASK_PREFIX}c", "1")
-        await keeper.make_room(keeper.remove, set)
+        await keeper.make_room(0.0, keeper.remove, set)
         assert await names(images) == []
         assert read_disk(daemon.root).free_bytes > 60 * MIB
         fill_the_disk(filler)
-        assert await keeper.make_room(keeper.remove, set) == []
+        assert await keeper.make_room(0.0, keeper.remove, set) == []
         assert read_disk(daemon.root).free_bytes > reserve // 2, "others who clear the disk have it"
     finally:
         filler.unlink()
@@ -234,6 +234,18 @@ async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses:
         await shelf.take(pulled_task(registry.name("new")))
         assert await images.inspect(registry.name("new"))
     assert "c" not in await names(images)
+
+
+async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
+    images: ImageStore, uses: ImageUses, keeper: Retention
+) -> None:
+    """Also where as much is free again before room is made, since what had come of it has gone."""
+    await made(images, uses, *(task(name, 60) for name in "cba"))
+    free = await keeper.free_share()
+    assert free > 1 - Watermarks().low
+    await keeper.make_room(free, keeper.remove, set)
+    assert "c" not in await names(images)
+    assert await keeper.free_share() > 1.5 * free
 
 
 async def test_a_disk_that_holds_nothing_to_remove_is_full(

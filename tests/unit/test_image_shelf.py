@@ -183,7 +183,11 @@ class PretendedKeeper:
             await remove(image)
         return []
 
-    make_room = tidy
+    async def free_share(self) -> float:
+        return 0.0
+
+    async def make_room(self, free: float, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+        return await self.tidy(remove, needed)
 
 
 def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageShelf:
