@@ -7,11 +7,15 @@ directory of ours, under names of ours, with no configuration and no comment in 
 import asyncio
 import bisect
 import contextlib
+import io
 import json
 import os
 import re
+import secrets
+import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +39,11 @@ _COMMAND = (
     "check --isolated --no-cache --quiet --exit-zero --no-fix --ignore-noqa --no-respect-gitignore"
     f" --target-version py314 --output-format json-lines --select {RULES} ."
 ).split()
-_LIMITED = f'ulimit -t {CPU_S} && ulimit -v {MEMORY_KIB} && ulimit -c 0 && "$@"; status=$?; rm -rf "$PWD"; exit $status'
-"""The shell removes the directory that it was started in, also where whoever started it is no more."""
+_LIMITED = (
+    f'ulimit -t {CPU_S} && ulimit -v {MEMORY_KIB} && ulimit -c 0 && mkdir -m 700 "$0" && cd "$0" && tar -xf - && "$@"; '
+    'status=$?; rm -rf "$0"; exit $status'
+)
+"""The shell makes the directory that it is named by, and removes it, also where whoever started it is no more."""
 
 _SYNTAX = "invalid-syntax"
 _LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -96,32 +103,41 @@ def _side(text: str, spans: tuple[tuple[int, int], ...]) -> _Side:
 
 async def _violations(sides: Sequence[_Side]) -> list[int]:
     """Of each side. Raises TimeoutError, OSError, and ValueError where the linter gave in."""
-    with tempfile.TemporaryDirectory(prefix="farm-style-", ignore_cleanup_errors=True) as name:
-        await asyncio.to_thread(_write, Path(name), sides)
-        output = await _run(name)
+    output = await _run(await asyncio.to_thread(_packed, sides))
     return await asyncio.to_thread(_count, output, sides)
 
 
-def _write(directory: Path, sides: Sequence[_Side]) -> None:
-    for index, side in enumerate(sides):
-        if side.text:
-            (directory / f"{index}.py").write_bytes(side.text.encode())
+def _packed(sides: Sequence[_Side]) -> bytes:
+    """An archive of them, as tar(5) has it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for index, side in enumerate(sides):
+            if side.text:
+                content = side.text.encode()
+                member = tarfile.TarInfo(f"{index}.py")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    return made.getvalue()
 
 
-async def _run(directory: str) -> bytes:
+async def _run(packed: bytes) -> bytes:
+    directory = f"{tempfile.gettempdir()}/farm-style-{secrets.token_hex(8)}"
     process = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _LIMITED, "sh", find_ruff_bin(), *_COMMAND),
-        cwd=directory,
+        *("/bin/sh", "-c", _LIMITED, directory, find_ruff_bin(), *_COMMAND),
         env={"RAYON_NUM_THREADS": "1", "HOME": directory, "NO_COLOR": "1"},
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
+    assert process.stdin is not None
     assert process.stdout is not None
     output = bytearray()
     try:
         async with asyncio.timeout(WALL_S):
+            process.stdin.write(packed)
+            await process.stdin.drain()
+            process.stdin.close()
             while piece := await process.stdout.read(65536):
                 output += piece
                 if len(output) > MOST_OUTPUT:
@@ -132,7 +148,10 @@ async def _run(directory: str) -> bytes:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            try:
+                await process.wait()
+            finally:
+                shutil.rmtree(directory, ignore_errors=True)
     return bytes(output)
 
 

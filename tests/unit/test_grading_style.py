@@ -1,11 +1,14 @@
 """Style over the changed lines: real ruff, over text that may be hostile."""
 
 import os
+import subprocess
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from ruff import find_ruff_bin
 
 from farm.core.change import FileChange
 from farm.grading import style
@@ -87,12 +90,26 @@ async def test_a_linter_that_gives_in_loses_nothing(
     assert os.listdir(tmp_path) == []
 
 
-async def test_the_text_goes_with_the_linter_also_where_nobody_waits_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_text_goes_with_the_linter_also_where_who_started_it_dies(tmp_path: Path, share: float) -> None:
+    packed = style._packed([style._Side("import os\n" * 10_000, ())])
     place = tmp_path / "place"
-    place.mkdir()
-    (place / "0.py").write_text("import os\n")
-    assert b"F401" in await style._run(str(place))
+    command = ["/bin/sh", "-c", style._LIMITED, str(place), find_ruff_bin(), *style._COMMAND]
+    with subprocess.Popen(command, env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as linter:
+        assert linter.stdin
+        assert linter.stdout
+        linter.stdin.write(packed[: int(share * len(packed))])
+        linter.stdin.flush()
+        until(place.exists)
+        linter.stdin.close()
+        found = linter.stdout.read()
+        assert (linter.wait() == 0) == (share == 1.0) == (b"F401" in found)
     assert not place.exists()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        time.sleep(0.002)
 
 
 HOSTILE = {
