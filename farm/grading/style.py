@@ -1,29 +1,24 @@
 """What a linter has against the lines that a change adds, and had against those that it takes away.
 
-The text is the policy's. ruff only parses it, in a process of its own with bounds on time, memory and output, in a
-directory of ours, under names of ours, with no configuration and no comment in the text obeyed.
+The text is the policy's. ruff only parses it, in a process of its own with bounds on time, memory and output, from
+memory and under names of ours, with no configuration and no comment in the text obeyed.
 """
 
 import asyncio
 import bisect
 import contextlib
-import io
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
 import sys
-import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ruff import find_ruff_bin
 
+from farm.grading import linter
 from farm.grading.patch import FileEdits
 
 RULES = "E4,E7,E9,W,F,B"
@@ -33,17 +28,12 @@ MOST_FILES = 200
 MOST_OUTPUT = 16 * 1024 * 1024
 CPU_S = 10
 WALL_S = 20.0
-MEMORY_KIB = 2 * 1024 * 1024
+MEMORY_BYTES = 2 * 1024**3
 
 _COMMAND = (
     "check --isolated --no-cache --quiet --exit-zero --no-fix --ignore-noqa --no-respect-gitignore"
-    f" --target-version py314 --output-format json-lines --select {RULES} ."
+    f" --target-version py314 --output-format json-lines --select {RULES}"
 ).split()
-_LIMITED = (
-    f'ulimit -t {CPU_S} && ulimit -v {MEMORY_KIB} && ulimit -c 0 && mkdir -m 700 "$0" && cd "$0" && tar -xf - && "$@"; '
-    'status=$?; rm -rf "$0"; exit $status'
-)
-"""The shell makes the directory that it is named by, and removes it, also where whoever started it is no more."""
 
 _SYNTAX = "invalid-syntax"
 _LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -103,28 +93,15 @@ def _side(text: str, spans: tuple[tuple[int, int], ...]) -> _Side:
 
 async def _violations(sides: Sequence[_Side]) -> list[int]:
     """Of each side. Raises TimeoutError, OSError, and ValueError where the linter gave in."""
-    output = await _run(await asyncio.to_thread(_packed, sides))
+    output = await _run(await asyncio.to_thread(lambda: b"".join(linter.framed(side.text.encode()) for side in sides)))
     return await asyncio.to_thread(_count, output, sides)
 
 
-def _packed(sides: Sequence[_Side]) -> bytes:
-    """An archive of them, as tar(5) has it."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        for index, side in enumerate(sides):
-            if side.text:
-                content = side.text.encode()
-                member = tarfile.TarInfo(f"{index}.py")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    return made.getvalue()
-
-
-async def _run(packed: bytes) -> bytes:
-    directory = f"{tempfile.gettempdir()}/farm-style-{secrets.token_hex(8)}"
+async def _run(texts: bytes) -> bytes:
     process = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _LIMITED, directory, find_ruff_bin(), *_COMMAND),
-        env={"RAYON_NUM_THREADS": "1", "HOME": directory, "NO_COLOR": "1"},
+        *(sys.executable, "-I", "-S", linter.__file__, str(CPU_S), str(MEMORY_BYTES), find_ruff_bin(), *_COMMAND),
+        cwd="/",
+        env={"RAYON_NUM_THREADS": "1", "HOME": "/nonexistent", "NO_COLOR": "1"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -135,7 +112,7 @@ async def _run(packed: bytes) -> bytes:
     output = bytearray()
     try:
         async with asyncio.timeout(WALL_S):
-            process.stdin.write(packed)
+            process.stdin.write(texts)
             await process.stdin.drain()
             process.stdin.close()
             while piece := await process.stdout.read(65536):
@@ -148,10 +125,7 @@ async def _run(packed: bytes) -> bytes:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            try:
-                await process.wait()
-            finally:
-                shutil.rmtree(directory, ignore_errors=True)
+            await process.wait()
     return bytes(output)
 
 
@@ -159,6 +133,6 @@ def _count(output: bytes, sides: Sequence[_Side]) -> list[int]:
     counts = [0] * len(sides)
     for line in output.splitlines():
         found: Any = json.loads(line)
-        index, row = int(Path(found["filename"]).stem), int(found["location"]["row"]) - 1
+        index, row = linter.index_of(found["filename"]), int(found["location"]["row"]) - 1
         counts[index] += sides[index].covers(row) or found["code"] == _SYNTAX
     return counts
