@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.origins import ImageOrigins
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
 from sandboxes.runtimes.engine import DEFAULT_HOST, Engine, explain_socket
+from sandboxes.scratch import scratch
 from sandboxes.spec import check_image_name
 from sandboxes.uses import ImageUses
 
@@ -175,8 +175,8 @@ class ImageStore:
     async def import_rootfs(self, path: Path, name: str) -> ImageInfo:
         """Make an image of one layer from a directory or a tar file."""
         repository, tag = split_name(name)
-        with tempfile.TemporaryDirectory(prefix="farm-import-") as scratch:
-            source = await asyncio.to_thread(_as_archive, path, Path(scratch))
+        with scratch() as place:
+            source = await asyncio.to_thread(_as_archive, path, place)
             try:
                 await self._call(lambda client: client.api.import_image_from_file(str(source), repository, tag))
             except APIError as error:
@@ -198,8 +198,7 @@ class ImageStore:
         ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed.
         """
         async with self._names.setdefault(name, asyncio.Lock()), self._builds:
-            with tempfile.TemporaryDirectory(prefix="farm-build-") as scratch:
-                root = Path(scratch)
+            with scratch() as root:
                 await build(
                     name,
                     files if isinstance(files, Path) else write_context(root / "context", files, executables),
@@ -306,11 +305,11 @@ def _reported(name: str, on_progress: OnProgress | None) -> OnProgress:
     return report
 
 
-def _as_archive(path: Path, scratch: Path) -> Path:
+def _as_archive(path: Path, place: Path) -> Path:
     """``path`` itself where it is a tar file, else a tar file of the directory."""
     if not path.is_dir():
         return path
-    target = scratch / "rootfs.tar"
+    target = place / "rootfs.tar"
     with tarfile.open(target, "w") as archive:
         for child in sorted(path.iterdir()):
             archive.add(child, arcname=child.name)

@@ -19,6 +19,7 @@ from sandboxes.owner import Identity, estate, is_dead_unseen, owner_names
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.marks import LABEL_OWNER, LABEL_SNAPSHOT, of_container, of_image
 from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
+from sandboxes.scratch import sweep
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ async def reap(engine: Engine, state_dir: Path) -> int:
     ``state_dir`` as ``Owner.state_dir`` has it. Several reapers may run at once. What cannot be removed is logged and
     tried again by the next.
     """
+    await asyncio.to_thread(sweep)
     found = await _left_at(engine)
     for name in owner_names(state_dir):
         found[Identity.here(state_dir, name)]  # an owner that left only a directory

@@ -14,12 +14,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
+from sandboxes.scratch import scratch
 
 SOURCES = Path(__file__).with_name("toolserver")
 STARTER_SOURCES = Path(__file__).with_name("starter")
@@ -82,8 +82,8 @@ def ensure_toolbox(state_dir: Path) -> Toolbox:
     if path.is_dir():
         return Toolbox(path / INSIDE)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=path.parent) as temporary:
-        building = Path(temporary) / "toolbox"
+    with scratch(path.parent) as place:
+        building = place / "toolbox"
         _build(building, parts, programs)
         try:
             building.rename(path)
@@ -144,13 +144,13 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
 
 
 def _compile(sources: Path, place: Path, programs: dict[str, Path]) -> None:
-    with tempfile.TemporaryDirectory(prefix="farm-toolbox-") as made:  # make cannot write where a path has spaces
+    with scratch() as made:  # make cannot write where a path has spaces
         make = [str(programs["make"]), "-s", "-C", str(sources), f"DESTDIR={made}"]
         make += [f"CC={programs['musl-gcc']}", f"HOST_CC={programs['gcc']}"]
         compiled = subprocess.run(make, capture_output=True, text=True, check=False)
         if compiled.returncode != 0:
             raise RuntimeUnavailable(f"the {sources.name} does not compile: {compiled.stderr.strip()[-2000:]}")
-        for binary in Path(made).iterdir():
+        for binary in made.iterdir():
             shutil.copy(binary, place)
 
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
+from sandboxes.scratch import scratch
 
 FETCH_TIMEOUT_S = 600
 MAX_FILES = 50_000
@@ -36,10 +36,10 @@ def fetch_sdist(
     if on_progress is not None:
         on_progress(f"fetching {package} {version}")
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as scratch:
-        fetched = _download(package, version, sha256, Path(scratch))
+    with scratch(cache) as place:
+        fetched = _download(package, version, sha256, place)
         home = cache / _digest(fetched)
-        staged = Path(scratch) / "staged"
+        staged = place / "staged"
         staged.mkdir()
         fetched.rename(staged / fetched.name)
         with suppress(OSError):  # another process has put the very same bytes there

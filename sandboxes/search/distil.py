@@ -8,12 +8,12 @@ smooth inverse frequency of Arora and others, with Zipf's law for the frequency)
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from sandboxes.scratch import scratch
 from sandboxes.search.embedders import default_table
 from sandboxes.search.embedding import Floats, WordTable
 from sandboxes.search.minilm import CLS, SEP, MiniLm
@@ -39,9 +39,9 @@ def ensure_table(home: Path, on_progress: OnProgress | None = None) -> None:
         return
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".distil-", dir=home.parent) as scratch:
-            model = MiniLm.read(_fetch(Path(scratch)))
-            made = Path(scratch) / "made"
+        with scratch(home.parent) as place:
+            model = MiniLm.read(_fetch(place))
+            made = place / "made"
             made.mkdir()
             distilled(model, on_progress).write(made)
             made.rename(home)

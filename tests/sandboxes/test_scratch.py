@@ -1,0 +1,82 @@
+"""Directories for the length of one piece of work, whose makers may die."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sandboxes.scratch import PREFIX, scratch, sweep
+
+HOLD = """
+import sys
+from pathlib import Path
+from sandboxes.scratch import scratch
+with scratch(Path(sys.argv[1])) as path:
+    (path / "note").write_text("x")
+    print(path, flush=True)
+    sys.stdin.read()
+"""
+
+MANY = """
+import sys
+from pathlib import Path
+from sandboxes.scratch import scratch
+for turn in range(int(sys.argv[2])):
+    with scratch(Path(sys.argv[1])) as path:
+        (path / "deep" / "er").mkdir(parents=True)
+        (path / "deep" / "er" / "note").write_text(str(turn))
+        assert (path / "deep" / "er" / "note").read_text() == str(turn)
+"""
+
+
+@contextmanager
+def holder(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    command = [sys.executable, "-c", HOLD, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield process, Path(process.stdout.readline().rstrip())
+        process.kill()
+
+
+def test_it_goes_with_the_work_whatever_came_of_that(tmp_path: Path) -> None:
+    with scratch(tmp_path) as path:
+        (path / "sub").mkdir(mode=0o000)
+        assert path.parent == tmp_path
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), scratch(tmp_path):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_dead_left_goes_and_what_is_of_the_living_or_of_others_stays(tmp_path: Path) -> None:
+    (tmp_path / f"{PREFIX}link").symlink_to(tmp_path)
+    (tmp_path / f"{PREFIX}file").touch()
+    (tmp_path / "another").mkdir()
+    (tmp_path / f"{PREFIX}theirs").mkdir()
+    os.chown(tmp_path / f"{PREFIX}theirs", 65534, 65534)
+    others = set(tmp_path.iterdir())
+    with holder(tmp_path) as (_, living), holder(tmp_path) as (dying, dead):
+        assert living.is_dir()
+        dying.kill()
+        dying.wait()
+        assert (dead / "note").is_file()
+        with scratch(tmp_path) as mine:
+            assert set(tmp_path.iterdir()) == others | {living, mine}
+            sweep(tmp_path)
+            assert set(tmp_path.iterdir()) == others | {living, mine}
+        assert (living / "note").is_file()
+    sweep(tmp_path)
+    assert set(tmp_path.iterdir()) == others
+
+
+def test_many_at_once_take_nothing_from_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MANY, str(tmp_path), "60"]
+    with ExitStack() as stack:
+        for process in [stack.enter_context(subprocess.Popen(command)) for _ in range(6)]:
+            assert process.wait() == 0
+    assert list(tmp_path.iterdir()) == []
