@@ -40,11 +40,12 @@ async def reap(engine: Engine, state_dir: Path) -> int:
     ``state_dir`` as ``Owner.state_dir`` has it. Several reapers may run at once. What cannot be removed is logged and
     tried again by the next.
     """
-    await asyncio.to_thread(sweep)
     found = await _left_at(engine)
     for name in owner_names(state_dir):
         found[Identity.here(state_dir, name)]  # an owner that left only a directory
-    return sum([await _bury(engine, state_dir, owner, left) for owner, left in found.items()])
+    buried = sum([await _bury(engine, state_dir, owner, left) for owner, left in found.items()])
+    await asyncio.to_thread(sweep)
+    return buried
 
 
 async def _left_at(engine: Engine) -> defaultdict[Identity, _Left]:

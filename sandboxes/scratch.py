@@ -4,7 +4,9 @@ Each is locked by its maker, flock(2), and the kernel lets go of the lock with t
 """
 
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ from pathlib import Path
 from sandboxes.trees import remove_tree
 
 PREFIX = ".farm-scratch-"
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -24,38 +28,49 @@ def scratch(place: Path | None = None) -> Iterator[Path]:
     try:
         yield path
     finally:
-        try:
-            remove_tree(path)
-        finally:
-            os.close(lock)
+        _remove(path, lock)
 
 
 def sweep(place: Path | None = None) -> None:
     """Remove those whose makers are dead; what cannot be removed stays."""
-    for path in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
-        if (lock := _lock(path)) is not None:
+    with contextlib.suppress(OSError):
+        for path in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
-                remove_tree(path)
-            os.close(lock)
+                _remove(path, _lock(path))
 
 
 def _made(place: Path) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-        if (lock := _lock(path)) is not None:
-            return path, lock  # else somebody swept it before it was locked
+        try:
+            return path, _lock(path)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # somebody sweeps it, who saw it before it was locked
+        except OSError:
+            path.rmdir()
+            raise
 
 
-def _lock(path: Path) -> int | None:
-    """None where it is another's, somebody holds it, or it has gone."""
+def _lock(path: Path) -> int:
+    """Raises OSError: BlockingIOError where somebody holds it, FileNotFoundError where it has gone."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         own = os.fstat(lock)
-        if own.st_uid == os.geteuid() and os.path.samestat(own, os.lstat(path)):
-            return lock
-    os.close(lock)
-    return None
+        if own.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "another's", str(path))
+        if not os.path.samestat(own, os.lstat(path)):
+            raise FileNotFoundError(errno.ENOENT, "gone, and another is there", str(path))
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _remove(path: Path, lock: int) -> None:
+    try:
+        remove_tree(path)
+    except OSError as error:  # the next sweep tries again
+        log.warning("%s", error)
+    finally:
+        os.close(lock)

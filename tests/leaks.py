@@ -96,7 +96,7 @@ def directories() -> Iterator[str]:
     scratch = os.environ.get("TMPDIR")
     if scratch:
         for path in Path(scratch).iterdir():
-            if path.is_socket() or path.name.startswith(OURS):
+            if path.is_socket() or path.name.lstrip(".").startswith(OURS):
                 yield f"path {path}"
 
 

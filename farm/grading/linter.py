@@ -30,11 +30,13 @@ def main() -> None:
     bounds = {resource.RLIMIT_CPU: int(cpu_s), resource.RLIMIT_AS: int(memory_bytes), resource.RLIMIT_CORE: 0}
     for bound, most in bounds.items():
         resource.setrlimit(bound, (most, most))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     paths: list[str] = []
     while length := sys.stdin.buffer.read(8):
-        held = os.dup2(os.memfd_create("text"), _FIRST + len(paths))
-        with open(held, "wb", closefd=False) as file:
+        with open(os.memfd_create("text"), "wb") as file:
             file.write(sys.stdin.buffer.read(int.from_bytes(length)))
+            os.dup2(file.fileno(), _FIRST + len(paths))
         paths.append(path_of(len(paths)))
     os.execv(command[0], [*command, *paths])
 

@@ -36,6 +36,7 @@ _COMMAND = (
 ).split()
 
 _SYNTAX = "invalid-syntax"
+_UNREAD = "E902"
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 
 
@@ -133,6 +134,8 @@ def _count(output: bytes, sides: Sequence[_Side]) -> list[int]:
     counts = [0] * len(sides)
     for line in output.splitlines():
         found: Any = json.loads(line)
+        if found["code"] == _UNREAD:
+            raise ValueError(f"the linter did not see a text: {found['message']}")
         index, row = linter.index_of(found["filename"]), int(found["location"]["row"]) - 1
         counts[index] += sides[index].covers(row) or found["code"] == _SYNTAX
     return counts

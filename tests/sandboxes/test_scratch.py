@@ -1,5 +1,7 @@
 """Directories for the length of one piece of work, whose makers may die."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from sandboxes.scratch import PREFIX, scratch, sweep
+from tests.services import needs_root
+
+pytestmark = needs_root
 
 HOLD = """
 import sys
@@ -72,6 +77,32 @@ def test_what_the_dead_left_goes_and_what_is_of_the_living_or_of_others_stays(tm
         assert (living / "note").is_file()
     sweep(tmp_path)
     assert set(tmp_path.iterdir()) == others
+
+
+def test_where_no_lock_is_to_be_had_that_is_an_error_and_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(OSError, match="locks"), scratch(tmp_path):
+        raise AssertionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_keeps_nobody_from_anything(tmp_path: Path) -> None:
+    with scratch(tmp_path) as path:
+        (path / "disk").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "none", path / "disk"], check=True)
+    try:
+        with scratch(tmp_path) as other:
+            assert set(tmp_path.iterdir()) == {path, other}
+    finally:
+        subprocess.run(["umount", path / "disk"], check=True)
+    sweep(tmp_path)
+    sweep(tmp_path / "absent")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_many_at_once_take_nothing_from_each_other(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Style over the changed lines: real ruff, over text that may be hostile."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 
 import pytest
 
 from farm.core.change import FileChange
-from farm.grading import style
+from farm.grading import linter, style
 from farm.grading.patch import render
 from farm.grading.style import is_python, measure_style
 from tests.unit.grading_fixtures import change, delete, link, write
@@ -65,13 +67,34 @@ async def test_no_configuration_and_no_name_of_the_change_reaches_the_linter() -
     assert (await measured(*files))["style_new"] == 3.0
 
 
-async def test_past_its_bounds_nothing_is_checked_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_past_its_bounds_nothing_is_checked_and_that_is_said() -> None:
     big = write("big.py", b"x = 1\n" * 300_000)
     assert await measured(big) == {"style_unchecked": 1.0}
     assert await measured(write("latin.py", b"x = '\xe4'\n"), write("big.py", big.content)) == {"style_unchecked": 2.0}
-    many = [write(f"f{n}.py", b"x = 1 \n") for n in range(style.MOST_FILES + 5)]
-    found = await measured(*many)
-    assert (found["style_new"], found["style_unchecked"]) == (float(style.MOST_FILES), 5.0)
+
+
+async def test_of_many_files_each_is_checked() -> None:
+    def many(content: bytes) -> list[FileChange]:
+        return [write(f"f{n}.py", content) for n in range(style.MOST_FILES + 5)]
+
+    found = await measured(*many(b"x = 1\ny = 2 \nz = 3 \n"))
+    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MOST_FILES, 5.0)
+    found = await measured(*many(b"x = 1\n"))
+    assert (found["style_new"], found["style_unchecked"]) == (0.0, 5.0)
+
+
+def test_a_program_finds_all_texts_where_few_descriptors_are_allowed() -> None:
+    texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MOST_FILES)]
+    command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", linter.__file__]
+    command += [str(style.CPU_S), str(style.MEMORY_BYTES), "/bin/cat"]
+    found = subprocess.run(command, input=b"".join(map(linter.framed, texts)), capture_output=True, check=True)
+    assert found.stdout == b"".join(texts)
+    assert [linter.index_of(linter.path_of(index)) for index in range(3)] == [0, 1, 2]
+
+
+async def test_a_text_that_was_not_seen_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "_COMMAND", [*style._COMMAND, "/nonexistent/100"])
+    assert await measured(write("a.py", b"import os\n")) == {"style_unchecked": 1.0}
 
 
 @pytest.mark.parametrize(("bound", "value"), [("WALL_S", 0.0), ("MOST_OUTPUT", 10), ("MEMORY_BYTES", 1)])
