@@ -46,8 +46,8 @@ else
   "$bin/ruff" check .
   quietly "mypy --strict" "$bin/mypy"
   quietly "import-linter" "$bin/lint-imports"
-  say "tests"  # many of them wait, so that two workers leave a fifth of two processors idle
-  "$bin/pytest" -n 3 --dist loadgroup --durations 25 --instafail --session-timeout 3600 || status=$?
+  say "tests"
+  "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 3600 || status=$?
 fi
 
 "$bin/python" -m tests.leaks compare "$scratch/before.json" || status=1
