@@ -60,7 +60,7 @@ async def test_one_that_was_let_go_stays_while_any_sandbox_is_started(owner: Ide
     async with groups.starting("one"):
         async with groups.starting("another"):
             await groups.let_go("old")
-        await asyncio.sleep(10 * PAUSE_S)
+        await asyncio.sleep(10 * PAUSE_S)  # it would have gone by then, were none started
         assert there(owner) == {"old", "living"}
         assert groups.names() == {"living"}
     await until(lambda: there(owner) == {"living"})

@@ -112,7 +112,7 @@ def _literals(names: dict[str, Any]) -> dict[str, str]:
     for name, value in names.items():
         if name.startswith("@"):
             continue
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # as above: the value is the failing test's
             text = repr(value)
             if len(text) <= LONGEST and ast.literal_eval(text) == value:
                 found[name] = text
