@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.brief import write_brief
 from sandboxes.errors import RuntimeUnavailable, SpecError
 from sandboxes.trees import remove_tree
 
@@ -113,8 +114,7 @@ class Owner:
 
         Writing a file anew would wait for the disk, and a sandbox is handed out of a pool in less time.
         """
-        with self.sandbox_dir(f"{sandbox_id}.record").open("a") as file:
-            file.write(text + "\n")
+        write_brief(self.sandbox_dir(f"{sandbox_id}.record"), text + "\n", os.O_CREAT | os.O_APPEND)
 
     def record(self, sandbox_id: str) -> str:
         """Raises FileNotFoundError."""

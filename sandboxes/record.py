@@ -1,8 +1,8 @@
 """What must be known of a sandbox to take it over from a process that died."""
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from sandboxes.errors import SpecError
 from sandboxes.spec import Limits, SandboxSpec, check_spec
@@ -18,7 +18,7 @@ class Record:
     shut: bool = False
 
     def dump(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(self, default=_named)
 
     @classmethod
     def parse(cls, text: str) -> "Record":
@@ -31,3 +31,8 @@ class Record:
             return cls(made, str(found["image_digest"]), str(found["workdir"]), bool(found["shut"]))
         except (KeyError, TypeError, SpecError) as error:
             raise ValueError(f"a record of a sandbox that cannot be read: {error!r}") from None
+
+
+def _named(whole: Any) -> dict[str, Any]:
+    """Of a dataclass, and not of those in it, which come in their turn: ``asdict`` would copy all that they hold."""
+    return {field.name: getattr(whole, field.name) for field in fields(whole)}

@@ -2,7 +2,7 @@
 cancellations that must not be lost themselves."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -10,7 +10,7 @@ T = TypeVar("T")
 AGAIN_S = 1.0
 
 
-async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+async def uninterrupted(work: Awaitable[T]) -> T:
     """Run ``work`` to its end. A cancellation that came meanwhile is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -25,6 +25,8 @@
        P                                       whether it listens                          answer: P */
 #ifdef INSIDE
 #include <dlfcn.h>
+
+#include "shed.h"
 #endif
 #include <errno.h>
 #include <fcntl.h>
@@ -332,6 +334,8 @@ static int stand_in(int argc, char **argv, char **environment)
 {
     (void)environment;
     unsetenv("LD_PRELOAD");
+    unsetenv("LD_BIND_NOW");
+    shed();
     return serve(argc, argv);
 }
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.runtimes.oci.cgroups import find_hierarchies
-from sandboxes.runtimes.oci.moves import LIST, Moves
+from sandboxes.runtimes.oci.cgroups import LIST, find_hierarchies
+from sandboxes.runtimes.oci.moves import Moves
 from tests.services import missing, needs_root
 
 GROUPS = Path("/proc/self/cgroup")

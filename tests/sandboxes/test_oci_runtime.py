@@ -262,6 +262,30 @@ async def test_crun_is_loaded_once_and_a_script_in_its_place_at_each_start(
         await scripted.close()
 
 
+def named_by(program: str) -> tuple[str, ...]:
+    """The libraries that a program names itself."""
+    described = subprocess.run(["objdump", "-p", program], capture_output=True, text=True, check=True).stdout
+    return tuple(line.split()[1] for line in described.splitlines() if line.split()[:1] == ["NEEDED"])
+
+
+def libraries_of(pid: int) -> dict[str, bool]:
+    """Those that are mapped, and whether a fork would not have them ("dc" of proc_pid_smaps(5))."""
+    library, found = "", dict[str, bool]()
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if line.startswith("VmFlags:") and ".so" in library:
+            found[library] = "dc" in line.split()
+        elif not line.split()[0].endswith(":"):
+            library = line.split()[-1].rpartition("/")[2]
+    return found
+
+
+async def test_a_start_takes_only_libraries_along_that_crun_names(oci_runtime: OciRuntime) -> None:
+    libraries = libraries_of(oci_runtime._starting.starter._process.pid)
+    taken = ("ld-", "starter.so", *named_by(require_program("crun")))
+    assert libraries == {name: not name.startswith(taken) for name in libraries}
+    assert libraries["libc.so.6"] is False
+
+
 @pytest.mark.parametrize("how", ["cannot be loaded", "starts nothing"])
 async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str

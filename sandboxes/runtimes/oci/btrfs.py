@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from sandboxes.brief import read_brief
 from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.runtimes.oci import mounts
 from sandboxes.runtimes.oci.loop import attached, device_of
@@ -55,6 +56,7 @@ class QuotaDisk:
 
         ``quotas``: the first of these that the kernel has.
         """
+        self._home = str(home)
         self._image = home / IMAGE
         try:
             living = _mount_living(self._image)
@@ -212,10 +214,10 @@ class QuotaDisk:
     def _find_failure(self) -> str:
         # The kernel counts a write that failed for want of room as no error of the device, and tells nobody but who
         # waits for that very write.
-        below = os.statvfs(self._image.parent)
+        below = os.statvfs(self._home)
         if below.f_bavail * below.f_frsize < FLOOR_MIB * MIB:
-            return f"the disk of sandboxes has no room left in {self._image.parent}"
-        errors = bytearray(struct.pack("<QQQ", 1, 5, 0).ljust(1032, b"\0"))
+            return f"the disk of sandboxes has no room left in {self._home}"
+        errors = bytearray(_OF_THE_ONE_DEVICE)
         try:
             fcntl.ioctl(self._root, _GET_DEV_STATS, errors)
         except OSError as error:
@@ -269,11 +271,11 @@ class QuotaDisk:
 
     def _counted(self, name: str, what: str) -> int:
         """Bytes, by the kernel's last count."""
-        return int((self._counts / f"0_{self._subvolumes[name]}" / what).read_text())
+        return int(read_brief(self._counts / f"0_{self._subvolumes[name]}" / what))
 
     def _outlook(self) -> dict[str, int]:
         """What there is room for, in MiB: in all, and now."""
-        below, here = os.statvfs(self._image.parent), os.statvfs(self._root)
+        below, here = os.statvfs(self._home), os.statvfs(self._root)
         spare = below.f_bavail * below.f_frsize // MIB - KEPT_MIB
         held = self._image.stat().st_blocks * 512 // MIB
         return {"backed": held + spare, "free": min(spare, here.f_bavail * here.f_frsize // MIB)}
@@ -355,6 +357,7 @@ _QUOTA_CTL = _request(3, 40, 16)
 _QGROUP_LIMIT = _request(2, 43, 48)
 _GET_DEV_STATS = _request(3, 52, 1032)
 _SUBVOL_SYNC_WAIT = _request(1, 65, 16)
+_OF_THE_ONE_DEVICE = struct.pack("<QQQ", 1, 5, 0).ljust(1032, b"\0")
 _COUNT_QUEUED = 2
 _FIRST_OBJECT = 256
 _NO_THRESHOLD = "8"  # levels, as many as a tree can have: else, where a large one goes, no limit holds any more

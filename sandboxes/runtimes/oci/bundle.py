@@ -3,7 +3,7 @@
 What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.container``), and a user namespace.
 """
 
-import base64
+import functools
 import os
 import resource
 from collections.abc import Mapping
@@ -40,9 +40,7 @@ def config(
     program: Program,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
-    # By a bind: for a directory that is masked an OCI runtime makes a file system, and each that there is costs every
-    # start and every end of a sandbox a little. In /proc runc takes none.
-    hidden = [path for path in MASKED if (program.is_crun or path.startswith("/sys/")) and os.path.isdir(path)]
+    hidden = _hidden(program.is_crun)
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -72,8 +70,15 @@ def config(
     if program.compiled_filter is None:
         made["linux"]["seccomp"] = {key: value for key, value in profile().items() if key != "archMap"}
     else:
-        made["annotations"] = {FILTER_ANNOTATION: base64.b64encode(program.compiled_filter).decode()}
+        made["annotations"] = {FILTER_ANNOTATION: program.compiled_filter}
     return made
+
+
+@functools.cache
+def _hidden(is_crun: bool) -> tuple[str, ...]:
+    """Directories to hide by a bind: for one that is masked an OCI runtime makes a file system, and each that there is
+    costs every start and every end of a sandbox a little. In /proc runc takes none."""
+    return tuple(path for path in MASKED if (is_crun or path.startswith("/sys/")) and os.path.isdir(path))
 
 
 def rlimits(limits: Limits) -> dict[int, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from sandboxes.brief import read_brief, write_brief
 from sandboxes.errors import SnapshotError
 from sandboxes.owner import Identity
 from sandboxes.runtimes.oci.emptied import Emptied
@@ -27,6 +28,9 @@ cpuset, which looks at all its groups at each start, more with each sandbox that
 runc does not."""
 
 BESIDE = "cgroup2"
+
+LIST = "cgroup.procs"
+"""Of a group's processes."""
 
 SOCKETS_LIMIT = "memory.kmem.tcp.limit_in_bytes"
 """Of all sockets, whatever its name says."""
@@ -107,9 +111,12 @@ class Cgroups:
     def __init__(self, hierarchies: Hierarchies, group: str) -> None:
         self._hierarchies = hierarchies
         self._group = group
-        self._roots = hierarchies.roots
+        self._roots = [f"{root}/{group}" for root in hierarchies.roots]
         self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._emptied = Emptied(self._try_remove)
+        self._swap_has_limits = (
+            not self.unified and (hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
+        )
 
     @property
     def unified(self) -> bool:
@@ -120,7 +127,7 @@ class Cgroups:
         """Whether the kernel counts swap, so that memory cannot be had there instead."""
         if self.unified:
             return Path("/proc/swaps").read_text().count("\n") > 1
-        return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
+        return self._swap_has_limits
 
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
@@ -138,12 +145,11 @@ class Cgroups:
         found: set[str] = set()
         for root in self._roots:
             with contextlib.suppress(FileNotFoundError):
-                found |= {entry.name for entry in os.scandir(root / self._group) if entry.is_dir()}
+                found |= {entry.name for entry in os.scandir(root) if entry.is_dir()}
         return found - self._emptied.names
 
     def holds(self, name: str, pid: int) -> bool:
-        procs = (self._read_at(root / self._group / name / "cgroup.procs") for root in self._roots)
-        return any(str(pid) in text.split() for text in procs)
+        return any(str(pid) in self._read_at(f"{root}/{name}/{LIST}").split() for root in self._roots)
 
     def memory_group(self, name: str) -> Path:
         """Where its memory is limited."""
@@ -228,13 +234,13 @@ class Cgroups:
         await self._emptied.stop()
         for root in self._roots:
             with contextlib.suppress(OSError):
-                (root / self._group).rmdir()
+                os.rmdir(root)
 
     def _try_remove(self, name: str) -> bool:
         gone = True
         for root in self._roots:
             try:
-                os.rmdir(root / self._group / name)
+                os.rmdir(f"{root}/{name}")
             except FileNotFoundError:
                 pass
             except OSError:
@@ -242,11 +248,15 @@ class Cgroups:
         return gone
 
     def _is_empty(self, name: str) -> bool:
-        lists = [root / self._group / name / "cgroup.procs" for root in self._roots]
-        try:
-            return not any(path.read_text() for path in lists if path.exists())
-        except OSError:  # it is going, or nobody can tell just now
-            return False
+        """A process that ends leaves all its groups at once, so one of them tells."""
+        for root in self._roots:
+            try:
+                return not read_brief(f"{root}/{name}/{LIST}")
+            except FileNotFoundError:  # it has none here
+                continue
+            except OSError:  # it is going, or nobody can tell just now
+                return False
+        return True
 
     def _kill(self, name: str) -> None:
         if self.unified:
@@ -254,7 +264,7 @@ class Cgroups:
             return
         self.thaw(name)  # the frozen do not die
         for root in self._roots:
-            for pid in self._read_at(root / self._group / name / "cgroup.procs").split():
+            for pid in self._read_at(f"{root}/{name}/{LIST}").split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
 
@@ -266,9 +276,9 @@ class Cgroups:
         place = self._place(controller)
         return "" if place is None else self._read_at(place / self._group / name / file)
 
-    def _read_at(self, path: Path) -> str:
+    def _read_at(self, path: str | Path) -> str:
         try:
-            return path.read_text()
+            return read_brief(path)
         except OSError:  # it is gone, or going
             return ""
 
@@ -276,4 +286,4 @@ class Cgroups:
         place = self._place(controller)
         if place is not None:
             with contextlib.suppress(OSError):  # it is gone, or going
-                (place / self._group / name / file).write_text(value)
+                write_brief(place / self._group / name / file, value)

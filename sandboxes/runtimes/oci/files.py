@@ -6,12 +6,14 @@ in threads, of which nobody else's work takes one.
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sandboxes.brief import write_brief
 from sandboxes.runtimes.oci.disk import Disk
 from sandboxes.runtimes.oci.early import EarlyWriting
 from sandboxes.runtimes.oci.ground import Ground
@@ -93,7 +95,7 @@ class Files:
             self._disk.make(name, limit_mib)
             make_empty(place, self._ranges.of(name))
         root = root_of(place)
-        (place / "config.json").write_text(json.dumps(described(root)))
+        write_brief(place / "config.json", json.dumps(described(root)), os.O_CREAT | os.O_TRUNC)
         listen(listener, place)
         return root
 
@@ -125,7 +127,4 @@ class Files:
         await self._early.close()
 
     async def _in_thread(self, work: Callable[..., T], *told: Any) -> T:
-        async def done() -> T:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *told)
-
-        return await uninterrupted(done())
+        return await uninterrupted(asyncio.get_running_loop().run_in_executor(self._threads, work, *told))

@@ -1,5 +1,6 @@
 """The seccomp profile compiled for this machine, so that no start has to."""
 
+import base64
 import tempfile
 from typing import Any
 
@@ -7,8 +8,9 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.seccomp import profile
 
 
-def compiled() -> bytes:
-    """The filter as seccomp(2) takes it. System calls that this machine's libseccomp does not know stay forbidden.
+def compiled() -> str:
+    """The filter as seccomp(2) takes it, in base64. System calls that this machine's libseccomp does not know
+    stay forbidden.
 
     Raises RuntimeUnavailable where there is no libseccomp.
     """
@@ -33,7 +35,7 @@ def compiled() -> bytes:
     with tempfile.TemporaryFile() as file:
         made.export_bpf(file)
         file.seek(0)
-        return file.read()
+        return base64.b64encode(file.read()).decode()
 
 
 def _is_known(pyseccomp: Any, name: str) -> bool:

@@ -12,9 +12,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandboxes.runtimes.oci.cgroups import Hierarchies
+from sandboxes.brief import read_brief, write_brief
+from sandboxes.runtimes.oci.cgroups import LIST, Hierarchies
 
-LIST, ITSELF = "cgroup.procs", "0"
+ITSELF = "0"
 AGAIN_S = 0.004
 """What was asked for lasts for about twice that."""
 
@@ -38,11 +39,11 @@ class Moves:
         """This process moves to where it is. Blocks, for as long as the kernel takes."""
         with contextlib.suppress(OSError):
             if (own := self.own_list()) is not None:
-                own.write_text(ITSELF)
+                write_brief(own, ITSELF)
 
     def own_list(self) -> Path | None:
         """Of the processes of this one's own group; None where that is not to be seen. Raises OSError."""
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in read_brief("/proc/self/cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
             if self._controller in controllers.split(","):
                 if group != self._group:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from sandboxes.errors import BootError
 from sandboxes.runtimes.oci.starter import Starter
@@ -20,34 +21,33 @@ class FirstProcess:
         """Raises ProcessLookupError where it has ended and is reaped."""
         self.pid = pid
         self.status: int | None = None
-        self._ended = asyncio.Event()
-        self._told = asyncio.Event()
         self._fd = os.pidfd_open(pid)
         self._starter = starter
         self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._told: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._see_end)
 
     async def until_ended(self, timeout_s: float) -> bool:
         """It has ended when no process in its namespace is left. False where it lives on."""
-        return await _set_within(self._ended, timeout_s)
+        return bool((await asyncio.wait({self._ended}, timeout=timeout_s))[0])
 
     async def until_told(self, timeout_s: float) -> bool:
         """``status`` is known; the starter says so a moment after the end."""
-        return await _set_within(self._told, timeout_s)
+        return bool((await asyncio.wait({self._told}, timeout=timeout_s))[0])
 
     async def server(self, path: Path, image: str, *, listener: int | None) -> ToolServer:
         """The one that listens at ``path``, once it has answered. Raises BootError where this process ends before."""
         # The caller bounds the time.
         attempt = asyncio.create_task(ToolServer.connect(path, expected_pid=listener, timeout_s=FOREVER_S))
-        end = asyncio.create_task(self.until_ended(FOREVER_S))
         try:
-            await asyncio.wait({attempt, end}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {attempt, self._ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if attempt.done():
                 return attempt.result()
             raise BootError(f"a sandbox of {image} ended before it answered, with status {self.status}")
         finally:
             attempt.cancel()
-            end.cancel()
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -61,15 +61,8 @@ class FirstProcess:
     def _see_end(self) -> None:
         self._loop.remove_reader(self._fd)
         self._starter.ask_end(self.pid, self._note)
-        self._ended.set()
+        self._ended.set_result(None)
 
     def _note(self, status: int | None) -> None:
         self.status = status
-        self._told.set()
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    return event.is_set()
+        self._told.set_result(None)

@@ -20,12 +20,12 @@ _MFD_EXEC = 0x10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``compiled_filter`` None: it compiles the seccomp profile itself, at each start. ``is_crun``: it makes do with
-    the control groups that a sandbox wants, where another has to see all that the machine has, and binds anything over
-    what is in /proc. ``loaded_once``: a start is a fork of it, not a process that begins."""
+    """``compiled_filter``: in base64; None: it compiles the seccomp profile itself, at each start. ``is_crun``: it
+    makes do with the control groups that a sandbox wants, where another has to see all that the machine has, and binds
+    anything over what is in /proc. ``loaded_once``: a start is a fork of it, not a process that begins."""
 
     path: Path
-    compiled_filter: bytes | None
+    compiled_filter: str | None
     is_crun: bool
     loaded_once: bool = False
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.boots import check_demands
+from sandboxes.brief import read_brief
 from sandboxes.errors import BootError, RuntimeUnavailable, SandboxError, SnapshotError
 from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
@@ -216,7 +217,7 @@ class OciRuntime(ServingRuntime):
 
     async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
         place = self._files.place(sandbox_id)
-        first = FirstProcess(int((place / PID_FILE).read_text()), self._starting.starter)
+        first = FirstProcess(int(read_brief(place / PID_FILE)), self._starting.starter)
         if not self._cgroups.holds(sandbox_id, first.pid):
             first.close()  # another has the number now, which nobody may kill for it
             raise BootError("its first process has ended")
@@ -301,7 +302,7 @@ class OciRuntime(ServingRuntime):
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
         try:
-            first = FirstProcess(int((place / PID_FILE).read_text()), self._starting.starter)
+            first = FirstProcess(int(read_brief(place / PID_FILE)), self._starting.starter)
         except ProcessLookupError:
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._ends.watch(sandbox_id, first)

@@ -77,7 +77,7 @@ class Starter:
                 *hierarchies,
                 executable=starter if inside is None else f"/proc/self/fd/{program}",
                 # Nothing else of ours, or the OCI runtime would heed what this process was told: NOTIFY_SOCKET, say.
-                env={"PATH": os.defpath} | ({} if inside is None else {"LD_PRELOAD": f"./{inside.name}"}),
+                env={"PATH": os.defpath} | (_brought_in(inside.name) if inside else {}),
                 cwd=starter.parent,  # where the library is too: a list of libraries has no way to quote a path
                 pass_fds=given,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -231,3 +231,8 @@ class Starter:
             self._listens.set_result(None)  # there is nobody to wait for
         for pid in list(self._asked):
             self._tell(pid, None)
+
+
+def _brought_in(library: str) -> dict[str, str]:
+    """Into a program, before its ``main``. What its libraries call is looked up once, and not anew in each fork."""
+    return {"LD_PRELOAD": f"./{library}", "LD_BIND_NOW": "1"}
