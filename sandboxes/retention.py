@@ -6,9 +6,11 @@ frees nothing while they are there, so it goes after the last of them or not at 
 builder's cache still holds the layers, so that is pruned as well: of what no image shares, and no more.
 
 On a disk without a free byte Docker can remove nothing, as it writes down first what it removes. So a little of the
-disk is held back, and let go of for as long as room is made.
+disk is held back, and let go of for as long as room is made. What a build had made that met the end of the disk its
+builder lets go of at once, or, where it cannot write that down, never; so its databases have their blocks beforehand.
 """
 
+import ctypes
 import heapq
 import logging
 import os
@@ -16,7 +18,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +36,15 @@ RESERVE_BYTES = 64 * 1024 * 1024
 RESERVE_SHARE = 64
 """Held back is one part in so many of a disk, and no more than the bytes: Docker's notes are a few MiB."""
 
+DATABASES = "buildkit/*.db"
+GROWTH_BYTES = 1024 * 1024
+"""By so much each of them can grow on a full disk. A build writes some KiB, and every minute there is as much again."""
+
+_KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE of fallocate(2)."""
+
 log = logging.getLogger(__name__)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +245,18 @@ class Reserve:
 
     def hold(self, root: Path) -> None:
         """Of the disk that ``root`` is on; nothing where it is not ours to write to, or where nothing would be left for
-        others who clear it."""
-        if self._file is not None:
-            return
+        others who clear it. What the builder of ``root`` writes down has room, too."""
         try:
             usage = shutil.disk_usage(root)
             size = min(RESERVE_BYTES, usage.total // RESERVE_SHARE)
             if usage.free < 2 * size:
                 return
-            self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(self._file, 0, size)
+            for database in root.glob(DATABASES):
+                with suppress(OSError):  # its file system cannot
+                    _give_blocks(database, GROWTH_BYTES)
+            if self._file is None:
+                self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+                os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             log.debug("nothing of the disk of %s is held back: %s", root, error)
             self.let_go()
@@ -262,6 +274,18 @@ class Reserve:
             yield
         finally:
             self.hold(root)
+
+
+def _give_blocks(path: Path, further: int) -> None:
+    """To all of a file, which may have holes, and to ``further`` bytes behind its end; what it holds, and how long it
+    is, stays. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size + further
+        if _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(fd)
 
 
 def read_disk(path: Path) -> Disk:

@@ -22,7 +22,7 @@ from farm.tasks.bundle import BundleFile
 from sandboxes import RuntimeUnavailable, SandboxSpec
 from sandboxes.errors import DiskFull
 from sandboxes.images import ImageStore
-from sandboxes.retention import RESERVE_SHARE, Retention, Watermarks, read_disk
+from sandboxes.retention import GROWTH_BYTES, RESERVE_SHARE, Retention, Watermarks, read_disk
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolbox import Toolbox
 from sandboxes.uses import ImageUses
@@ -224,6 +224,23 @@ async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
     free = read_disk(daemon.root).free_bytes
     keeper.close()
     assert read_disk(daemon.root).free_bytes - free > reserve // 2
+
+
+async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_full(
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: Retention
+) -> None:
+    """Where it cannot write down that a build failed it holds what that had made until the daemon ends."""
+    databases = list((daemon.root / "buildkit").glob("*.db"))
+    assert databases
+    await made(images, uses, task("a", 1))  # they grow
+    lengths = [database.stat().st_size for database in databases]
+    await keeper.tidy(keeper.remove, set)
+    for database, length in zip(databases, lengths, strict=True):
+        found = database.stat()
+        assert found.st_size == length
+        assert found.st_blocks * 512 >= length + GROWTH_BYTES
+    await made(images, uses, task("b", 1))  # they are whole
+    assert await names(images) == ["a", "b"]
 
 
 async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses, keeper: Retention) -> None:
