@@ -244,15 +244,15 @@ class Reserve:
         self._file: int | None = None
 
     def hold(self, root: Path) -> None:
-        """Of the disk that ``root`` is on; nothing where it is not ours to write to, or where nothing would be left for
-        others who clear it. What the builder of ``root`` writes down has room, too."""
+        """Of the disk that ``root`` is on, and, anew each time, room for what its builder writes down; nothing where it
+        is not ours to write to, or where nothing would be left for others who clear it."""
         try:
             usage = shutil.disk_usage(root)
             size = min(RESERVE_BYTES, usage.total // RESERVE_SHARE)
             if usage.free < 2 * size:
                 return
             for database in root.glob(DATABASES):
-                with suppress(OSError):  # its file system cannot
+                with suppress(OSError):  # a file system that cannot, or a database that goes
                     _give_blocks(database, GROWTH_BYTES)
             if self._file is None:
                 self._file = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -12,13 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The C library's would run the destructors of all libraries. */
-__attribute__((visibility("default"), noreturn)) void exit(int status)
-{
-    fflush(NULL);
-    _exit(status);
-}
-
 static bool names(const struct dl_phdr_info *object, const char *library)
 {
     const ElfW(Dyn) *dynamic = NULL;
@@ -70,7 +63,19 @@ void shed(void)
 {
     struct dl_phdr_info program = {0};
     time_t now = time(NULL);
+    dl_iterate_phdr(leave, &program);
     getpwuid(geteuid()); /* of whom crun notes the name, and the hour */
     localtime(&now);
-    dl_iterate_phdr(leave, &program);
+}
+
+static void end(int status, void *nothing)
+{
+    (void)nothing;
+    fflush(NULL);
+    _exit(status);
+}
+
+void end_plainly(void)
+{
+    on_exit(end, NULL);
 }

@@ -2,9 +2,12 @@
 #ifndef SHED_H
 #define SHED_H
 
-/* Libraries that the program does not name itself stay behind at every fork: what it calls of its own libraries in a
-   start calls nothing of theirs, and a fork and the end of a process cost as much as there is mapped. What may look for a
-   symbol, or load something, is done here, ahead: nothing of them is there to be looked through later. */
+/* Libraries that are here now and that the program does not name itself stay behind at every fork, whose price, and that
+   of an end, is what is mapped. What the program asks the C library of users and of time is looked up thereafter, so that
+   what is loaded for that stays with it. */
 void shed(void);
+
+/* In a fork: it ends without the destructors of libraries, which are not all here. */
+void end_plainly(void);
 
 #endif

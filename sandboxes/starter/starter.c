@@ -87,6 +87,7 @@ static int become(char **argv)
     while (argv[argc])
         argc++;
     syscall(SYS_close_range, 4u, ~0u, 0u);
+    end_plainly();
     exit(runtime_main(argc, argv, environ));
 }
 #else

@@ -314,6 +314,24 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
     assert await living(oci_runtime) == set()
 
 
+async def test_a_program_that_says_nothing_of_its_dead_half_has_started_nobody(
+    oci_runtime: OciRuntime, test_image: str, tmp_path: Path
+) -> None:
+    starting = oci_runtime._starting
+    silent = tmp_path / "crun"
+    silent.write_text("#!/bin/sh\necho half of it died >&2\n")
+    silent.chmod(0o755)
+    starting.program = replace(starting.program, path=silent, loaded_once=False)
+    await starting.renew()
+    starting.program = replace(starting.program, loaded_once=True)
+    for _ in range(FAILURES):
+        assert not starting.doubtful
+        with pytest.raises(BootError, match="did not start: half of it died"):
+            await oci_runtime.create(SandboxSpec(test_image))
+    assert starting.doubtful
+    assert await living(oci_runtime) == set()
+
+
 async def test_an_image_that_never_starts_says_nothing_of_the_program(
     oci_runtime: OciRuntime, docker_client: docker.DockerClient
 ) -> None:

@@ -3,7 +3,6 @@
 What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.container``), and a user namespace.
 """
 
-import functools
 import os
 import resource
 from collections.abc import Mapping
@@ -40,7 +39,9 @@ def config(
     program: Program,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
-    hidden = _hidden(program.is_crun)
+    # By a bind: for a directory that is masked an OCI runtime makes a file system, and each that there is costs every
+    # start and every end of a sandbox a little. In /proc runc takes none.
+    hidden = [path for path in MASKED if (program.is_crun or path.startswith("/sys/")) and os.path.isdir(path)]
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -72,13 +73,6 @@ def config(
     else:
         made["annotations"] = {FILTER_ANNOTATION: program.compiled_filter}
     return made
-
-
-@functools.cache
-def _hidden(is_crun: bool) -> tuple[str, ...]:
-    """Directories to hide by a bind: for one that is masked an OCI runtime makes a file system, and each that there is
-    costs every start and every end of a sandbox a little. In /proc runc takes none."""
-    return tuple(path for path in MASKED if (is_crun or path.startswith("/sys/")) and os.path.isdir(path))
 
 
 def rlimits(limits: Limits) -> dict[int, int]:

@@ -114,9 +114,6 @@ class Cgroups:
         self._roots = [f"{root}/{group}" for root in hierarchies.roots]
         self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._emptied = Emptied(self._try_remove)
-        self._swap_has_limits = (
-            not self.unified and (hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
-        )
 
     @property
     def unified(self) -> bool:
@@ -127,7 +124,7 @@ class Cgroups:
         """Whether the kernel counts swap, so that memory cannot be had there instead."""
         if self.unified:
             return Path("/proc/swaps").read_text().count("\n") > 1
-        return self._swap_has_limits
+        return (self._hierarchies.places["memory"] / "memory.memsw.limit_in_bytes").exists()
 
     def path_in_config(self, name: str) -> str:
         return f"/{self._group}/{name}"
@@ -248,10 +245,10 @@ class Cgroups:
         return gone
 
     def _is_empty(self, name: str) -> bool:
-        """A process that ends leaves all its groups at once, so one of them tells."""
         for root in self._roots:
             try:
-                return not read_brief(f"{root}/{name}/{LIST}")
+                if read_brief(f"{root}/{name}/{LIST}"):
+                    return False
             except FileNotFoundError:  # it has none here
                 continue
             except OSError:  # it is going, or nobody can tell just now

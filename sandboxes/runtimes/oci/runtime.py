@@ -297,13 +297,14 @@ class OciRuntime(ServingRuntime):
                     layers=image.layers,
                     command=self._starting.program.command(sandbox_id, PID_FILE),
                     listener=listener,
-                )
+                ),
+                place / PID_FILE,
             )
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
         try:
             first = FirstProcess(int(read_brief(place / PID_FILE)), self._starting.starter)
-        except ProcessLookupError:
+        except (ProcessLookupError, ValueError):  # the disk may have been full
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._ends.watch(sandbox_id, first)
         self._cgroups.limit_sockets(sandbox_id, socket_bytes(spec.limits))

@@ -7,6 +7,7 @@ be, or no longer works, the same program is run anew at each start.
 import logging
 from collections.abc import Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sandboxes.errors import RuntimeUnavailable
@@ -14,6 +15,7 @@ from sandboxes.runtimes.oci.ground import Ground
 from sandboxes.runtimes.oci.programs import Program
 from sandboxes.runtimes.oci.starter import Starter
 
+NOBODY = 125
 FAILURES = 3
 """Starts that failed one after the other, before what is loaded once is doubted: images too keep one from starting."""
 
@@ -38,13 +40,16 @@ class Starting:
     def trust(self) -> None:
         self._failures = 0
 
-    async def counted(self, start: Coroutine[Any, Any, int]) -> int:
-        """The status of a ``Starter.start``. Raises as that does."""
+    async def counted(self, start: Coroutine[Any, Any, int], pid_file: Path) -> int:
+        """The status of a ``Starter.start``; ``NOBODY`` where that went well, but for who is not in ``pid_file``: the
+        program parts in two, and says nothing of how its other half ended. Raises as that does."""
         try:
             status = await start
         except RuntimeUnavailable:
             self._failures += 1
             raise
+        if not status and not pid_file.exists():  # noqa: ASYNC240 - a look at what was just written
+            status = NOBODY
         self._failures = self._failures + 1 if status else 0
         return status
 
