@@ -16,6 +16,8 @@ from sandboxes.runtimes.oci.programs import Program
 from sandboxes.runtimes.oci.starter import Starter
 
 NOBODY = 125
+"""As the starter's own refusals: no status of the program's, which says 0 or 1."""
+
 FAILURES = 3
 """Starts that failed one after the other, before what is loaded once is doubted: images too keep one from starting."""
 
