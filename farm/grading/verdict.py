@@ -26,8 +26,9 @@ class Verdict:
     ``doubtful``: nothing failed but what ran behind a false test like it, which may have disturbed it.
     ``protected_paths`` did not travel into the grading sandbox. ``patch`` shows the whole change as a git-format diff,
     ``output`` the last of what the verifier printed, ``outcomes`` what the report says of expected tests;
-    ``missing`` are those of which it does not say that they passed, where there is a report to go by. ``screened``:
-    lines of the change that look like results made up.
+    ``missing`` are those of which it does not say that they passed, where there is a report to go by, and ``late``
+    those of them that ran behind a false test like them. ``screened``: lines of the change that look like results made
+    up.
     """
 
     reward: float
@@ -37,6 +38,7 @@ class Verdict:
     doubtful: bool = False
     components: Mapping[str, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
     protected_paths: tuple[str, ...] = ()
     patch: str = ""
     screened: tuple[str, ...] = ()
@@ -76,13 +78,13 @@ def decide(
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
     taken = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
     credited = () if tampered else [test for test in passed if without_parameters(test) not in taken]
-    behind = {without_parameters(test) for test in missing} <= {*canary.late}
+    late = tuple(test for test in missing if without_parameters(test) in canary.late)
     return Verdict(
         reward=1.0 if resolved else 0.0,
         resolved=resolved,
         reason=fault or _reason(missing, evidence.outcomes, len(expected), _ours(canary)),
         tampered=tampered,
-        doubtful=fault is None and bool(missing) and behind and not taken,
+        doubtful=fault is None and 0 < len(missing) == len(late) and not taken,
         components={
             **_components(verifier, credited),
             "resolved": float(resolved),
@@ -92,6 +94,7 @@ def decide(
         },
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
+        late=late if fault is None else (),
     )
 
 

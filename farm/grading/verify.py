@@ -55,6 +55,7 @@ async def grade(
     worked_in: Sandbox | None = None,
     tracebacks: bool = False,
     stress: Stress = CALM,
+    alone: bool = False,
 ) -> Verdict:
     """Judge a change of the task's workspace.
 
@@ -62,6 +63,7 @@ async def grade(
     ``turns``: so many test commands may run at once; a time-out begins with the command's turn. ``tracebacks``: whether
     pytest says where tests failed, on which no verdict depends and which takes up to a third of the command.
     ``stress``: what that is put under; where an order was asked for, the component ``ordered`` says whether it was had.
+    ``alone``: no test runs behind a false one like it, nor is there a second go.
     ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
     limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
@@ -80,7 +82,7 @@ async def grade(
     given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
     judge = partial(_judge, bundle, change, runtime, *given)
     # There is no second go where the agent worked, and none of another order.
-    before = task.verifier.mode is not GradingMode.SHARED and stress.order is None
+    before = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
     first = await judge(rng, before=before)
     if not first.doubtful or not before:
         return first

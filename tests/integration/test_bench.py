@@ -27,6 +27,7 @@ from farm.bench import (
 from farm.bench.containers import LABEL
 from farm.cli.bench import app
 from farm.cli.errors import CliError
+from farm.core.change import Change
 from farm.tasks import BundleFile
 from sandboxes import SandboxSpec, WarmPool
 from sandboxes.runtimes.oci.runtime import OciRuntime
@@ -199,3 +200,15 @@ async def test_test_commands_are_compared_by_each_outcome(pool: WarmPool, tiny_i
     bundle = replace(bundle, tests={"tests/test_tiny.py": BundleFile(telling)})
     with pytest.raises(BenchError, match="with tracebacks"):
         await measure_verify([bundle], pool, rounds=1, on_task=done.append)
+
+
+async def test_a_test_that_fails_now_and_then_by_itself_is_no_difference(pool: WarmPool, tiny_image: str) -> None:
+    now_and_then = b"""
+def test_type():
+    import os
+    assert os.urandom(1)[0] % 2
+"""
+    bundle = replace(task(tiny_image, gold=Change()), tests={"tests/test_tiny.py": BundleFile(TESTS + now_and_then)})
+    figures = _by_name(await measure_verify([bundle], pool, rounds=6, on_task=lambda _: None))
+    assert figures["changes_that_flap"].value > 0
+    assert figures["changes_judged_alike"].value + figures["changes_that_flap"].value == 2 * 6
