@@ -203,12 +203,15 @@ async def test_test_commands_are_compared_by_each_outcome(pool: WarmPool, tiny_i
 
 
 async def test_a_test_that_fails_now_and_then_by_itself_is_no_difference(pool: WarmPool, tiny_image: str) -> None:
-    now_and_then = b"""
-def test_type():
-    import os
-    assert os.urandom(1)[0] % 2
-"""
-    bundle = replace(task(tiny_image, gold=Change()), tests={"tests/test_tiny.py": BundleFile(TESTS + now_and_then)})
-    figures = _by_name(await measure_verify([bundle], pool, rounds=6, on_task=lambda _: None))
+    now_and_then = "\ndef test_coin_{n}():\n    import os\n    assert os.urandom(1)[0] % 2\n"
+    coins = "".join(now_and_then.format(n=n) for n in range(3)).encode()
+    bundle = task(tiny_image, gold=Change())
+    kept = tuple(f"tests/test_tiny.py::test_coin_{n}" for n in range(3))
+    bundle = replace(
+        bundle,
+        task=replace(bundle.task, verifier=replace(bundle.task.verifier, pass_to_pass=kept)),
+        tests={"tests/test_tiny.py": BundleFile(TESTS + coins)},
+    )
+    figures = _by_name(await measure_verify([bundle], pool, rounds=2, on_task=lambda _: None))
     assert figures["changes_that_flap"].value > 0
-    assert figures["changes_judged_alike"].value + figures["changes_that_flap"].value == 2 * 6
+    assert figures["changes_judged_alike"].value + figures["changes_that_flap"].value == 4
