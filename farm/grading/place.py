@@ -60,20 +60,13 @@ async def open_place(
 
 
 async def drop_bytecode(sandbox: Sandbox, workspace: str) -> None:
-    """A file of bytecode can stand in for the source beside it, also for a test's."""
-    caches = (
-        BUSYBOX,
-        "find",
-        workspace,
-        "-name",
-        "__pycache__",
-        "-prune",
-        "-exec",
-        BUSYBOX,
-        "rm",
-        "-rf",
-        "--",
-        "{}",
-        "+",
-    )
-    await sandbox.exec(caches, timeout_s=60.0)
+    """A file of bytecode can stand in for the source beside it, also for a test's, and one of a package for a module.
+
+    Raises ChangeRefused where some cannot be removed.
+    """
+    which = ("(", "-name", "__pycache__", "-prune", "-o", "-name", "*.py[co]", ")")
+    unlock = ("-exec", BUSYBOX, "chmod", "-R", "u+rwx", "--", "{}", "+")
+    remove = ("-exec", BUSYBOX, "rm", "-rf", "--", "{}", "+")
+    result = await sandbox.exec((BUSYBOX, "find", workspace, *which, *unlock, *remove), timeout_s=60.0)
+    if result.exit_code != 0:
+        raise ChangeRefused("bytecode that was left in the workspace cannot be removed")

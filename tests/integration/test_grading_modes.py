@@ -6,9 +6,12 @@ import pytest
 
 from farm.core.rollout import Rollout, StopReason, check
 from farm.core.task import GradingMode
+from farm.grading.errors import ChangeRefused
+from farm.grading.place import drop_bytecode
 from farm.rollout import run_episode
 from farm.rollout.policy import Reply
 from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.images import sandbox_spec
 from tests.integration.tiny import MENDED, TESTS, task
 from tests.outside import EitherRuntime
 from tests.sandboxes.conformance import living
@@ -93,10 +96,18 @@ forged = tests / "test_tiny.py"
 forged.write_text("def test_answer(): pass\\ndef test_type(): pass\\ndef test_service(): pass\\n")
 py_compile.compile(str(forged), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
 """
+PACKAGED = """
+import pathlib, py_compile
+forged = pathlib.Path("/tmp/forged.py")
+names = ("answer", "type", "service")
+forged.write_text("".join(f"def test_{name}(): pass\\n" for name in names) + "__file__ = '/repo/tests/test_tiny.py'")
+py_compile.compile(str(forged), "tests/test_tiny/__init__.pyc")
+"""
 FORGERIES = {
     "conftest.py": say(create(CONFTEST, "conftest.py")),
     "tests of its own": say(create("def test_answer(): pass\n", "tests/test_tiny.py")),
     "bytecode in place of the tests": bash(f"python3 -c '{STALE}'"),
+    "bytecode of a package in place of the tests": bash(f"python3 - <<'END'{PACKAGED}END\n"),
     "a process that goes on": bash(
         "(while [ ! -e tests/test_tiny.py ]; do :; done; echo 'def answer(): return 42' > tiny.py) &"
     ),
@@ -111,6 +122,19 @@ async def test_what_is_protected_is_put_back(
 ) -> None:
     rollout = await episode(either_runtime, tiny_image, mode, SET_UP, forgery)
     assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
+
+
+async def test_bytecode_goes_also_where_it_is_locked_or_the_change_is_refused(
+    either_runtime: EitherRuntime, tiny_image: str
+) -> None:
+    locked = "mkdir -p lib/__pycache__ && touch lib/a.pyc lib/__pycache__/a.pyc lib/a.py && chmod 555 lib/__pycache__"
+    async with either_runtime.scope(sandbox_spec(task(tiny_image).task, labels={})) as sandbox:
+        assert (await sandbox.shell(locked, timeout_s=10)).exit_code == 0
+        await drop_bytecode(sandbox, "/repo")
+        assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
+        assert (await sandbox.shell("touch lib/a.pyc && chmod 555 lib", timeout_s=10)).exit_code == 0
+        with pytest.raises(ChangeRefused, match="bytecode"):
+            await drop_bytecode(sandbox, "/repo")
 
 
 KEPT = """
