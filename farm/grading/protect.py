@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pathspec import GitIgnoreSpec
 
-from farm.core.change import Change, FileChange
+from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
 from farm.grading.apply import parents
 from farm.grading.settings import PATTERNS, changes_settings, may_hold_settings
@@ -30,6 +30,7 @@ DEFAULT_PATTERNS = (
 """Protected in every task; a task lifts one of them with a pattern of its own (``!docs/conftest.py``)."""
 
 TEST_DIRECTORY = re.compile(r"__tests__|(unit)?tests?|testing|specs?|.*[_-]tests?|tests?[_-].*", re.IGNORECASE)
+_MODULE_ENDING = re.compile(r"(/__init__)?(\.py[co]?|(\.[\w-]+)?\.so)$")
 _SCRIPT = re.compile(r"(?<![\w./-])[\w./-]+\.(?:ba)?sh(?![\w./-])")
 HARNESS_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py"})
 """What a test run imports before the code under test, beside the standard library."""
@@ -40,7 +41,8 @@ class Protection:
 
     Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
     holds one; shell scripts of the pristine workspace that the test command names; DEFAULT_PATTERNS, those of the kind
-    of tests and then the task's own, as one gitignore file; a new module at the top that would be imported in place of
+    of tests and then the task's own, as one gitignore file; what Python would import in the place of any of these, a
+    package or an extension module of its name; a new module at the top that would be imported in place of
     the standard library's or the test runner's. A ``pyproject.toml``, ``setup.cfg``, ``tox.ini``, ``package.json``,
     ``Cargo.toml`` or ``go.mod`` travels as long as what it tells the test runner is what the pristine one tells it.
     """
@@ -52,17 +54,28 @@ class Protection:
         self._test_directories = frozenset(filter(None, map(_test_directory, self._injected)))
         patterns = (*DEFAULT_PATTERNS, *PATTERNS.get(verifier.report, ()), *verifier.protected)
         self._patterns = GitIgnoreSpec.from_lines(patterns)
+        self._pristine = pristine.keys()
         self._pristine_tops = {_module(path) for path in pristine}
 
     def covers(self, file: FileChange, old: bytes | None) -> bool:
         """``old`` is the pristine content of the file, None where there is none."""
-        return self._covers_path(file.path) or changes_settings(file, old)
+        return self._covers_path(file.path, link=file.kind is ChangeKind.SYMLINK) or changes_settings(file, old)
 
     def guards(self, path: str) -> bool:
         """Whether some change of what the pristine workspace holds there is covered."""
         return self._covers_path(path) or may_hold_settings(path)
 
-    def _covers_path(self, path: str) -> bool:
+    def _covers_path(self, path: str, *, link: bool = False) -> bool:
+        """``link``: a symlink, which may be a package's directory."""
+        module = _MODULE_ENDING.sub("", path)
+        in_place = f"{module}.py" if link or module != path else path
+        return self._covers_name(path) or self._covers_name(in_place) or self._hides_tests(path, module)
+
+    def _hides_tests(self, path: str, module: str) -> bool:
+        """Whether it is a new module that is imported in the place of a directory of tests without ``__init__.py``."""
+        return module in self._test_directories and path not in self._pristine
+
+    def _covers_name(self, path: str) -> bool:
         above = parents(path)
         matchable = path.replace("\n", "?")
         return (

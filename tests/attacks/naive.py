@@ -29,11 +29,10 @@ async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief, *, t
             f"mkdir -p {path.rpartition('/')[0]} /tests {LOGS}; cat > {path} <<'END-OF-TEST'\n{text}END-OF-TEST\n",
             timeout_s=timeout_s,
         )
+    (tested,) = (path for path in bundle.tests if path.endswith(".py"))
     if belief is Belief.REWARD_FILE:
         return await _believe_reward_file(sandbox, timeout_s)
-    result = await sandbox.shell(
-        f"python3 -m pytest -v --junitxml={LOGS}/report.xml tests/test_cart.py", timeout_s=timeout_s
-    )
+    result = await sandbox.shell(f"python3 -m pytest -v --junitxml={LOGS}/report.xml {tested}", timeout_s=timeout_s)
     if result.timed_out:
         return None
     if belief is Belief.EXIT_CODE:
@@ -43,7 +42,7 @@ async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief, *, t
         lines = result.stdout.head.decode(errors="replace")
         return float(expected <= set(re.findall(r"^(\S+) PASSED", lines, re.MULTILINE)))
     report = await sandbox.read_file(f"{LOGS}/report.xml")
-    outcomes = parse_junit(report, node_ids({"tests/test_cart.py"}))
+    outcomes = parse_junit(report, node_ids({tested}))
     return float(all(outcomes.get(test) is Outcome.PASSED for test in expected))
 
 

@@ -85,11 +85,12 @@ def image_context() -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Suite:
-    """What judges the work: the text of ``tests/test_cart.py``, and the ids of what is in it."""
+    """What judges the work: the text of a test file, the ids of what is in it, and where it goes."""
 
     text: str
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
+    path: str = "tests/test_cart.py"
 
 
 DISCOUNTS = Suite(
@@ -97,6 +98,13 @@ DISCOUNTS = Suite(
     ("tests/test_cart.py::test_discount", "tests/test_cart.py::TestReceipt::test_discounted"),
     ("tests/test_cart.py::test_total", "tests/test_cart.py::test_label"),
 )
+BESIDE_THE_CODE = Suite(
+    OLD_TESTS.replace("from check import same", "def same(left, right):\n    assert left == right\n") + NEW_TESTS,
+    tuple(test.replace(DISCOUNTS.path, "pricing/cart_test.py") for test in DISCOUNTS.fail_to_pass),
+    tuple(test.replace(DISCOUNTS.path, "pricing/cart_test.py") for test in DISCOUNTS.pass_to_pass),
+    "pricing/cart_test.py",
+)
+"""The same tests where no directory is one of tests."""
 
 
 def make_task(image: str, report: ReportFormat, *, timeout_s: float = 60, suite: Suite = DISCOUNTS) -> TaskBundle:
@@ -124,8 +132,8 @@ def make_task(image: str, report: ReportFormat, *, timeout_s: float = 60, suite:
         memory_mib=512,
         storage_mib=1024,
     )
-    tests = {"tests/test_cart.py": BundleFile(suite.text.encode())}
+    tests = {suite.path: BundleFile(suite.text.encode())}
     if report is ReportFormat.REWARD_FILE:
         script = f"cp /tests/test_cart.py {WORKSPACE}/tests/\n{TEST_SH}"
-        tests = {"test.sh": BundleFile(script.encode()), "test_cart.py": tests["tests/test_cart.py"]}
+        tests = {"test.sh": BundleFile(script.encode()), "test_cart.py": tests[suite.path]}
     return TaskBundle(task, {}, tests, GOLD, {})

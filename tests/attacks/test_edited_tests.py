@@ -4,7 +4,7 @@ import pytest
 
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief
-from tests.attacks.project import NEW_TESTS, OLD_TESTS
+from tests.attacks.project import BESIDE_THE_CODE, NEW_TESTS, OLD_TESTS, WORKSPACE
 
 NAMES = [line.split()[1].split("(")[0] for line in (OLD_TESTS + NEW_TESTS).splitlines() if line.startswith("def test_")]
 EMPTY_TESTS = "".join(f"def {name}(): pass\n" for name in NAMES)
@@ -47,3 +47,23 @@ async def test_removed_tests_are_there_again(arena: Arena) -> None:
     assert verdict.reward == 0.0
     assert verdict.components["pass_to_pass"] == 1.0
     assert "tests" in verdict.protected_paths
+
+
+PACKAGE = f"""
+mkdir {{directory}} && cat > {{directory}}/__init__.py <<'END'
+{EMPTY_TESTS}__file__ = "{WORKSPACE}/{BESIDE_THE_CODE.path}"
+END
+"""
+IN_ITS_PLACE = {
+    "a package": PACKAGE.format(directory="pricing/cart_test"),
+    "a link to a package": PACKAGE.format(directory="notes") + "ln -s ../notes pricing/cart_test",
+}
+
+
+@pytest.mark.parametrize("attack", IN_ITS_PLACE.values(), ids=IN_ITS_PLACE)
+async def test_what_python_imports_in_the_place_of_a_test_earns_nothing(arena: Arena, attack: str) -> None:
+    naive, verdict = await arena.both(attack, Belief.REPORT, suite=BESIDE_THE_CODE)
+    assert naive == 1.0
+    assert verdict.reward == 0.0, verdict
+    assert verdict.components["pass_to_pass"] == 1.0
+    assert any(path.startswith("pricing/cart_test") for path in verdict.protected_paths)

@@ -79,6 +79,34 @@ def test_the_code_itself_travels(path: str) -> None:
     assert not covers(write(path))
 
 
+@pytest.mark.parametrize("directory", ["tests", "src/lib", ""])
+def test_what_python_imports_in_the_place_of_what_is_protected_is_protected(directory: str) -> None:
+    def path(name: str) -> str:
+        return f"{directory}/{name}" if directory else name
+
+    protection = Protection(
+        make_verifier(), [path("test_x.py"), "src/lib/b_test.py"], {path("test_y/z.py"): FileKind.FILE}
+    )
+    for module in ("test_x", "conftest", "sitecustomize", "usercustomize"):
+        for ending in (".so", ".abi3.so", ".cpython-311-x86_64-linux-gnu.so", ".pyc"):
+            assert protection.covers(write(path(f"{module}{ending}")), None)
+            assert protection.covers(link(path(f"{module}{ending}"), b"elsewhere"), None)
+            assert protection.covers(write(path(f"{module}/__init__{ending}")), None)
+        assert protection.covers(write(path(f"{module}/__init__.py")), None)
+        assert protection.covers(link(path(module), b"elsewhere"), None)
+    if directory != "tests":
+        for honest in ("test_x.md", "test_x/rows.json", "test_x", "new_test.py", "ext.so", "new/__init__.py"):
+            assert not protection.covers(write(path(honest)), None), honest
+
+
+def test_a_module_in_the_place_of_a_directory_of_tests_is_protected_unless_it_was_there() -> None:
+    protection = Protection(make_verifier(), ["tests/test_a.py", "spec/test_b.py"], {"spec.py": FileKind.FILE})
+    assert protection.covers(write("tests.py"), None)
+    assert protection.covers(write("tests.abi3.so"), None)
+    assert not protection.covers(write("spec.py"), b"old")
+    assert not protection.covers(write("tests.md"), None)
+
+
 def test_a_task_adds_and_lifts_patterns() -> None:
     assert covers(write("src/lib/gold.py"), protected=("src/lib/g*.py",))
     assert not covers(write("docs/conftest.py"), protected=("!docs/conftest.py",))
