@@ -47,17 +47,17 @@ def node_ids(files: Collection[str], expected: Iterable[str] = ()) -> Name:
     """
     known = {junit_name(test): test for test in expected}
     modules = {file.removesuffix(".py").replace("/", "."): file for file in files}
+    longest = max(map(len, modules), default=0)
 
     def node_id(classname: str, name: str) -> str | None:
         if (classname, name) in known:
             return known[classname, name]
-        module, classes = classname, ""
-        while module not in modules:
-            module, dot, last = module.rpartition(".")
-            if not dot:
-                return None
-            classes = f"::{last}{classes}"
-        return f"{modules[module]}{classes}::{name}"
+        end = len(classname) if len(classname) <= longest else classname.rfind(".", 0, longest + 1)
+        while end >= 0 and classname[:end] not in modules:
+            end = classname.rfind(".", 0, end)
+        if end < 0:
+            return None
+        return f"{modules[classname[:end]]}{classname[end:].replace('.', '::')}::{name}"
 
     return node_id
 

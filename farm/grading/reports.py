@@ -1,8 +1,11 @@
 """Reports of each kind, read on the host as hostile input: outcomes by the ids that ``farm.core.framework`` describes.
 
-Every reader takes the worse outcome where an id occurs twice, and raises ReportError for what is no such report.
+Every reader takes the worse outcome where an id occurs twice, and raises ReportError for what is no such report. Time
+and room are linear in the report, whatever it says: lines are read one at a time and never searched twice, a JSON text
+has a bound, and so have all ids together, for a name that is said once may stand before many others.
 """
 
+import io
 import json
 import posixpath
 import re
@@ -15,6 +18,9 @@ from farm.grading.junit import node_ids, parse_junit
 from farm.grading.outcome import MAX_REPORT_BYTES, MAX_TESTS, Outcome, worse
 
 Outcomes = Mapping[str, Outcome]
+MAX_JSON_BYTES = 16 * 1024 * 1024
+MAX_ID_CHARS = 64 * 1024 * 1024
+"""Of all ids together."""
 
 _GO = {"pass": Outcome.PASSED, "skip": Outcome.SKIPPED, "fail": Outcome.FAILED}
 _CARGO = {"ok": Outcome.PASSED, "ignored": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
@@ -29,8 +35,11 @@ _JEST = {
 _TARGET = re.compile(r"\s*Running (?:unittests )?(\S+\.rs) \(.+\)")
 _DOCUMENTATION = re.compile(r"\s*Doc-tests ")
 _RUNNING = re.compile(r"running (\d{1,7}) tests?")
-_CASE = re.compile(r"test (.+?)(?: - should panic)? \.\.\. (ok|ignored|FAILED)(?:, .*| <.*>)?")
-_TAP = re.compile(r"(not )?ok\b(?: +\d+)?(?: +-)? *([^#]*?) *(?:# *(skip|todo)\b.*)?", re.IGNORECASE)
+_CASE = re.compile(r"test (.+?)(?: - should panic)? \.\.\. (ok|ignored|FAILED)(?:, |\Z)")
+_TIMED_CASE = re.compile(r"test (.+?)(?: - should panic)? \.\.\. (ok|ignored|FAILED)(?:, |\Z| <)")
+"""The latter of lines that end in ``>``."""
+_TAP = re.compile(r"(not )?ok\b(?: +\d+)?(?: +-)? *", re.IGNORECASE)
+_TAP_DIRECTIVE = re.compile(r" *(?:skip|todo)\b", re.IGNORECASE)
 
 
 def read_report(
@@ -56,12 +65,13 @@ def _go(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
     """``go doc test2json``: a line an event. It makes these of what the test program prints, which may lie."""
 
     def events() -> Iterator[tuple[str, Outcome]]:
-        for line in report.splitlines():
+        for line in io.BytesIO(report):
             if not line.startswith(b"{"):  # what the go command itself says
                 continue
-            event = _parse(line)
-            if isinstance(event, dict) and event.get("Test") and str(event.get("Action")) in _GO:
-                yield f"{event.get('Package')}::{event['Test']}", _GO[event["Action"]]
+            match _parse(line):
+                case {"Action": "pass" | "skip" | "fail" as action, "Test": str(test), **more} if test:
+                    package = more.get("Package")
+                    yield f"{package if isinstance(package, str) else None}::{test}", _GO[action]
 
     return _gather(events())
 
@@ -72,7 +82,7 @@ def _cargo(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
 
     def cases() -> Iterator[tuple[str, Outcome]]:
         target, left = "", 0
-        for line in report.decode(errors="replace").splitlines():
+        for line in _lines(report):
             if found := _TARGET.fullmatch(line):
                 target = found[1]
             elif _DOCUMENTATION.match(line):
@@ -81,7 +91,7 @@ def _cargo(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
                 left = int(found[1])
             elif not line:
                 left = 0
-            elif target and left and (found := _CASE.fullmatch(line)):
+            elif target and left and (found := (_TIMED_CASE if line.endswith(">") else _CASE).match(line)):
                 left -= 1
                 yield f"{target}::{found[1]}", _CARGO[found[2]]
 
@@ -95,9 +105,9 @@ def _jest(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
         if not isinstance(suites, list):
             raise ReportError("the report holds no testResults")
         for suite in suites:
-            file = posixpath.relpath(str(suite["name"]), workspace)
+            file = posixpath.relpath(_string(suite["name"]), workspace)
             for test in suite["assertionResults"]:
-                yield f"{file}::{test['fullName']}", _JEST.get(test["status"], Outcome.ERROR)
+                yield f"{file}::{_string(test['fullName'])}", _JEST.get(_string(test["status"]), Outcome.ERROR)
 
     try:
         return _gather(assertions())
@@ -109,29 +119,46 @@ def _tap(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
     """Test Anything Protocol, versions 12 to 14; of nested tests the outermost count."""
 
     def points() -> Iterator[tuple[str, Outcome]]:
-        for line in report.decode(errors="replace").splitlines():
-            found = _TAP.fullmatch(line)
-            if found is None:
+        for line in _lines(report):
+            point, hash_sign, directive = line.partition("#")
+            found = _TAP.match(point)
+            if found is None or (hash_sign and not _TAP_DIRECTIVE.match(directive)):
                 continue
-            failed, description, directive = found.groups()
-            outcome = Outcome.FAILED if failed else Outcome.PASSED
-            yield f"::{description}", Outcome.SKIPPED if directive else outcome
+            outcome = Outcome.FAILED if found[1] else Outcome.PASSED
+            yield f"::{point[found.end() :].rstrip(' ')}", Outcome.SKIPPED if hash_sign else outcome
 
     return _gather(points())
 
 
 def _gather(seen: Iterable[tuple[str, Outcome]]) -> Outcomes:
     outcomes: dict[str, Outcome] = {}
+    room = MAX_ID_CHARS
     for number, (test, outcome) in enumerate(seen):
         if number >= MAX_TESTS:
             raise ReportError(f"the report holds more than {MAX_TESTS} tests")
+        room -= len(test)
+        if room < 0:
+            raise ReportError(f"the names of the report's tests hold more than {MAX_ID_CHARS} characters")
         outcomes[test] = worse(outcomes.get(test, Outcome.PASSED), outcome)
     if not outcomes:
         raise ReportError("the report holds no test")
     return outcomes
 
 
+def _lines(report: bytes) -> Iterator[str]:
+    for line in io.TextIOWrapper(io.BytesIO(report), "utf-8", "replace"):
+        yield line.removesuffix("\n")
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a name is no string")
+    return value
+
+
 def _parse(text: bytes) -> Any:
+    if len(text) > MAX_JSON_BYTES:
+        raise ReportError(f"the report holds JSON of more than {MAX_JSON_BYTES} bytes")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -218,7 +218,8 @@ class _Grading:
             return await self._refuse(weighed, error)
         except SandboxGone as error:
             return await self._blame(weighed, error)
-        verdict = decide(asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
+        judge = partial(decide, asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
+        verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
         return await _with_facts(verdict, weighed, result)
 
     async def judge_exit_code(self, change: Change) -> Verdict:

@@ -15,7 +15,7 @@ from farm.core.task import ReportFormat
 from farm.grading import ReportError
 from farm.grading.exam import RUNNER, Exam, set_exam
 from farm.grading.outcome import Outcome
-from farm.grading.reports import read_report
+from farm.grading.reports import MAX_JSON_BYTES, read_report
 from farm.tasks.bundle import BundleFile
 from tests.unit.grading_fixtures import make_verifier
 
@@ -177,6 +177,65 @@ def test_unittest_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
 def test_no_bytes_bring_a_reader_down(kind: ReportFormat, report: bytes) -> None:
     with contextlib.suppress(ReportError):
         read_report(report, kind, ("a.py",), "/srv")
+
+
+LONG = 300_000
+CARGO_RUNS = b"Running src/lib.rs (x)\nrunning 3 tests\n"
+JEST_NAMES = b'{"testResults": [{"name": "%s", "assertionResults": [%s]}]}'
+TAKES_LONG = {
+    "blanks in TAP": (TAP, b"ok" + b" " * LONG + b"#x\nok 1 - x\n"),
+    "ends of a line of cargo's": (CARGO, CARGO_RUNS + b"test x" + b" ... ok <" * LONG + b"\ntest y ... ok\n"),
+    "dots in a class": (
+        ReportFormat.PYTEST,
+        b"<testsuite><testcase classname='%s' name='x'/><testcase classname='a' name='x'/></testsuite>"
+        % (b"b." * LONG * 4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "report"), TAKES_LONG.values(), ids=TAKES_LONG)
+def test_a_report_made_to_be_read_for_minutes_is_read_at_once(kind: ReportFormat, report: bytes) -> None:
+    assert len(read_report(report, kind, ("a.py",), "/srv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "report"),
+    [
+        (
+            JEST,
+            JEST_NAMES % (b"a" * 2**20, b",".join(b'{"fullName": "%d", "status": "passed"}' % i for i in range(64))),
+        ),
+        (
+            CARGO,
+            b"Running %s.rs (x)\nrunning 99 tests\n%s"
+            % (b"a" * 2**20, b"".join(b"test %d ... ok\n" % i for i in range(64))),
+        ),
+    ],
+    ids=["jest", "cargo"],
+)
+def test_a_long_name_said_once_does_not_stand_before_any_number_of_tests(kind: ReportFormat, report: bytes) -> None:
+    with pytest.raises(ReportError, match="names"):
+        read_report(report, kind, (), "/srv")
+
+
+@pytest.mark.parametrize("kind", [JEST, GO])
+def test_json_has_a_bound(kind: ReportFormat) -> None:
+    honest = JEST_NAMES % (b"a", b'{"fullName": "b", "status": "passed"}') if kind is JEST else GO_PASS % b'"A"'
+    read_report(honest, kind, (), "/srv")
+    with pytest.raises(ReportError, match="JSON"):
+        read_report(honest.replace(b"}", b" " * MAX_JSON_BYTES + b"}", 1), kind, (), "/srv")
+
+
+GO_PASS = b'{"Action": "pass", "Package": "p", "Test": %s}\n'
+
+
+@pytest.mark.parametrize("kind", [JEST, GO])
+def test_a_name_that_is_nested_is_none(kind: ReportFormat) -> None:
+    for depth in range(600, 1000):  # at some depth it can be read, and not be printed
+        nested = b"[" * depth + b"]" * depth
+        case = b'{"fullName": %s, "status": "passed"}' % nested
+        with pytest.raises(ReportError):
+            read_report(GO_PASS % nested if kind is GO else JEST_NAMES % (b"a", case), kind, (), "/srv")
 
 
 @pytest.mark.parametrize(

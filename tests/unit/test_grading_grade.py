@@ -2,12 +2,17 @@
 
 import asyncio
 import random
+import sys
 
 import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading import Baseline, VerifierError, grade
+from farm.grading.exam import set_exam
+from farm.grading.protect import split_change
+from farm.grading.reports import read_report
+from farm.grading.verdict import decide
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime
@@ -52,6 +57,17 @@ async def test_gold_is_rewarded_and_nothing_is_not() -> None:
     reward, reason = await judge(change())
     assert reward == 0.0
     assert reason.endswith("tests/test_a.py::test_new (failed)")
+
+
+async def test_reports_are_read_and_weighed_beside_the_event_loop() -> None:
+    called = set()
+    sys.setprofile(lambda frame, event, argument: called.add(frame.f_code))
+    try:
+        assert (await judge(change(FIX)))[0] == 1.0
+    finally:
+        sys.setprofile(None)
+    assert grade.__code__ in called
+    assert called.isdisjoint({read_report.__code__, decide.__code__, split_change.__code__, set_exam.__code__})
 
 
 async def test_the_verdict_tells_what_the_change_was() -> None:
