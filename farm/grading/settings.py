@@ -1,10 +1,17 @@
-"""What of a workspace tells a test runner what to run and how, and whether a change tells it something else."""
+"""What of a workspace tells a test runner what to run and how, and whether a change tells it something else.
 
+A change is whatever the policy made of it: what is too big to be settings, or made to be read for long, tells
+something else.
+"""
+
+import configparser
 import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import iniconfig
 
 from farm.core.change import ChangeKind, FileChange
 from farm.core.task import ReportFormat
@@ -31,6 +38,11 @@ PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
 
 _PYTEST_SECTIONS = ("pytest", "tool:pytest")
 _GO_DIRECTIVES = ("module", "replace", "toolchain")
+MAX_SETTINGS_BYTES = 256 * 1024
+_TOO_MANY_PARTS = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
+"""A key of TOML of more than a hundred parts, which costs as many steps on each line below it."""
+_LONG_BLANKS = re.compile(r"[^\S\n]{100}")
+"""For which ``configparser`` takes time that grows with the square of their number."""
 _GO_WORD = re.compile(r"[()]|[^\s()]+")
 
 
@@ -47,6 +59,8 @@ def changes_settings(file: FileChange, old: bytes | None) -> bool:
     if file.kind is ChangeKind.SYMLINK:
         return True
     new = file.content if file.kind is ChangeKind.WRITE else b""
+    if max(len(new), len(old or b"")) > MAX_SETTINGS_BYTES:
+        return True
     try:
         return bool(read(new) != _before(read, old))
     except (ValueError, AttributeError, RecursionError):  # the last but one: where a table should be is none
@@ -61,7 +75,7 @@ def _before(read: Callable[[bytes], Any], old: bytes | None) -> Any:
 
 
 def _pyproject(content: bytes) -> Any:
-    return _table(tomllib.loads(content.decode()), "tool").get("pytest")
+    return _table(_toml(content), "tool").get("pytest")
 
 
 def _package_json(content: bytes) -> Any:
@@ -72,19 +86,30 @@ def _package_json(content: bytes) -> Any:
 
 
 def _ini(content: bytes) -> Any:
-    """The lines of pytest's sections, and of none. Sections are told as iniconfig does, by which pytest reads: a
-    comment may follow in their line."""
-    said: list[str] = []
-    pytests = True
-    for line in map(str.rstrip, content.decode("utf-8-sig").splitlines()):
-        if not line or line.lstrip().startswith(("#", ";")):
-            continue
-        head = re.split("[#;]", line, maxsplit=1)[0].rstrip() if line.startswith("[") else ""
-        if head.endswith("]"):
-            pytests = head[1:-1].strip() in _PYTEST_SECTIONS
-        if pytests:
-            said.append(line)
-    return said
+    """pytest's sections by both libraries that read such files: pytest reads with iniconfig, its plug-ins and other
+    programs with configparser, and a comment, a default, a capital or a section said twice is something else to either.
+    To a library that cannot read it the whole text is what it says."""
+    text = content.decode("utf-8-sig")
+    if _LONG_BLANKS.search(text):
+        raise ValueError("too many blanks")
+    return _by_iniconfig(text), _by_configparser(text)
+
+
+def _by_iniconfig(text: str) -> Any:
+    try:
+        sections = iniconfig.IniConfig("", data=text).sections
+    except iniconfig.ParseError:
+        return text
+    return {name: list(values.items()) for name, values in sections.items() if name.strip() in _PYTEST_SECTIONS}
+
+
+def _by_configparser(text: str) -> Any:
+    parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        parser.read_string(text)
+    except (configparser.Error, AttributeError):  # the latter for a line below a name without a value
+        return text
+    return [parser.has_section(name) and parser.items(name) for name in _PYTEST_SECTIONS]
 
 
 def _cargo_toml(content: bytes) -> Any:
@@ -92,7 +117,7 @@ def _cargo_toml(content: bytes) -> Any:
 
     Dependencies, features and new targets travel, ``[[bench]]`` too, which mostly is no libtest's.
     """
-    whole = tomllib.loads(content.decode())
+    whole = _toml(content)
     package, workspace = _table(whole, "package"), _table(whole, "workspace")
     told: dict[str, Any] = {key: value for key, value in package.items() if key.startswith("auto")}
     told["default-members"] = workspace.get("default-members")
@@ -120,6 +145,13 @@ def _go_mod(content: bytes) -> Any:
         elif words and (block or words[0]) in _GO_DIRECTIVES:
             told.append((block, *words) if block else tuple(words))
     return sorted(told)
+
+
+def _toml(content: bytes) -> Mapping[str, Any]:
+    text = content.decode()
+    if _TOO_MANY_PARTS.search(text):
+        raise ValueError("a key of too many parts")
+    return tomllib.loads(text)
 
 
 def _table(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:

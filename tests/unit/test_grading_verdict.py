@@ -13,6 +13,7 @@ from farm.grading import VerifierError
 from farm.grading.canary import Canary, make_canary
 from farm.grading.outcome import Outcome
 from farm.grading.protect import Protection
+from farm.grading.settings import MAX_SETTINGS_BYTES
 from farm.grading.verdict import Evidence, decide
 from sandboxes.sandbox import FileKind
 from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
@@ -155,6 +156,58 @@ SETTINGS = b'[project]\nname = "a"\n[tool.pytest.ini_options]\naddopts = "-q"\n'
 )
 def test_settings_travel_while_pytest_hears_the_same(file: FileChange, old: bytes | None, covered: bool) -> None:
     assert covers(file, old) is covered
+
+
+CFG = b"[metadata]\nname = a\n[tool:pytest]\naddopts = -q\n"
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        b"[DEFAULT]\npython_files = x\n" + CFG,
+        CFG.replace(b"name = a", b"name = a\n[tool:pytest]x\npython_files = x"),
+        CFG.replace(b"name = a", b" [tool:pytest]\npython_files = x"),
+        CFG + b"[tool:pytest]\naddopts = -q\n",
+        b"[tool:pytest]#]\naddopts = -p evil\n" + CFG.replace(b"tool:pytest", b"other"),
+    ],
+)
+def test_settings_that_read_the_same_to_one_library_and_not_to_the_other_are_changed(new: bytes) -> None:
+    assert covers(write("setup.cfg", new), CFG)
+
+
+def test_settings_that_neither_library_reads_another_way_travel() -> None:
+    odd = CFG + b"[metadata]\nname = b\n"  # said twice, which iniconfig does not read
+    for old in (CFG, CFG + b"[aliases]\ntest = pytest\n"):
+        new = old.replace(b"name = a", b"name = b\nversion = 2  # the next\n[options]\nx =\n  1\n")
+        assert not covers(write("setup.cfg", new), old)
+    assert not covers(write("setup.cfg", odd, executable=True), odd)
+
+
+DEEP = b"[" + b"a." * 25_000 + b"a]\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("pyproject.toml", DEEP + b"".join(b"b%d = 1\n" % number for number in range(20_000))),
+        ("pyproject.toml", DEEP.replace(b"a.", b'"\\"" . ')),
+        ("pyproject.toml", b"a = " + b"[" * 99_999),
+        ("setup.cfg", b"[a]\nb" + b" " * 250_000 + b"c\n"),
+        ("package.json", b"[" * 99_999),
+        ("pyproject.toml", b"\n" * MAX_SETTINGS_BYTES + b"\n"),
+        ("Cargo.toml", b"\n" * MAX_SETTINGS_BYTES + b"\n"),
+        ("package.json", b"{}" + b"\n" * MAX_SETTINGS_BYTES),
+        ("tox.ini", b"\n" * MAX_SETTINGS_BYTES + b"\n"),
+        ("go.mod", b"\n" * MAX_SETTINGS_BYTES + b"\n"),
+    ],
+)
+def test_settings_made_to_be_read_for_long_do_not_travel(path: str, content: bytes) -> None:
+    assert covers(write(path, content))
+
+
+def test_long_settings_travel() -> None:
+    rows = b"".join(b'"package-%d.%d" = "1.%d.0"\n' % (row, row, row) for row in range(2_000))
+    assert not covers(write("pyproject.toml", SETTINGS + b"[tool.other]\n" + rows), SETTINGS)
 
 
 CRATE = b"""\
