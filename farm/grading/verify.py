@@ -136,6 +136,8 @@ async def _judge(
                 verdict = await grading.judge_exit_code(change)
             else:
                 verdict = await grading.judge_reward_file(change)
+        except ChangeRefused as error:
+            verdict = refusal(str(error))
         except VerifierError as error:
             error.command_s = grading.command_s
             raise
@@ -290,10 +292,12 @@ class _Grading:
         ]
 
         async def read(entry: FileEntry) -> FileChange | None:
-            new, old = [
-                await read_content(sandbox, self._task.workspace, entry.path, entry.kind)
-                for sandbox in (self._sandbox, self._place.pristine)
-            ]
+            old = await read_content(self._place.pristine, self._task.workspace, entry.path, entry.kind)
+            try:
+                new = await read_content(self._sandbox, self._task.workspace, entry.path, entry.kind)
+            except PathError as error:
+                blame_machine(error)
+                raise ChangeRefused(f"a protected file was made unreadable: {error}") from None
             return None if new == old else FileChange(entry.path, ChangeKind.WRITE, new, is_executable(entry))
 
         unseen = [file for file in await each(guarded, read) if file is not None]

@@ -124,6 +124,33 @@ async def test_what_is_protected_is_put_back(
     assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
 
 
+TAKEN_AWAY = {
+    "a file that cannot be read": "chmod 000 notes.bin",
+    "a directory that cannot be read": "mkdir -p tests; touch tests/a; chmod 000 tests",
+    "a directory that cannot be written to": "mkdir -p tests; touch tests/a; chmod 555 tests",
+    "a directory in its place": "rm notes.bin; mkdir notes.bin; touch notes.bin/a",
+    "a locked directory in its place": "rm notes.bin; mkdir -p notes.bin/a; chmod 000 notes.bin",
+    "a pipe in its place": "rm notes.bin; mkfifo notes.bin",
+    "a pipe in the place of tests": "rm -rf tests; mkfifo tests",
+    "a socket in its place": (
+        "rm notes.bin; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"notes.bin\")'"
+    ),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN_AWAY.values(), ids=TAKEN_AWAY)
+async def test_what_is_protected_and_taken_away_is_the_policys_doing(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, taken: str
+) -> None:
+    made = bundle(tiny_image, mode)
+    verifier = replace(made.task.verifier, protected=("tests/", "notes.bin"))
+    made = replace(made, task=replace(made.task, verifier=verifier))
+    rollout = await run_episode(order(), made, either_runtime, Scripted(bash(taken), DONE), node="n1")
+    check(rollout)
+    assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
+    assert await living(either_runtime) == set()
+
+
 async def test_bytecode_goes_also_where_it_is_locked_or_the_change_is_refused(
     either_runtime: EitherRuntime, tiny_image: str
 ) -> None:
