@@ -22,7 +22,8 @@ _LOOKS = re.compile(
     | \b__(?:eq|ne|lt|le|gt|ge|contains)__[ ]*=[ ]*lambda\b[^:]*:[ ]*(?:True|1|isinstance\([^()]*\))\s*$
     | ^[ \t]*(?:import|from)[ ]+(?:_pytest|pytest|unittest|pluggy|nose|xdist)\b
     | \b(?:import_module|__import__)\([ ]*['"](?:_pytest|pytest|unittest|pluggy)\b
-    | \bsys\.modules\b.*['"](?:_?pytest|unittest|pluggy|__main__|conftest|tests?)\b
+    | \bsys\.modules\b.{0,100}
+      ['"](?:(?:_?pytest|unittest|pluggy|__main__)\b|(?:[\w.]*\.)?(?:conftest\b|tests?\b|test_|\w*_tests?\b))
     | \bPYTEST_(?:CURRENT_TEST|ADDOPTS|PLUGINS|VERSION)\b | \bpytest_(?:runtest|collection|sessionfinish|configure)\w*
     | \binspect\.(?:stack|currentframe|getouterframes|getinnerframes|trace)\b
     | \bsys\.(?:_getframe|_current_frames|settrace|setprofile|excepthook)\b | \bthreading\.set(?:trace|profile)\b
