@@ -22,6 +22,7 @@ ABOUT: Mapping[str, str] = {
     "tampered": "1 where the results contradict what is known of them",
     "unguarded": "1 where no tests of ours were among those judged: JUnit XML, TAP, a reward file, an exit code",
     "false_passed": "tests that failed while one passed that asks for something else; by chance, unless it is often so",
+    "false_unreported": "false tests of which the report says nothing: the command leaves them out, or somebody does",
     "graded_snapshot": "1 where the verdict was reached on a copy of what the agent left",
     "graded_shared": "1 where it was reached in the agent's own sandbox",
     "graded_separate": "1 where a verifier of the task's own judged artifacts alone",

@@ -385,6 +385,19 @@ def test_no_test_counts_whose_double_passed() -> None:
     assert verdict.components["fail_to_pass"] == 0.0
 
 
+def test_false_tests_that_are_not_reported_are_counted_and_are_no_tampering() -> None:
+    false = ("tests/test_a.py::test_like_new", "tests/test_a.py::TestB::test_like_old")
+    canary = replace(CANARY, must_not_pass=false)
+    for reported, unreported in (((), 2), ((f"{false[0]}[1]",), 1), (false, 0)):
+        outcomes = BOTH | HONEST | dict.fromkeys(reported, Outcome.FAILED)
+        verdict = decide(make_verifier(), canary, None, Evidence(outcomes), pristine=False)
+        assert (verdict.reward, verdict.tampered) == (1.0, False)
+        assert verdict.components["false_unreported"] == unreported
+    for without, evidence in ((CANARY, Evidence(BOTH | HONEST)), (canary, Evidence(fault="it wrote no report"))):
+        verdict = decide(make_verifier(), without, None, evidence, pristine=False)
+        assert "false_unreported" not in verdict.components
+
+
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
     verdict = decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
