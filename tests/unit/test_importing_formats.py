@@ -280,3 +280,38 @@ Change = Callable[[], dict[str, Any]]
 )
 def test_what_is_refused_and_why(format_: str, changes: dict[str, Any], said: str) -> None:
     assert said in refusal(format_, rows.ROWS[format_] | changes)
+
+
+@pytest.mark.parametrize(
+    ("format_", "row"),
+    [
+        ("multiswe", rows.multiswe(number=10388.0)),
+        ("swebench", rows.swebench(instance_id=1343.0)),
+        ("swebench", rows.swebench(instance_id=1343)),
+        ("swebenchpro", rows.swebenchpro(dockerhub_tag=7.0)),
+    ],
+)
+def test_a_whole_number_is_its_digits_where_a_name_is_wanted(format_: str, row: dict[str, Any]) -> None:
+    made = draft(format_, row)
+    assert ".0" not in made.id + made.image
+
+
+def test_numbers_that_are_no_names_are_refused_and_those_among_ids_are_their_digits() -> None:
+    for number in (True, 1e300, -3.0):
+        assert "instance_id" in refusal("swebench", rows.swebench(instance_id=number))
+    config = {"test_cmd": "make check | tee {report}", "log_parser": "parse_log_tap"}
+    for ids in ([1, 2], "[1, 2]"):
+        made = draft("rebench", rows.rebench(install_config=config, FAIL_TO_PASS=ids, PASS_TO_PASS="[]"))
+        assert made.fail_to_pass == ("::1", "::2")
+    assert "not a list of strings" in refusal("swebench", rows.swebench(FAIL_TO_PASS=[True]))
+
+
+@pytest.mark.parametrize("format_", ["swebench", "swegym", "swesmith", "rebench", "swebenchpro"])
+@pytest.mark.parametrize("none", ["", " \n", "[]", [], None])
+def test_no_test_to_keep_is_no_fault_and_none_to_mend_is(format_: str, none: Any) -> None:
+    lower = format_ == "swebenchpro"
+    keep, mend = ("pass_to_pass", "fail_to_pass") if lower else ("PASS_TO_PASS", "FAIL_TO_PASS")
+    made = draft(format_, rows.ROWS[format_] | {keep: none})
+    assert (list(made.fail_to_pass), made.pass_to_pass) == (rows.FAIL, ())
+    said = refusal(format_, rows.ROWS[format_] | {mend: none})
+    assert ("missing" if none is None else "no test is to be mended; leave the row out") in said

@@ -224,3 +224,31 @@ def test_commands_by_repository_and_version(tmp_path: Path) -> None:
             read_commands(file, None, None)
     with pytest.raises(TaskError, match="'odd' is no report"):
         read_commands(None, "x", "odd")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+def test_not_a_number_is_nothing_wherever_it_stands(tmp_path: Path, suffix: str) -> None:
+    absent = float("nan")
+    row = rows.swebench(image_name=absent, hints_text=absent, PASS_TO_PASS=absent, version=absent, created_at=absent)
+    whole = rows.swebench(instance_id="a__b-2", image_name="org/x:1")
+    source = tmp_path / f"rows{suffix}"
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist([row]), source)
+    elif suffix == ".json":
+        source.write_text(json.dumps([row, whole]))
+    else:
+        jsonl(source, row, whole)
+    summary = take("swebench", source, tmp_path / "out")
+    assert not summary.refused
+    assert summary.taken[0].image.startswith("swebench/sweb.eval.x86_64.")
+    assert summary.taken[0].pass_to_pass == 0
+
+
+def test_not_a_number_within_what_is_written_as_text_is_nothing(tmp_path: Path) -> None:
+    status = {"run": "NONE", "test": "FAIL", "fix": "PASS"}
+    nan = float("nan")
+    row = rows.multiswe(
+        f2p_tests=json.dumps({"TestAdd": status, "TestOther": nan}), number=10388.0, body=nan, title=nan
+    )
+    (taken,) = take("multiswe", jsonl(tmp_path / "rows.jsonl", row), tmp_path / "out").taken
+    assert (taken.id, taken.image, taken.fail_to_pass) == ("cli__cli-10388", "mswebench/cli_m_cli:pr-10388", 1)

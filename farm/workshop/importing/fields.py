@@ -56,8 +56,10 @@ class Fields:
         return value
 
     def word(self, *keys: str) -> str:
-        """A name that is safe as that of a file: an instance's id, a tag."""
-        value = self.text(*keys, limit=1024)
+        """A name that is safe as that of a file: an instance's id, a tag. A whole number is one, as ``7.0`` too."""
+        found = self._first(keys)
+        whole = isinstance(found, float) and found.is_integer()  # of a column in which some are absent
+        value = str(int(found)) if whole else self.text(*keys, limit=1024)
         if not _ID.fullmatch(value) or ".." in value:
             raise RowError(keys[0], f"{value[:100]!r} is no name of letters, digits, dots, dashes and underscores")
         return value
@@ -80,13 +82,18 @@ class Fields:
         return owner, name
 
     def strings(self, *keys: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of strings, or one written as text: in JSON, or as Python writes it. In order, each once."""
+        """A list of strings, or one written as text: in JSON, or as Python writes it. In order, each once.
+
+        Empty text is an empty list, and a whole number is its digits.
+        """
         value = self._read(keys, default)
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        if isinstance(value, str) and not value.strip():
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) or type(item) is int for item in value):
             raise RowError(keys[0], "not a list of strings")
         if len(value) > MAX_TESTS:
             raise RowError(keys[0], f"holds more than {MAX_TESTS} values")
-        return tuple(dict.fromkeys(value))
+        return tuple(dict.fromkeys(map(str, value)))
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of texts, as it is: long, and some of them equal."""
@@ -130,7 +137,7 @@ class Fields:
             if default is None:
                 raise RowError(keys[0], "missing", "is the row of this format?")
             return default
-        return literal(keys[0], value) if isinstance(value, str) else value
+        return literal(keys[0], value) if isinstance(value, str) and value.strip() else value
 
     def _first(self, keys: tuple[str, ...]) -> Any:
         found = (self._row[key] for key in keys if self._row.get(key) is not None)
@@ -166,10 +173,15 @@ def _default_host() -> str:
     return str(INDEX_NAME)
 
 
+def read_json(text: str | bytes) -> Any:
+    """NaN, which pandas and Parquet write where a number is absent, is null. Raises ValueError, RecursionError."""
+    return json.loads(text, parse_constant=lambda name: None)
+
+
 def literal(key: str, text: str) -> Any:
     """A value written as JSON or as a Python literal; parsed, never evaluated. Raises RowError."""
     try:
-        return json.loads(text)
+        return read_json(text)
     except (ValueError, RecursionError):
         pass
     brackets = _STRING.sub("", text)

@@ -1,6 +1,5 @@
 """Rows of a data set from JSON, JSONL or Parquet files: read one at a time, as what they are, anybody's text."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 from farm.tasks.errors import TaskError
 from farm.workshop.importing import parquet_reader
+from farm.workshop.importing.fields import read_json
 from farm.workshop.importing.parquet_reader import NO_PYARROW
 
 MAX_JSON_BYTES = 1 << 30
@@ -78,7 +78,7 @@ def _json(path: Path) -> Iterator[Row]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise TaskError(path, f"holds more than {MAX_JSON_BYTES >> 20} MiB", "split it, or write a .jsonl file")
-        document = json.loads(path.read_bytes())
+        document = read_json(path.read_bytes())
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -96,7 +96,7 @@ def _json(path: Path) -> Iterator[Row]:
 
 def _parsed(place: str, text: bytes) -> Row:
     try:
-        return _row(place, json.loads(text))
+        return _row(place, read_json(text))
     except (ValueError, RecursionError, MemoryError) as error:
         return Row(place, fault=f"not JSON ({str(error)[:200]})")
 
