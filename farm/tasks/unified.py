@@ -3,6 +3,7 @@
 import base64
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +21,8 @@ _EXTENDED = (
     *(b"old mode ", b"new mode "),
 )
 _CUT = b"\\ No newline"
+_MODE = re.compile(rb"(?:(?:new file|deleted file|old|new) mode|index [0-9a-f]+\.\.[0-9a-f]+) ([0-7]{6})\r?")
+_NO_FILES = {b"120000": "a symlink", b"160000": "a submodule"}
 
 
 class PatchError(ValueError):
@@ -66,6 +69,9 @@ def parse_patch(text: bytes) -> tuple[FilePatch, ...]:
         found.append(replace(_file(lines[start:end]), text=section.rstrip(b"\n") + b"\n"))
     if not found and text.strip():
         raise PatchError("no file is named in the patch")
+    made = [patch.new for patch in found if patch.new is not None]
+    if twice := next((path for path, count in Counter(made).items() if count > 1), None):
+        raise PatchError(f"{twice} is made twice over")
     return tuple(found)
 
 
@@ -131,6 +137,7 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
     named: dict[bytes, bytes] = {}
     names: list[str | None] = []
     hunks: list[Hunk] = []
+    modes: set[bytes] = set()
     content, hollow = None, False
     index = 0
     while index < len(lines):
@@ -151,24 +158,28 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
             hollow = True
             index += 1
         else:
+            if match := _MODE.fullmatch(line):
+                modes.add(match[1])
             for prefix in _EXTENDED:
                 if line.startswith(prefix):
                     named.setdefault(prefix, line.removeprefix(prefix).rstrip(b"\r"))
             index += 1
     old_name, new_name = names or _names_of_header(lines[0], named)
+    moved = _moved(named)
+    if moved and [old_name, new_name] != moved:
+        raise PatchError(f"{moved[0]} is to become {moved[1]}, and the lines are of {old_name} and {new_name}")
+    for mode, what in _NO_FILES.items():
+        if mode in modes:
+            raise PatchError(f"{new_name or old_name} is {what}, and no file that lines are of")
     mode = named.get(b"new file mode ") or named.get(b"new mode ")
-    if mode == b"120000" or named.get(b"deleted file mode ") == b"120000":
-        raise PatchError(f"{new_name or old_name}: a symlink")
     executable = None if mode is None else mode == b"100755"
     return FilePatch(old_name, new_name, tuple(hunks), content, hollow, executable)
 
 
 def _names_of_header(line: bytes, named: dict[bytes, bytes]) -> list[str | None]:
     """Of a section without hunks: a rename, a mode, an empty file or a binary one."""
-    if b"rename from " in named:
-        return [_path(_unquote(named[b"rename from "])), _path(_unquote(named.get(b"rename to ", b"")))]
-    if b"copy from " in named:
-        return [_path(_unquote(named[b"copy from "])), _path(_unquote(named.get(b"copy to ", b"")))]
+    if moved := _moved(named):
+        return moved
     both = line.removeprefix(b"diff --git ").rstrip(b"\r")
     if both.startswith(b'"'):
         match = _QUOTED.match(both)
@@ -180,6 +191,14 @@ def _names_of_header(line: bytes, named: dict[bytes, bytes]) -> list[str | None]
     if one != other or one is None:
         raise PatchError(f"{both[:100]!r}: the two names are not told apart")
     return [None if b"new file mode " in named else one, None if b"deleted file mode " in named else other]
+
+
+def _moved(named: dict[bytes, bytes]) -> list[str | None]:
+    """From where and to where a file is renamed or copied; empty where it is neither."""
+    for how in (b"rename", b"copy"):
+        if how + b" from " in named or how + b" to " in named:
+            return [_path(_unquote(named.get(how + end, b""))) for end in (b" from ", b" to ")]
+    return []
 
 
 def _side(name: bytes, prefix: bytes) -> str | None:

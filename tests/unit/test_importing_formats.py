@@ -1,8 +1,8 @@
 """Each format's rows become drafts: names of images, commands, ids, and what is refused."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,26 @@ def test_frameworks_are_known_by_their_log_parsers(parser: str, command: Any, li
     assert made.command.line == line
 
 
-Change = Callable[[], dict[str, Any]]
+LINK = "diff --git a/docs b/docs\nindex 1..2 120000\n--- a/docs\n+++ b/docs\n@@ -1 +1 @@\n-a\n+/etc\n"
+SUBMODULE = (
+    "diff --git a/lib b/lib\nnew file mode 160000\n--- /dev/null\n+++ b/lib\n"
+    f"@@ -0,0 +1 @@\n+Subproject commit {rows.COMMIT}\n"
+)
+
+
+def r2e_commit(**more: Any) -> str:
+    file = {"header": {"file": {"path": "pair.py"}}, "old_file_content": rows.BROKEN, "new_file_content": rows.MENDED}
+    return json.dumps({"file_diffs": [{**file, **more}]})
+
+
+@pytest.mark.parametrize("before", [rows.BROKEN, rows.MENDED])
+def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
+    commit = r2e_commit(minus_file={"path": "a/old.py"}, old_file_content=before)
+    row = rows.r2e(parsed_commit_content=commit)
+    patches = {(patch.old, patch.new): patch for patch in parse_patch(draft("r2e", row).solution)}
+    assert set(patches) == {("old.py", None), (None, "pair.py")}
+    assert apply_patch(patches[None, "pair.py"], None).decode() == rows.MENDED
+    assert apply_patch(patches["old.py", None], before.encode()) == b""
 
 
 @pytest.mark.parametrize(
@@ -249,6 +268,14 @@ Change = Callable[[], dict[str, Any]]
         ("swebench", {"instance_id": None}, "instance_id: missing"),
         ("swebench", {"patch": rows.GOLD.replace("pair.py", "../pair.py")}, "not a path inside"),
         ("swebench", {"test_patch": rows.TEST_PATCH.replace("b/tests/", "b//etc/")}, "not a path inside"),
+        ("swebench", {"patch": rows.GOLD + LINK}, "patch: docs is a symlink, and no file that lines are of; leave"),
+        ("swebench", {"test_patch": rows.TEST_PATCH + SUBMODULE}, "test_patch: lib is a submodule"),
+        (
+            "r2e",
+            {"parsed_commit_content": r2e_commit(index_line={"mode": "120000"})},
+            "pair.py is a symlink or a submodule",
+        ),
+        ("r2e", {"parsed_commit_content": r2e_commit(minus_file={"path": "a/../x"})}, "'../x' is no path"),
         ("swebench", {"patch": ""}, "patch: changes nothing"),
         ("swebench", {"patch": "\0"}, "zero byte"),
         ("swebench", {"problem_statement": " "}, "says nothing of what is wanted"),

@@ -111,9 +111,73 @@ def test_no_path_leads_out(name: str, said: str) -> None:
         parse_patch(f"--- /dev/null\n+++ {prefixed}\n@@ -0,0 +1 @@\n+x\n".encode())
 
 
-def test_a_link_is_refused_and_a_hunk_that_breaks_off() -> None:
-    with pytest.raises(PatchError, match="a symlink"):
-        parse_patch(b"diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+/etc\n")
+NO, FILE, LINK, SUBMODULE = "", "100644", "120000", "160000"
+
+
+def tree_of(home: Path, mode: str, content: str) -> str:
+    """A tree with ``x``, of that mode and content, alone in it; nothing in it for no mode."""
+    git(home, "init", "--quiet")
+    git(home, "read-tree", "--empty")
+    (home / "content").write_text(content)
+    named = content if mode == SUBMODULE else git(home, "hash-object", "-w", "content").decode().strip()
+    if mode:
+        git(home, "update-index", "--add", "--cacheinfo", f"{mode},{named},x")
+    return git(home, "write-tree").decode().strip()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ((NO, ""), (LINK, "/etc"), "a symlink"),
+        ((LINK, "/etc"), (LINK, "/home"), "a symlink"),
+        ((LINK, "/etc"), (NO, ""), "a symlink"),
+        ((FILE, "a\n"), (LINK, "/etc"), "a symlink"),
+        ((LINK, "a"), (FILE, "a"), "a symlink"),
+        ((NO, ""), (SUBMODULE, "1" * 40), "a submodule"),
+        ((SUBMODULE, "1" * 40), (SUBMODULE, "2" * 40), "a submodule"),
+        ((SUBMODULE, "1" * 40), (NO, ""), "a submodule"),
+    ],
+)
+def test_links_and_submodules_are_refused_however_git_tells_of_them(
+    old: tuple[str, str], new: tuple[str, str], what: str, tmp_path: Path
+) -> None:
+    patch = git(tmp_path, "diff", tree_of(tmp_path, *old), tree_of(tmp_path, *new))
+    with pytest.raises(PatchError, match=f"^x is {what}"):
+        parse_patch(patch)
+
+
+def test_a_file_is_renamed_and_a_copy_made(tmp_path: Path) -> None:
+    old = {"a": b"1\n2\n3\n4\n", "c": b"5\n6\n7\n8\n"}
+    new = {"b/a": b"1\n2\n3\n", "c": b"5\n6\n7\n8\n9\n", "d": b"5\n6\n7\n8\n"}
+    patches = parse_patch(written_by_git(tmp_path, old, new, "-M", "-C"))
+    assert {(patch.old, patch.new) for patch in patches} == {("a", "b/a"), ("c", "c"), ("c", "d")}
+    made = {patch.new: apply_patch(patch, old[patch.old or ""]) for patch in patches}
+    assert made == new
+
+
+@pytest.mark.parametrize("how", ["rename", "copy"])
+@pytest.mark.parametrize(
+    ("source", "target", "lines", "said"),
+    [
+        ("a", "b", "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n", "a is to become b, and the lines are of a and a"),
+        ("a", "b", "--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+y\n", "the lines are of None and b"),
+        ("../a", "b", "--- a/a\n+++ b/b\n@@ -1 +1 @@\n-x\n+y\n", "not a path inside"),
+        ("a", "/etc/b", "", "not a path inside"),
+        ("a", "", "", "not a path inside"),
+    ],
+)
+def test_a_rename_that_says_two_things_is_refused(how: str, source: str, target: str, lines: str, said: str) -> None:
+    with pytest.raises(PatchError, match=said):
+        parse_patch(f"diff --git a/a b/b\n{how} from {source}\n{how} to {target}\n{lines}".encode())
+
+
+def test_a_file_is_made_once() -> None:
+    section = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+    with pytest.raises(PatchError, match="x is made twice over"):
+        parse_patch(section + section)
+
+
+def test_a_hunk_that_breaks_off_is_refused() -> None:
     with pytest.raises(PatchError, match="breaks off"):
         parse_patch(b"--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n")
 

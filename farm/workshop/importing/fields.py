@@ -125,7 +125,7 @@ class Fields:
         try:
             kept = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
         except PatchError as error:
-            raise RowError(keys[0], str(error)) from None
+            raise RowError(keys[0], str(error), "leave the row out") from None
         if not kept and not empty:
             raise RowError(keys[0], "changes nothing")
         return b"".join(kept)

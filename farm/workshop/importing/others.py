@@ -183,12 +183,21 @@ def _commit_patch(commit: Fields) -> bytes:
     old: dict[str, FileChange] = {}
     files: dict[str, FileChange] = {}
     for diff in map(Fields, commit.objects("file_diffs")):
-        path = _path(Fields(Fields(diff.mapping("header")).mapping("file")).text("path", limit=4096))
+        header = Fields(diff.mapping("header"))
+        path = _path(Fields(header.mapping("file")).text("path", limit=4096))
+        index = Fields(diff.mapping("index_line", default={}))
+        modes = header.text("misc_line", default=""), index.text("mode", default="")
+        if any(mode.endswith(("120000", "160000")) for mode in modes):
+            raise RowError("parsed_commit_content", f"{path} is a symlink or a submodule", "leave the row out")
         before, after = diff.text("old_file_content", default=""), diff.text("new_file_content", default="")
-        if is_test(path) or before == after:
+        side = Fields(diff.mapping("minus_file", default={})).text("path", default="/dev/null", limit=4096)
+        was = path if side == "/dev/null" else _path(side.removeprefix("a/"))
+        if is_test(path) or (before == after and was == path):
             continue
+        if was != path:
+            files.setdefault(was, FileChange(was, ChangeKind.DELETE))
         if before:
-            old[path] = FileChange(path, ChangeKind.WRITE, before.encode())
+            old[was] = FileChange(was, ChangeKind.WRITE, before.encode())
         kind = ChangeKind.WRITE if after else ChangeKind.DELETE
         files[path] = FileChange(path, kind, after.encode())
     patch = render_patch(Change(tuple(files[path] for path in sorted(files))), old.get).encode()
