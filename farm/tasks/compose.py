@@ -20,7 +20,13 @@ _PASSED_OVER = frozenset(
 )
 """Of the service: names, and limits that Harbor sets from ``task.toml``."""
 _IDLE = frozenset({"sleep infinity", "tail -f /dev/null", "sh -c sleep infinity", "bash -c sleep infinity"})
-_TEMPLATE = re.compile(r"\$\{?[A-Z_][A-Z0-9_]*(:-[^}]*)?\}?")
+_FILLED_IN = (
+    "MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CONTEXT_DIR|TEST_DIR|CPUS|MEMORY"
+    "|(HOST|ENV)_(VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH"
+)
+_HARBORS = re.compile(rf"\$(({_FILLED_IN})(?![A-Za-z0-9_])|\{{({_FILLED_IN})(:?-[^}}$]*)?\}})")
+"""What Harbor itself fills in, which means nothing here; any other variable would be one of the host's."""
+_ASKED = re.compile(r"\$(\{[^}]*\}?|\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ def parse_compose(path: Path, content: bytes) -> Composed:
         known = key in _READ or key in _PASSED_OVER or str(key).startswith("x-")
         if not known:
             raise _refusal(path, f"services.main.{key}", "cannot be honoured", "remove it, or say it in the Dockerfile")
+    _refuse_variables(path, service)
     _refuse_program(path, service)
     _refuse_volumes(path, service)
     if service.get("network_mode", "none") != "none":
@@ -57,7 +64,9 @@ _READ = frozenset({"build", "command", "entrypoint", "environment", "image", "ne
 def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
-    return yaml.load(content, _FewAliases)
+    document = yaml.load(content, _FewAliases)
+    str(document)  # aliases can nest it deeper than the reader itself goes, and than anything later could
+    return document
 
 
 class _FewAliases(yaml.SafeLoader):
@@ -91,6 +100,15 @@ def _only_service(path: Path, document: Any) -> Mapping[Any, Any]:
     if service is not None and not isinstance(service, dict):
         raise _refusal(path, "services.main", "not a service", "write its keys below it")
     return service or {}
+
+
+def _refuse_variables(path: Path, service: Mapping[Any, Any]) -> None:
+    """Compose would take them from the environment of whoever runs it, or from a file beside; ``$$`` is a dollar."""
+    for key in sorted(_READ & service.keys()):
+        asked = _ASKED.search(_HARBORS.sub("", str(service[key]).replace("$$", "")))
+        if asked:
+            what = f"{asked[0][:100]!a} asks for a variable of the host's, which no sandbox sees"
+            raise _refusal(path, f"services.main.{key}", what, "write its value")
 
 
 def _refuse_program(path: Path, service: Mapping[Any, Any]) -> None:
@@ -130,7 +148,7 @@ def _builds(path: Path, service: Mapping[Any, Any]) -> bool:
 
 def _image(path: Path, service: Mapping[Any, Any], built: bool) -> str | None:
     image = service.get("image")
-    if image is None or built or (isinstance(image, str) and _TEMPLATE.fullmatch(image)):
+    if image is None or built or (isinstance(image, str) and _HARBORS.fullmatch(image)):
         return None
     if not isinstance(image, str) or "$" in image:
         raise _refusal(path, "services.main.image", f"{str(image)[:100]!r} is no name of an image", "write its name")
@@ -148,15 +166,21 @@ def _environment(path: Path, service: Mapping[Any, Any]) -> Mapping[str, str]:
     """Variables that Harbor itself fills in mean nothing here."""
     value = service.get("environment") or {}
     if isinstance(value, list):
-        pairs = [str(item).partition("=")[::2] for item in value]
-    elif isinstance(value, dict):
-        pairs = [(str(name), "" if item is None else str(item)) for name, item in value.items()]
-    else:
+        pairs = [str(item).partition("=") for item in value]
+        value = {name: text if equals else None for name, equals, text in pairs}
+    if not isinstance(value, dict):
         raise _refusal(path, "services.main.environment", "not a list of variables", "write NAME: value")
-    kept = {name: text for name, text in pairs if not _TEMPLATE.fullmatch(text)}
-    for name, text in kept.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "$" in text or "\0" in text:
-            raise _refusal(path, f"services.main.environment.{name[:50]}", "not a plain variable", "write its value")
+    kept: dict[str, str] = {}
+    for name, content in value.items():
+        key, text = f"services.main.environment.{str(name)[:50]}", str(content)
+        if content is None:
+            raise _refusal(path, key, "has no value, and the host's is not seen by any sandbox", "write its value")
+        if _HARBORS.fullmatch(text):
+            continue
+        variable = isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        if not variable or isinstance(content, (list, dict)) or "$" in text.replace("$$", "") or "\0" in text:
+            raise _refusal(path, key, "not a plain variable", "write its value")
+        kept[name] = text.replace("$$", "$")
     return kept
 
 

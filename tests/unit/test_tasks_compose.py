@@ -36,8 +36,8 @@ def test_what_harbor_itself_writes_is_taken() -> None:
 
 
 def test_an_image_a_directory_and_variables() -> None:
-    text = b"services:\n  main:\n    image: org/x:1\n    working_dir: /srv\n    environment: {A: 1, B: null}\n"
-    assert parse_compose(FILE, text) == Composed("org/x:1", "/srv", {"A": "1", "B": ""})
+    text = b"services:\n  main:\n    image: org/x:1\n    working_dir: /srv\n    environment: {A: 1, B: '', C: a$$b}\n"
+    assert parse_compose(FILE, text) == Composed("org/x:1", "/srv", {"A": "1", "B": "", "C": "a$b"})
 
 
 def _bomb(level: str, key: str) -> str:
@@ -67,7 +67,14 @@ def _bomb(level: str, key: str) -> str:
         ("services: {main: {build: {context: ., args: {A: b}}}}", "services.main.build: only"),
         ("services: {main: {image: [x]}}", "services.main.image"),
         ("services: {main: {working_dir: x}}", "services.main.working_dir"),
-        ("services: {main: {environment: {A: 'x${HOME}'}}}", "services.main.environment.A"),
+        (
+            "services: {main: {environment: {A: 'x${HOME}'}}}",
+            "services.main.environment: '${HOME}' asks for a variable",
+        ),
+        ("services: {main: {environment: {A: 'x${TEST_DIR}'}}}", "services.main.environment.A: not a plain variable"),
+        ("services: {main: {environment: {A: [x]}}}", "services.main.environment.A: not a plain variable"),
+        ("services: {main: {environment: {A: null}}}", "services.main.environment.A: has no value"),
+        ("services: {main: {environment: [HOME]}}", "services.main.environment.HOME: has no value"),
         ("services: {main: {environment: 3}}", "services.main.environment: not a list"),
     ],
 )
@@ -76,6 +83,40 @@ def test_what_no_sandbox_can_be_is_refused_by_its_key(text: str, said: str) -> N
         parse_compose(FILE, text.encode())
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("$SECRET", "${SECRET}", "${SECRET:-x}", "${SECRET:?no}", "${secret}"),
+        *("$TEST_DIR_", "${TEST_DIR:-$SECRET}", "$$$SECRET", "${", r"${\n}"),
+    ],
+)
+@pytest.mark.parametrize(
+    "key",
+    [
+        'image: "%s"',
+        'working_dir: "%s"',
+        'build: "%s"',
+        'volumes: ["%s:/x"]',
+        'command: ["%s"]',
+        'environment: ["A=%s"]',
+        'environment: {A: "%s"}',
+    ],
+)
+def test_a_variable_of_the_hosts_is_refused_wherever_it_is_asked_for(key: str, asked: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        parse_compose(FILE, f"services: {{main: {{{key % asked}}}}}".encode())
+    assert f"services.main.{key.partition(':')[0]}: " in str(caught.value)
+    assert "asks for a variable of the host's, which no sandbox sees; write its value" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_values_within_each_other_are_refused_however_deep() -> None:
+    levels = [f"x-a{depth + 1}: &a{depth + 1} {'[' * 90}*a{depth}{']' * 90}" for depth in range(15)]
+    text = "\n".join(["x-a0: &a0 x", *levels, "services: {main: {command: *a15}}"])
+    with pytest.raises(TaskError, match="not YAML"):
+        parse_compose(FILE, text.encode())
 
 
 @settings(max_examples=200, deadline=None)
