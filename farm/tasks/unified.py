@@ -168,8 +168,8 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
     moved = _moved(named)
     if moved and [old_name, new_name] != moved:
         raise PatchError(f"{moved[0]} is to become {moved[1]}, and the lines are of {old_name} and {new_name}")
-    for mode, what in _NO_FILES.items():
-        if mode in modes:
+    for kind, what in _NO_FILES.items():
+        if kind in modes:
             raise PatchError(f"{new_name or old_name} is {what}, and no file that lines are of")
     mode = named.get(b"new file mode ") or named.get(b"new mode ")
     executable = None if mode is None else mode == b"100755"
