@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from farm.core.task import ReportFormat
 from farm.grading.junit import junit_name
-from farm.tasks import TaskError, load_task
+from farm.tasks import TaskError, load_task, load_taskset
 from farm.workshop.importing.draft import Command, Commands, read_commands
 from farm.workshop.importing.rows import Row, read_rows
 from farm.workshop.importing.run import FORMATS, Summary, Wish, import_all
@@ -252,3 +252,23 @@ def test_not_a_number_within_what_is_written_as_text_is_nothing(tmp_path: Path) 
     )
     (taken,) = take("multiswe", jsonl(tmp_path / "rows.jsonl", row), tmp_path / "out").taken
     assert (taken.id, taken.image, taken.fail_to_pass) == ("cli__cli-10388", "mswebench/cli_m_cli:pr-10388", 1)
+
+
+def test_two_directories_of_one_name_are_told_and_the_set_stays_whole(tmp_path: Path) -> None:
+    named = f'[task]\nname = "org/one"\n{MANIFEST}'
+    first = write_task(tmp_path / "tasks", "a", task_DOT_toml=named)
+    second = write_task(tmp_path / "tasks", "b", task_DOT_toml=named)
+    third = write_task(tmp_path / "tasks", "c")
+    again = write_task(tmp_path / "tasks" / "more", "c")
+    source = jsonl(tmp_path / "tasks" / "set.jsonl", *({"path": name} for name in ("a", "b", "c", "more/c")))
+    for taken, there in ((["a", "c"], []), ([], ["a", "c"])):
+        summary = take("harbor", source, tmp_path / "out")
+        assert [task.id for task in summary.taken] == taken
+        assert [path.name for path in summary.there] == there
+        assert [refused.place for refused in summary.refused] == [str(second), str(again)]
+        assert f"org/one is the name of {first} already; give each a name" in summary.refused[0].reason
+        assert f"c was in {third} already" in summary.refused[1].reason
+    ids = [bundle.task.id for bundle in load_taskset(tmp_path / "out", state_dir=tmp_path)]
+    assert ids == ["org/one", "c"]
+    (taken_alone,) = take("harbor", source, tmp_path / "alone", only=["b"]).taken
+    assert taken_alone.id == "b"

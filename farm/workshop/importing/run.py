@@ -91,8 +91,17 @@ def import_all(wish: Wish, *, state_dir: Path, say: Say) -> Summary:
     return import_.summary
 
 
-_Take = Callable[[], "tuple[str, Callable[[], Taken]]"]
-"""Reads one offer: its id, and what writes it. Raises RowError and TaskError."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An offer that could be read. ``id`` is its directory's name, ``task`` that by which a set knows the task."""
+
+    id: str
+    task: str
+    write: Callable[[], Taken]
+
+
+_Take = Callable[[], _Read]
+"""Raises RowError and TaskError."""
 
 
 class _Import:
@@ -100,6 +109,7 @@ class _Import:
         self.summary = Summary(wish.format)
         self.seen: dict[str, str] = {}
         self.refused_ids: set[str] = set()
+        self._named: dict[str, str] = {}
         self._wish = wish
         self._state_dir = state_dir
         self._say = say
@@ -119,27 +129,32 @@ class _Import:
             self._say(f"{self._offered} read, {len(self.summary.taken)} taken, {len(self.summary.refused)} refused")
         only = self._wish.only
         try:
-            id_, write = take()
+            read = take()
+            id_ = read.id
             if only and id_ not in only:
                 return
             if id_ in self.seen:
                 raise RowError("", f"{id_} was in {self.seen[id_]} already", "make the rows of one data set differ")
             self.seen[id_] = place
+            if read.task in self._named:
+                what = f"{read.task} is the name of {self._named[read.task]} already"
+                raise RowError("", what, "give each a name of its own, or import them apart")
+            self._named[read.task] = place
             directory = self._wish.out / id_
             if directory.exists():
                 self.summary.there.append(directory)
             else:
-                self.summary.taken.append(write())
+                self.summary.taken.append(read.write())
         except (RowError, TaskError) as error:
             if not only or id_ in only:
                 self.refused_ids.add(id_)
                 self.summary.refused.append(Refused(place, id_, str(error)))
 
-    def _row(self, row: Row) -> tuple[str, Callable[[], Taken]]:
+    def _row(self, row: Row) -> _Read:
         if row.fault:
             raise RowError("", row.fault)
         draft = ROWS[self._wish.format](Fields(row.fields), self._wish.commands)
-        return draft.id, lambda: self._write(draft)
+        return _Read(draft.id, draft.id, lambda: self._write(draft))
 
     def _write(self, draft: Draft) -> Taken:
         directory = self._wish.out / draft.id
@@ -152,7 +167,7 @@ class _Import:
         counts = len(draft.fail_to_pass), len(draft.pass_to_pass)
         return Taken(draft.id, directory, draft.image, *counts, draft.left_out)
 
-    def _harbor(self, source: Path) -> tuple[str, Callable[[], Taken]]:
+    def _harbor(self, source: Path) -> _Read:
         """Taken as it is, once the farm has read it."""
         bundle = load_task(source, state_dir=self._state_dir, on_progress=self._say)
         name = source.resolve().name
@@ -164,7 +179,7 @@ class _Import:
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
             return Taken(name, directory, bundle.task.image, *counts, unheeded=unheeded(source))
 
-        return name, write
+        return _Read(name, bundle.task.id, write)
 
 
 def _copy(source: Path, stage: Path) -> None:
