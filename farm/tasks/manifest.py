@@ -15,6 +15,7 @@ from farm.tasks.scalars import (
     AbsolutePath,
     Env,
     Hosts,
+    ImageName,
     LineRange,
     NetworkMode,
     RelativePath,
@@ -157,7 +158,7 @@ class AgentTable(_Networked):
 class EnvironmentTable(_Networked):
     allow_internet: bool = False
     build_timeout_sec: Seconds = 600.0
-    docker_image: str | None = None
+    docker_image: ImageName | None = None
     os: Annotated[str, BeforeValidator(lower)] = "linux"
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
     memory_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=64, le=4 << 20)] = 2048

@@ -14,6 +14,14 @@ DAY_S = 86_400
 _SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PART = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_REFERENCE = re.compile(
+    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"(?:@[A-Za-z][A-Za-z0-9]*(?:[+._-][A-Za-z][A-Za-z0-9]*)*:[0-9A-Fa-f]{32,})?"
+)
 
 
 def _relative_path(value: str) -> str:
@@ -47,6 +55,14 @@ def size_mib(value: Any) -> Any:
 def as_user(value: Any) -> Any:
     """A number stands for itself."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def image_reference(value: str) -> str:
+    """The name of an image, by the grammar of `distribution/reference`, which Docker's is. Raises ValueError."""
+    match = _REFERENCE.fullmatch(value)
+    if match is None or len(match["name"]) > 255:
+        raise ValueError(f"{value[:100]!r} is no name of an image, such as org/name:tag")
+    return value
 
 
 def none_is_no_host(value: Any) -> Any:
@@ -101,6 +117,7 @@ Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]
 Env = Annotated[Mapping[str, str], AfterValidator(_variables)]
+ImageName = Annotated[str, Field(max_length=1024), AfterValidator(image_reference)]
 NetworkMode = Literal["public", "no-network", "allowlist"]
 LineRange = Annotated[tuple[int, int], AfterValidator(_line_range)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")]

@@ -103,6 +103,53 @@ def test_a_task_with_a_ready_image_has_no_environment(tmp_path: Path) -> None:
     assert not bundle.environment
 
 
+DIGEST = f"sha256:{'0a' * 32}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a",
+        "some/image:3",
+        "host.local/some/image",
+        "host:5000/a__b/c.d-e:v1.0_x",
+        "[::1]:80/a",
+        f"a@{DIGEST}",
+        f"a/b:1@{DIGEST}",
+    ],
+)
+def test_an_image_goes_by_any_name_that_docker_takes(tmp_path: Path, name: str) -> None:
+    path = write_task(tmp_path, task_DOT_toml=MANIFEST + f'[environment]\ndocker_image = "{name}"\n')
+    assert load(path).task.image == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " a",
+        "a/B",
+        "a//b",
+        "/a",
+        "a/",
+        "a:",
+        "a b",
+        "a:b:c",
+        "a..b",
+        "a/../b",
+        "-a",
+        "a@sha256:1",
+        "$IMAGE",
+        "a" * 256,
+        f"a:{'b' * 129}",
+    ],
+)
+def test_an_image_that_docker_would_not_know_is_refused_where_it_is_named(tmp_path: Path, name: str) -> None:
+    path = write_task(tmp_path, task_DOT_toml=MANIFEST + f'[environment]\ndocker_image = "{name}"\n')
+    with pytest.raises(TaskError, match=r"task.toml: environment.docker_image: .* is no name of an image"):
+        load(path)
+
+
 def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
         write_task(tmp_path, name)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from farm.tasks.scalars import image_reference
 from farm.tasks.unified import PatchError, parse_patch
 
 MAX_TEXT_BYTES = 16 * 1024 * 1024
@@ -15,7 +16,6 @@ MAX_TESTS = 200_000
 
 _MISSING = object()
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _STRING = re.compile(r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\"""")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -158,11 +158,9 @@ def checked_image(key: str, name: str) -> str:
     from docker.auth import resolve_repository_name
     from docker.errors import DockerException
 
-    if not _IMAGE.fullmatch(name) or ".." in name or "//" in name or name.lower().count("@") > 1:
-        raise RowError(key, f"{name[:100]!r} is no name of an image")
     try:
-        host, path = resolve_repository_name(name)
-    except DockerException:
+        host, path = resolve_repository_name(image_reference(name))
+    except (ValueError, DockerException):
         raise RowError(key, f"{name[:100]!r} is no name of an image") from None
     return path if name != path and host == _default_host() else name
 
