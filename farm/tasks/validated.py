@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.tasks.errors import TaskError
+from farm.tasks.files import MANIFEST
 
 NAME = "validated.json"
 MAX_BYTES = 64 * 1024 * 1024
@@ -83,7 +84,12 @@ def write_validated(taskset: Path, tasks: Mapping[str, ValidatedTask]) -> Path:
 
 
 def refuse_unvalidated(taskset: Path, digests: Mapping[str, str]) -> None:
-    """Raise TaskError where a report is there and a task, by id in ``digests``, is not what was found fit."""
+    """Raise TaskError where a report is there and a task, by id in ``digests``, is not what was found fit.
+
+    The report on one task alone is its own, or else that on the set in which it lies.
+    """
+    if (taskset / MANIFEST).is_file() and not validated_path(taskset).exists():
+        taskset = taskset.parent
     report = read_validated(taskset)
     if report is None:
         return

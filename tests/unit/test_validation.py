@@ -207,6 +207,20 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
         refuse_unvalidated(tmp_path, {"a": "d1"})
 
 
+def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_path: Path) -> None:
+    alone = tmp_path / "a"
+    alone.mkdir()
+    write_validated(tmp_path, {"a": FIT})
+    refuse_unvalidated(alone, {"a": "d9"})  # no task, so the report beside it is of others
+    (alone / "task.toml").touch()
+    refuse_unvalidated(alone, {"a": "d1"})
+    for digests, what in (({"a": "d9"}, "was changed since"), ({"c": "d1"}, "^c: is not in ")):
+        with pytest.raises(TaskError, match=what):
+            refuse_unvalidated(alone, digests)
+    write_validated(alone, {"a": FIT.model_copy(update={"digest": "d9"})})
+    refuse_unvalidated(alone, {"a": "d9"})
+
+
 def test_the_report_of_a_file_of_rows_lies_beside_it(tmp_path: Path) -> None:
     rows = tmp_path / "some.jsonl"
     rows.touch()
