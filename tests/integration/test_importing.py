@@ -133,6 +133,8 @@ async def test_an_imported_row_is_a_fit_task(
     rollouts = [await play(kind, bundle, docker_runtime) for kind in ("oracle", "nop")]
     assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]
     await nothing_gives_it_away(bundle, docker_runtime)
+    if format_ == "swesmith":
+        await no_time_tells_where_the_bug_is(bundle, docker_runtime)
     await plain_harbor_agrees(taken.directory, bundle, docker_client)
 
 
@@ -149,6 +151,14 @@ async def nothing_gives_it_away(bundle: TaskBundle, runtime: DockerRuntime) -> N
         for path in ("/tmp/farm-gitconfig", "/r2e_tests", "/tmp/farm-only"):
             gone = await sandbox.exec(("test", "!", "-e", path), timeout_s=60)
             assert gone.exit_code == 0, path
+
+
+async def no_time_tells_where_the_bug_is(bundle: TaskBundle, runtime: DockerRuntime) -> None:
+    async with runtime.scope(sandbox_spec(bundle.task, labels={})) as sandbox:
+        files = r"find . -mindepth 1 -path ./.git -prune -o -printf '%T@\n' | sort | uniq -c"
+        seen = await sandbox.exec(("sh", "-c", files), timeout_s=60)
+        ((count, _),) = [line.split() for line in seen.stdout.head.decode().splitlines()]
+        assert int(count) > 3
 
 
 async def plain_harbor_agrees(directory: Path, bundle: TaskBundle, client: docker.DockerClient) -> None:

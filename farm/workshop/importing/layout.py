@@ -52,6 +52,10 @@ fi
 # Bytecode may be of other code than what is here now, and caches may tell of it.
 find . -name .venv -prune -o \\
     \\( -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache -o -name .ruff_cache \\) -prune -exec rm -rf {} +
+if [ -e "$here/bug.patch" ]; then
+    # Times would tell which files have the bug in them, and so would the layer that they are in.
+    find . -mindepth 1 \\( -path ./.git -o -name .venv \\) -prune -o -exec touch -h -t 200001010000 {} +
+fi
 if command -v git > /dev/null && [ -d .git ]; then
     git add --update
     export GIT_AUTHOR_NAME=farm GIT_AUTHOR_EMAIL=farm@localhost GIT_AUTHOR_DATE=2000-01-01T00:00:00Z
