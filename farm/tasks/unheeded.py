@@ -4,7 +4,7 @@ from pathlib import Path
 
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST
-from farm.tasks.manifest import parse_manifest
+from farm.tasks.manifest import Manifest, parse_manifest
 
 
 def unheeded(directory: Path) -> tuple[str, ...]:
@@ -17,6 +17,19 @@ def unheeded(directory: Path) -> tuple[str, ...]:
         manifest = parse_manifest(path, path.read_bytes())
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
+    collect = {"verifier": manifest.verifier.collect}
+    collect |= {f"steps.{step.name}.verifier": step.verifier.collect for step in manifest.steps}
+    gathered = [f"{key}.collect" for key, hooks in collect.items() if hooks and not manifest.separate]
+    return (*_network(manifest), *(f"{key} {_GATHERED}" for key in gathered))
+
+
+_GATHERED = (
+    "is not heeded: what it gathers goes to a verifier of its own, and this one works where the policy did; let "
+    'tests/test.sh do it, or set verifier.environment_mode to "separate"'
+)
+
+
+def _network(manifest: Manifest) -> tuple[str, ...]:
     if manifest.metadata.farm.network is not None:
         return ()
     keys = (
