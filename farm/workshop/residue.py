@@ -48,19 +48,19 @@ class Residue(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What must stand nowhere: ``passages`` of several lines, ``names`` that are gone; ``modules``: Python files as
-    solved and as they are."""
+    """What must stand nowhere: ``passages`` of several lines, ``names`` that are gone; ``modules``: of Python files the
+    path in the workspace, and the text as solved and as it is."""
 
     passages: tuple[bytes, ...]
     names: tuple[str, ...]
-    modules: tuple[tuple[bytes, bytes], ...]
+    modules: tuple[tuple[str, bytes, bytes], ...]
 
 
 def secrets_of(gold: Change, present: Mapping[str, bytes]) -> Secrets:
     """What the gold change brings that ``present`` files, by path, do not have."""
     passages: dict[bytes, None] = {}
     names: dict[str, None] = {}
-    modules: list[tuple[bytes, bytes]] = []
+    modules: list[tuple[str, bytes, bytes]] = []
     here = b"\0".join(present.values())
     known = {name for path, text in present.items() if path.endswith(".py") for name in _definitions(text)}
     for file in gold.files:
@@ -71,7 +71,7 @@ def secrets_of(gold: Change, present: Mapping[str, bytes]) -> Secrets:
             if passage not in here:
                 passages[passage] = None
         if file.path.endswith(".py"):
-            modules.append((file.content, old))
+            modules.append((file.path, file.content, old))
             names |= dict.fromkeys(_definitions(file.content) - known)
     return Secrets(
         tuple(passages)[:MOST_PASSAGES],
@@ -85,7 +85,7 @@ async def find_residue(sandbox: Sandbox, secrets: Secrets) -> list[Residue] | No
     job = {
         "passages": [_packed(passage) for passage in secrets.passages],
         "names": secrets.names,
-        "modules": [[_packed(solved), _packed(present)] for solved, present in secrets.modules],
+        "modules": [[path, _packed(solved), _packed(present)] for path, solved, present in secrets.modules],
         "prune": _PRUNED,
         "most": MOST_FOUND,
     }

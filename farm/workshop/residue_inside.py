@@ -1,9 +1,12 @@
-"""What runs in a sandbox: ``residue_inside.py JOB RESULT``. Standard library alone; the host only reads it.
+"""What runs in a sandbox: ``residue_inside.py JOB RESULT``. Standard library alone, of Python 3.8 too; the host only
+reads it.
 
 JOB is JSON: ``passages`` (base64 of bytes that must stand nowhere), ``names`` (of functions and classes that are gone),
-``modules`` (pairs of base64 of a file's source as solved and as it is), ``prune`` (directories not to look into),
+``modules`` (of each a path, and base64 of its source as solved and as it is), ``prune`` (directories not to look into),
 ``most`` (findings after which to stop). RESULT: ``{"path", "what"}`` a line, then ``{"looked_at": files}``.
 """
+
+from __future__ import annotations
 
 import base64
 import bz2
@@ -21,13 +24,13 @@ import types
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 DEEPEST = 4
 LARGEST = 512 * 1024 * 1024
 LEAST_CODE = 80
-"""Bytes. Functions with less bytecode, and those that Python itself calls by name, are alike in many a place."""
+"""Bytes. Functions with less bytecode, and those that Python itself calls by name, are alike in many a module."""
 
 
 class Scan:
@@ -35,11 +38,17 @@ class Scan:
         self._passages = [base64.b64decode(text) for text in job["passages"]]
         self._names = [f"{kind} {name}".encode() for name in job["names"] for kind in ("def", "class")]
         self._prune = frozenset(job["prune"])
-        self._gone: dict[str, str] = {}
-        for solved, present in job["modules"]:
-            there = dict(functions(base64.b64decode(present)))
-            self._gone |= {mark: name for mark, name in functions(base64.b64decode(solved)) if mark not in there}
-        self._code_names = frozenset(name.rpartition(".")[2].encode() for name in self._gone.values())
+        self._telling: set[str] = set()
+        self._modules: list[tuple[tuple[str, ...], set[str]]] = []
+        hints: set[str] = set()
+        for path, solved, present in job["modules"]:
+            there = {mark for mark, _ in marks_of(base64.b64decode(present))}
+            gone = {mark: code for mark, code in marks_of(base64.b64decode(solved)) if mark not in there}
+            telling = {mark: code.co_name for mark, code in gone.items() if is_telling(code)}
+            self._telling.update(telling)
+            self._modules.append((module(path), set(gone)))
+            hints.update(telling.values(), module(path)[-1:])
+        self._hints = [hint.encode() for hint in hints]
         self.looked_at = 0
 
     def files(self, root: str) -> Iterator[tuple[str, str]]:
@@ -68,9 +77,12 @@ class Scan:
             at = content.find(name)
             if at >= 0 and content[at + len(name) : at + len(name) + 1] in (b"(", b":", b" "):
                 yield f"a name that was taken out: {name.decode()}"
-        for mark, function in code_in(content) if any(name in content for name in self._code_names) else ():
-            if mark in self._gone:
-                yield f"bytecode of {self._gone[mark] or function} as it is when solved"
+        code = code_in(content) if any(hint in content for hint in self._hints) else None
+        if code is not None:
+            known = self._telling.union(*(gone for path, gone in self._modules if same_module(path, code.co_filename)))
+            for mark, part in marks(code):
+                if mark in known:
+                    yield f"bytecode of {getattr(part, 'co_qualname', part.co_name)} as it is when solved"
         if depth < DEEPEST:
             with contextlib.suppress(Exception):  # what is no archive after all, or a broken one
                 for inner in unpacked(content):
@@ -88,7 +100,7 @@ class Scan:
 
 
 def unpacked(content: bytes) -> Iterator[bytes]:
-    """What an archive or a compressed file holds."""
+    """What an archive, a compressed file, an editor's or a patch holds."""
     if content[:4] == b"PK\x03\x04":
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
@@ -108,32 +120,55 @@ def unpacked(content: bytes) -> Iterator[bytes]:
         yield lzma.LZMADecompressor().decompress(content, LARGEST)
     elif content[:1] == b"\x78":
         yield zlib.decompressobj().decompress(content, LARGEST)
+    elif content[:5] == b"b0VIM":  # a swap file: its lines, from the last one of a block to the first
+        yield b"\n".join(reversed(content.split(b"\0")))
+    elif b"\n@@ -" in content:  # a patch: what it makes, and what it is made of
+        lines = content.split(b"\n")
+        for side in (b"+", b"-"):
+            yield b"\n".join(line[1:] for line in lines if line[:1] in (side, b" "))
 
 
-def code_in(content: bytes) -> Iterator[tuple[str, str]]:
-    """Functions of a .pyc of this Python."""
-    if len(content) < 20 or content[2:4] != b"\r\n":
-        return
-    with contextlib.suppress(Exception):  # bytes that only look like one
-        code = marshal.loads(content[16:])
-        if isinstance(code, types.CodeType):
-            yield from marks(code)
+def code_in(content: bytes) -> types.CodeType | None:
+    """That of a .pyc of this Python."""
+    if len(content) >= 20 and content[2:4] == b"\r\n":
+        with contextlib.suppress(Exception):  # bytes that only look like one
+            code = marshal.loads(content[16:])
+            return code if isinstance(code, types.CodeType) else None
+    return None
 
 
-def functions(source: bytes) -> Iterator[tuple[str, str]]:
+def module(path: str) -> tuple[str, ...]:
+    """A file in the workspace as it is named among the packages."""
+    parts = PurePosixPath(path).parts
+    return parts[1:] if parts[0] in ("src", "lib") and len(parts) > 1 else parts
+
+
+def same_module(wanted: tuple[str, ...], place: str) -> bool:
+    """Whether what was compiled from ``place`` is the module: there, installed, or built."""
+    found = PurePosixPath(place).parts
+    if found[-len(wanted) :] != wanted[-len(found) :]:
+        return False
+    return len(wanted) > 1 or not Path(place).with_name("__init__.py").exists()
+
+
+def marks_of(source: bytes) -> Iterator[tuple[str, types.CodeType]]:
     with contextlib.suppress(SyntaxError, ValueError):
         yield from marks(compile(source, "", "exec", dont_inherit=True))
 
 
-def marks(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """What tells a function from others, wherever it stands, and its name."""
+def marks(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
+    """What tells each function, class and module in it from others, wherever it stands."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from marks(constant)
-            plain = repr([item for item in constant.co_consts if not isinstance(item, types.CodeType)])
-            told = repr((constant.co_name, constant.co_names, plain)).encode() + constant.co_code
-            if len(constant.co_code) >= LEAST_CODE and not constant.co_name.startswith(("<", "__")):
-                yield hashlib.sha256(told).hexdigest(), constant.co_qualname
+    plain = repr([item for item in code.co_consts if not isinstance(item, types.CodeType)])
+    told = repr((code.co_name, code.co_names, plain)).encode() + code.co_code
+    yield hashlib.sha256(told).hexdigest(), code
+
+
+def is_telling(code: types.CodeType) -> bool:
+    """Whether no other module is likely to have the same by chance."""
+    return len(code.co_code) >= LEAST_CODE and not code.co_name.startswith(("<", "__"))
 
 
 def main(job_path: str, result_path: str) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import bz2
+import difflib
 import gzip
 import io
 import lzma
@@ -44,10 +45,10 @@ def findings(root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
 
 
 def sought(solved: bytes, faulty: bytes, root: Path) -> list[tuple[str, str]]:
-    """Lines alone: what the changed functions compile to is another matter."""
+    """Lines alone: names, and what the changed functions compile to, are another matter."""
     wanted = secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, solved),)), {"a.py": faulty})
     assert wanted.passages
-    return scanned(replace(wanted, modules=()), root)
+    return scanned(replace(wanted, modules=(), names=()), root)
 
 
 def scanned(wanted: Secrets, root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
@@ -55,7 +56,10 @@ def scanned(wanted: Secrets, root: Path, prune: tuple[str, ...] = ()) -> list[tu
         {
             "passages": [base64.b64encode(passage).decode() for passage in wanted.passages],
             "names": wanted.names,
-            "modules": [[base64.b64encode(text).decode() for text in pair] for pair in wanted.modules],
+            "modules": [
+                [path, base64.b64encode(solved).decode(), base64.b64encode(present).decode()]
+                for path, solved, present in wanted.modules
+            ],
             "prune": prune,
             "most": 20,
         }
@@ -163,6 +167,104 @@ def test_bytecode_is_known_again(tmp_path: Path) -> None:
     (tmp_path / "b.py").unlink()
     found = findings(tmp_path)
     assert ("kept.pyc", "bytecode of neighbours as it is when solved") in found
+
+
+SHORT = b"""\
+STEP = 2
+
+
+class Walk:
+    def __init__(self, cells):
+        self.cells = cells[1:]
+
+
+def last(cells):
+    return cells[-1]
+"""
+SHORT_FAULTY = SHORT.replace(b"[1:]", b"[:1]").replace(b"[-1]", b"[-2]")
+
+
+def compiled(place: Path, source: bytes, as_path: str) -> bytes:
+    """Bytecode of ``source``, as of a file at ``as_path``."""
+    (place / "source.py").write_bytes(source)
+    py_compile.compile(str(place / "source.py"), cfile=str(place / "code.pyc"), dfile=as_path, doraise=True)
+    (place / "source.py").unlink()
+    code = (place / "code.pyc").read_bytes()
+    (place / "code.pyc").unlink()
+    return code
+
+
+def in_bytecode(root: Path, solved: bytes, faulty: bytes, path: str = "src/walks/steps.py") -> list[tuple[str, str]]:
+    """Findings, where the gold change is of the file at ``path``; bytecode alone is looked at."""
+    wanted = secrets_of(Change((FileChange(path, ChangeKind.WRITE, solved),)), {path: faulty})
+    return scanned(replace(wanted, passages=(), names=()), root)
+
+
+@pytest.mark.parametrize("pack", [bytes, zipped, lambda content: gzip.compress(tarred(content))])
+@pytest.mark.parametrize(
+    "place",
+    ["/workspace/src/walks/steps.py", "/usr/lib/python3/dist-packages/walks/steps.py", "walks/steps.py", "./steps.py"],
+)
+def test_short_functions_are_known_again_in_bytecode_of_their_module(
+    tmp_path: Path, place: str, pack: Callable[[bytes], bytes]
+) -> None:
+    (tmp_path / "kept").write_bytes(pack(compiled(tmp_path, SHORT, place)))
+    assert {what for _, what in in_bytecode(tmp_path, SHORT, SHORT_FAULTY)} == {
+        "bytecode of Walk.__init__ as it is when solved",
+        "bytecode of last as it is when solved",
+    }
+
+
+def test_constants_of_a_module_are_known_again_in_its_bytecode(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(compiled(tmp_path, SHORT, "/workspace/src/walks/steps.py"))
+    found = in_bytecode(tmp_path, SHORT, SHORT.replace(b"STEP = 2", b"STEP = 3"))
+    assert found == [("kept", "bytecode of <module> as it is when solved")]
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        (SHORT_FAULTY, "/workspace/src/walks/steps.py"),
+        (SHORT_FAULTY, "/usr/lib/python3/dist-packages/walks/steps.py"),
+        (SHORT, "/usr/lib/python3/dist-packages/hikes/steps.py"),
+        (SHORT, "/usr/lib/python3/dist-packages/walks/other.py"),
+        (SHORT, "/usr/lib/python3/dist-packages/steps.py"),
+        (SHORT.replace(b"[1:]", b"[2:]").replace(b"[-1]", b"[-3]") + b"\n\nMORE = 1\n", "/old/walks/steps.py"),
+    ],
+    ids=["as it is", "as it is, installed", "another package", "another module", "no package", "another version"],
+)
+def test_short_functions_are_no_finding_elsewhere(tmp_path: Path, source: bytes, place: str) -> None:
+    (tmp_path / "kept").write_bytes(compiled(tmp_path, source, place))
+    assert in_bytecode(tmp_path, SHORT, SHORT_FAULTY) == []
+
+
+def test_a_module_without_a_package_is_not_one_of_that_name_in_a_package(tmp_path: Path) -> None:
+    for package in ("alone", "package"):
+        (tmp_path / package).mkdir()
+        (tmp_path / f"{package}.pyc").write_bytes(compiled(tmp_path, SHORT, str(tmp_path / package / "steps.py")))
+    (tmp_path / "package" / "__init__.py").touch()
+    assert {path for path, _ in in_bytecode(tmp_path, SHORT, SHORT_FAULTY, "steps.py")} == {"alone.pyc"}
+
+
+VIM_SWAP = (
+    "c-rmR%SyvQ6b9ha(v1tP=mU6+2o3aVH`=W$7cNxlMnuwP(hTNOl1Xi$=v%n-Rdne)xbsPzPHK_5=}IX69~|a#4l|R1EJAwC>$7t{sW(a6CffTb"
+    "-M_psJywa5I99ZRQAjIksBqXA$xt<%`fx%3@K-YB)s8p2?W2}?)eo$F-recqUH||90090GH7wARZj1Br#=I>owEzGB00000u)Z9Z=zWW*R3`KP"
+    "|NHy@Q;%PDJnNY1xYBW{<3dNfoYxo2xIX{@00000SQlerEfFe9A`WD#Dv^)_zZYjoTIq`*NUI!(DDT>~O|I~G;3!`tcgvM_M=!`fOr!{0Hn|%a"
+    "xnj&UZrxVR%%V_woaYYtLAuKCn2Z-E`E*{b`z)d?6p5q6Vz*hLWm%`QA@@WoUBSZX`y9{CSJx?X+}}@RHqr}x0q~J%HU"
+)
+"""Of Vim 9.0, in which SOLVED was being edited: it holds the lines from the last to the first."""
+
+
+def test_a_swap_file_of_vims_is_read(tmp_path: Path) -> None:
+    (tmp_path / ".a.py.swp").write_bytes(zlib.decompress(base64.b85decode(VIM_SWAP)))
+    assert {path for path, _ in sought(SOLVED, PRESENT, tmp_path)} == {".a.py.swp"}
+
+
+@pytest.mark.parametrize("turn", [1, -1], ids=["the solution", "the fault"])
+def test_a_patch_is_read_both_ways(tmp_path: Path, turn: int) -> None:
+    before, after = [text.decode().splitlines(keepends=True) for text in (PRESENT, SOLVED)][::turn]
+    (tmp_path / "a.py.rej").write_text("".join(difflib.unified_diff(before, after, "a.py", "a.py")))
+    assert {path for path, _ in sought(SOLVED, PRESENT, tmp_path)} == {"a.py.rej"}
 
 
 def test_a_git_pack_is_read(tmp_path: Path) -> None:
