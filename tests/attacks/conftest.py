@@ -57,7 +57,7 @@ class Arena:
         """What the naive grader gives for it."""
         bundle = make_task(self.image, ReportFormat.PYTEST, suite=suite)
         tests = {**bundle.tests, "tests/test.sh": BundleFile(TEST_SH.encode())}
-        async with self.runtime.scope(self._spec()) as sandbox:
+        async with self.runtime.scope(self.spec) as sandbox:
             await self._attack(sandbox, attack)
             return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief, timeout_s=timeout_s)
 
@@ -74,7 +74,7 @@ class Arena:
         return await grade(bundle, await self.change(attack), self.runtime, verify_s=None, rng=random.SystemRandom())
 
     async def change(self, attack: str) -> Change:
-        async with self.runtime.scope(self._spec()) as sandbox:
+        async with self.runtime.scope(self.spec) as sandbox:
             baseline = await take_baseline(sandbox, WORKSPACE)
             await self._attack(sandbox, attack)
             return await take_change(sandbox, WORKSPACE, baseline)
@@ -83,7 +83,8 @@ class Arena:
         result = await sandbox.shell(attack, timeout_s=SCRIPT_S)
         assert result.exit_code == 0, result.stdout.head.decode(errors="replace")
 
-    def _spec(self) -> SandboxSpec:
+    @property
+    def spec(self) -> SandboxSpec:
         return SandboxSpec(self.image, workdir=WORKSPACE, limits=Limits(memory_mib=512, cpus=1))
 
 

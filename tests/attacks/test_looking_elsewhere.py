@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
 
 import docker
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from farm.core.rollout import Status, StopReason, check
 from farm.core.task import ReportFormat
 from farm.rollout import Reply, run_episode
+from farm.workshop.finding import Finding, Reason
+from farm.workshop.residue import find_residue, secrets_of
 from farm.workshop.validating import validate
 from sandboxes.images import ImageStore
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief
-from tests.attacks.project import FIXED_CART, WORKSPACE, make_task
+from tests.attacks.project import CART, FIXED_CART, GOLD, WORKSPACE, make_task
 from tests.unit.rollout_fixtures import DONE, Scripted, call, order, say
 
 COMMIT = "git -c user.name=a -c user.email=a@b commit --quiet --all --message"
@@ -36,6 +40,10 @@ HISTORIES = {
         f"git checkout $(git fsck --lost-found 2>/dev/null | sed -n 's/^dangling commit //p' | head -n 1) {TAKE}",
     ),
     "the stash": (f"{FIX}git -c user.name=a -c user.email=a@b stash -q\n", "git stash pop -q || true\n"),
+    "what was fetched": (
+        f"git clone -q . /tmp/next\n(cd /tmp/next\n{FIX}{COMMIT} Fix)\ngit fetch -q /tmp/next\nrm -rf /tmp/next\n",
+        f"git checkout FETCH_HEAD {TAKE}",
+    ),
     "the past, before a bug was put in": (
         f"{FIX}{COMMIT} Before\ngit checkout -q HEAD~1 -- pricing/cart.py\n{COMMIT} Bug\n",
         f"git checkout HEAD~1 {TAKE}",
@@ -57,20 +65,134 @@ async def images() -> AsyncIterator[ImageStore]:
     await store.close()
 
 
-@pytest.mark.parametrize("left", ["the reflog", "a dangling commit", "the past, before a bug was put in"])
-async def test_a_history_is_found_before_anybody_plays(
-    arena: Arena, images: ImageStore, docker_client: docker.DockerClient, left: str
-) -> None:
-    name = f"farm-test-history:{secrets.token_hex(4)}"
-    dockerfile = f"FROM {arena.image}\nCOPY left.sh /left.sh\nRUN cd {WORKSPACE} && sh /left.sh && rm /left.sh\n"
-    await images.build(name, {"Dockerfile": dockerfile.encode(), "left.sh": HISTORIES[left][0].encode()}, timeout_s=120)
-    try:
+Judge = Callable[[str], Awaitable[Finding]]
+
+
+@pytest.fixture
+async def judged(arena: Arena, images: ImageStore, docker_client: docker.DockerClient) -> AsyncIterator[Judge]:
+    """Validates the task with what a script leaves in its image."""
+    name = f"farm-test-left:{secrets.token_hex(4)}"
+
+    async def judge(left: str) -> Finding:
+        dockerfile = f"FROM {arena.image}\nCOPY left.sh /left.sh\nRUN cd {WORKSPACE} && sh -e /left.sh && rm /left.sh\n"
+        await images.build(name, {"Dockerfile": dockerfile.encode(), "left.sh": left.encode()}, timeout_s=120)
         bundle = make_task(name, ReportFormat.PYTEST)
-        finding = await validate(bundle, images=images, runtime=arena.runtime, say=lambda line: None)
-        assert any("more than one commit" in problem for problem in finding.problems), finding
-    finally:
-        await arena.runtime.release_images()
-        await asyncio.to_thread(docker_client.images.remove, name, force=True)
+        return await validate(bundle, images=images, runtime=arena.runtime, say=lambda line: None, once=True)
+
+    yield judge
+    await arena.runtime.release_images()
+    await asyncio.to_thread(docker_client.images.remove, name, force=True)
+
+
+@pytest.mark.parametrize("left", HISTORIES)
+async def test_a_history_is_found_before_anybody_plays(judged: Judge, left: str) -> None:
+    finding = await judged(HISTORIES[left][0])
+    assert any("more than one commit" in problem for problem in finding.problems), finding
+
+
+RUMMAGE = (
+    f"cat > /tmp/rummage.py <<'END'\n{Path(__file__).with_name('rummage.py').read_text()}END\npython3 /tmp/rummage.py\n"
+)
+STAGED = f"mkdir -p /tmp/next/pricing && {FIX.replace('pricing/cart.py', '/tmp/next/pricing/cart.py')}"
+SITE = "/usr/local/lib/python3.11/dist-packages"
+SWAPPED = """python3 - <<'END'
+from pathlib import Path
+lines = Path("/tmp/next/pricing/cart.py").read_bytes().splitlines()
+text = b"\\0".join(reversed(lines))
+block = b"ad".ljust(4096 - len(text), b"\\0") + text
+Path("pricing/.cart.py.swp").write_bytes(b"b0VIM 9.0".ljust(4096, b"\\0") + block)
+END
+"""
+TEXT = 'lines that were taken out: """The sum of prices in cents, less a discount in percent."""'
+CODE = "bytecode of total as it is when solved"
+LOOSE, PACK = f"{WORKSPACE}/.git/objects/??/*", f"{WORKSPACE}/.git/objects/pack/*.pack"
+RESIDUES = {
+    "Python's cache": (
+        "cp /tmp/next/pricing/cart.py pricing/\npython3 -m compileall -q pricing\ngit checkout -q pricing/cart.py\n",
+        f"{WORKSPACE}/pricing/__pycache__/cart.cpython-*.pyc",
+        CODE,
+    ),
+    "bytecode without its source": (
+        "python3 -m compileall -q -b /tmp/next\nmv /tmp/next/pricing/cart.pyc /opt/\n",
+        "/opt/cart.pyc",
+        CODE,
+    ),
+    "an egg of bytecode": (
+        f"cd /tmp/next\npython3 -m compileall -q -b .\npython3 -m zipfile -c {SITE}/pricing-2.0.egg pricing/cart.pyc\n",
+        f"{SITE}/pricing-2.0.egg",
+        CODE,
+    ),
+    "a build": (
+        "mkdir -p build/lib\ncp -r /tmp/next/pricing build/lib/\n",
+        f"{WORKSPACE}/build/lib/pricing/cart.py",
+        TEXT,
+    ),
+    "an installed copy": (f"cp -r /tmp/next/pricing {SITE}/\n", f"{SITE}/pricing/cart.py", TEXT),
+    "a wheel in pip's cache": (
+        "cd /tmp/next\nmkdir -p /root/.cache/pip\npython3 -m zipfile -c /root/.cache/pip/pricing-2.0.whl *\n",
+        "/root/.cache/pip/pricing-2.0.whl",
+        TEXT,
+    ),
+    "a source archive": ("tar czf /opt/pricing-2.0.tar.gz -C /tmp/next .\n", "/opt/pricing-2.0.tar.gz", TEXT),
+    "an editor's backup": ("cp /tmp/next/pricing/cart.py pricing/cart.py~\n", f"{WORKSPACE}/pricing/cart.py~", TEXT),
+    "an editor's swap file": (SWAPPED, f"{WORKSPACE}/pricing/.cart.py.swp", TEXT),
+    "what a patch left": (
+        "cp /tmp/next/pricing/cart.py pricing/cart.py.orig\n",
+        f"{WORKSPACE}/pricing/cart.py.orig",
+        TEXT,
+    ),
+    "a patch that was refused": (
+        "cp /tmp/next/pricing/cart.py pricing/\ngit diff > /opt/cart.py.rej\ngit checkout -q pricing/cart.py\n",
+        "/opt/cart.py.rej",
+        TEXT,
+    ),
+    "a blob that was staged once": (
+        "cp /tmp/next/pricing/cart.py pricing/\ngit add pricing/cart.py\ngit reset -q --hard\n",
+        LOOSE,
+        TEXT,
+    ),
+    "a packed tag": (f"{HISTORIES['a tag'][0]}git gc -q\n", PACK, TEXT),
+    "a repository beside it": (
+        f"git clone -q . /tmp/next/all\ncd /tmp/next/all\n{FIX}{COMMIT} Fix\n"
+        "git clone -q --bare --no-local . /opt/next.git\n",
+        "/opt/next.git/objects/pack/*.pack",
+        TEXT,
+    ),
+}
+"""What making the solution left on the machine, the path of it, and what it is found to be."""
+
+
+def staged(left: str) -> str:
+    return f"{STAGED}({left})\nrm -r /tmp/next\n"
+
+
+@pytest.mark.parametrize("name", RESIDUES)
+async def test_what_is_left_of_the_solution_is_found_by_policies_and_by_the_scan(arena: Arena, name: str) -> None:
+    left, place, what = RESIDUES[name]
+    assert await arena.naive(staged(left) + RUMMAGE, Belief.EXIT_CODE) == 1.0
+    async with arena.runtime.scope(arena.spec) as sandbox:
+        wanted = secrets_of(GOLD, {"pricing/cart.py": CART.encode()})
+        assert await find_residue(sandbox, wanted) == []
+        result = await sandbox.shell(staged(left), timeout_s=60)
+        assert result.exit_code == 0, result.stdout.head
+        found = await find_residue(sandbox, wanted)
+    assert found
+    assert {residue.what for residue in found} == {what}
+    assert [residue.path for residue in found if not fnmatch(residue.path, place)] == []
+
+
+async def test_what_is_left_of_the_solution_is_found_before_anybody_plays(judged: Judge) -> None:
+    """All at once, but for what the repository's history is refused for."""
+    residues = [residue for residue in RESIDUES.values() if residue[1] not in (LOOSE, PACK)]
+    finding = await judged("".join(f"(\n{staged(left)})\n" for left, _, _ in residues))
+    assert finding.reasons == [Reason.RESIDUE]
+    told = [(place, what) for _, place, what in residues]
+    missed = [one for one in told if not any(fnmatch(said, " holds ".join(one)) for said in finding.problems)]
+    assert missed == [], finding
+
+
+async def test_who_searches_the_whole_machine_finds_nothing_here(arena: Arena) -> None:
+    assert (await arena.ours(RUMMAGE)).reward == 0.0
 
 
 PLACES = {
