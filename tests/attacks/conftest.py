@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import docker
@@ -20,7 +20,7 @@ from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.sandbox import Runtime, Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox
-from tests.attacks.naive import Belief, naive_grade
+from tests.attacks.naive import Belief, naive_grade, put_tests
 from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
 from tests.services import missing
 
@@ -52,12 +52,21 @@ class Arena:
         return await asyncio.gather(self.naive(attack, belief, suite=suite), self.ours(attack, report, suite=suite))
 
     async def naive(
-        self, attack: str, belief: Belief, *, timeout_s: float = 60, suite: Suite = DISCOUNTS
+        self,
+        attack: str,
+        belief: Belief,
+        *,
+        timeout_s: float = 60,
+        suite: Suite = DISCOUNTS,
+        tests_first: bool = False,
+        egress: tuple[str, ...] = (),
     ) -> float | None:
-        """What the naive grader gives for it."""
+        """What the naive grader gives for it; ``tests_first``, where its tests are there while the agent works."""
         bundle = make_task(self.image, ReportFormat.PYTEST, suite=suite)
         tests = {**bundle.tests, "tests/test.sh": BundleFile(TEST_SH.encode())}
-        async with self.runtime.scope(self.spec) as sandbox:
+        async with self.runtime.scope(replace(self.spec, egress=egress)) as sandbox:
+            if tests_first:
+                await put_tests(sandbox, tests, timeout_s)
             await self._attack(sandbox, attack)
             return await naive_grade(sandbox, TaskBundle(bundle.task, {}, tests, None, {}), belief, timeout_s=timeout_s)
 

@@ -32,13 +32,20 @@ EATEN = "def total(prices, discount=0):\n    hoard = []\n    while True: hoard.a
 CROWD = "def total(prices, discount=0):\n    import os\n    while True: os.fork()\n"
 
 
-@pytest.mark.parametrize("code", [MEMORY, EATEN, CROWD], ids=["one huge object", "memory eaten", "fork bomb"])
-async def test_a_bomb_earns_nothing(arena: Arena, code: str) -> None:
-    verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n", timeout_s=10)
+ITSELF = "def total(prices, discount=0):\n    import os\n    os.kill(os.getpid(), 9)\n"
+EVERYTHING = "def total(prices, discount=0):\n    import os\n    os.kill(-1, 9)\n"
+KILLED = {"memory eaten": EATEN, "a kill of itself": ITSELF, "a kill of everything": EVERYTHING}
+
+
+@pytest.mark.parametrize("code", KILLED.values(), ids=KILLED)
+async def test_tests_that_are_killed_earn_nothing(arena: Arena, code: str) -> None:
+    attack = f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n"
+    assert await arena.naive(attack, Belief.EXIT_CODE) is None
+    verdict = await arena.ours(attack)
     assert verdict.reward == 0.0, verdict
 
 
-async def test_a_kill_of_everything_earns_nothing(arena: Arena) -> None:
-    code = "def total(prices, discount=0):\n    import os\n    os.kill(-1, 9)\n"
-    verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n")
-    assert verdict.reward == 0.0
+@pytest.mark.parametrize("code", [MEMORY, CROWD], ids=["one huge object", "fork bomb"])
+async def test_a_bomb_earns_nothing(arena: Arena, code: str) -> None:
+    verdict = await arena.ours(f"cat > pricing/cart.py <<'END'\n{CART}{code}END\n", timeout_s=10)
+    assert verdict.reward == 0.0, verdict

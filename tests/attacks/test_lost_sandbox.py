@@ -15,7 +15,7 @@ from sandboxes.errors import SandboxGone
 from sandboxes.runtimes.marks import container_name
 from sandboxes.sandbox import Runtime
 from tests.attacks.conftest import Arena
-from tests.attacks.naive import Belief
+from tests.attacks.naive import Belief, naive_grade
 from tests.attacks.project import CART, make_task
 from tests.outside import crash, first_process, mute
 from tests.services import needs_root
@@ -126,6 +126,10 @@ ENDLESS = f"{CART}\ndef total(prices, discount=0):\n    while True: pass\n"
 
 @needs_root
 async def test_a_tool_server_lost_under_the_tests_is_judged(arena: Arena, docker_client: docker.DockerClient) -> None:
+    async with arena.runtime.scope(arena.spec) as sandbox:
+        crash(first_process(docker_client, await only(arena.runtime)))
+        with pytest.raises(SandboxGone):  # who takes that for a fault of the machine tries again
+            await naive_grade(sandbox, make_task(arena.image, ReportFormat.PYTEST), Belief.EXIT_CODE, timeout_s=60)
     running = asyncio.create_task(episode(arena, say(create(ENDLESS, "pricing/cart.py")), DONE))
     crash(first_process(docker_client, await where_tests_run(arena.runtime, docker_client)))
     rollout = await running
