@@ -39,10 +39,11 @@ PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
 _PYTEST_SECTIONS = ("pytest", "tool:pytest")
 _GO_DIRECTIVES = ("module", "replace", "toolchain")
 MAX_SETTINGS_BYTES = 256 * 1024
-_TOO_MANY_PARTS = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
+_TOO_MANY_PARTS = re.compile(r"""(?<![\w\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 """A key of TOML of more than a hundred parts, which costs as many steps on each line below it."""
 _LONG_BLANKS = re.compile(r"[^\S\n]{100}")
-"""For which ``configparser`` takes time that grows with the square of their number."""
+_NAMELESS = re.compile(r"^[^\S\n]*[=:]", re.MULTILINE)
+"""Blanks and lines without a name, for which ``configparser`` takes time that grows with the square of their number."""
 _GO_WORD = re.compile(r"[()]|[^\s()]+")
 
 
@@ -90,8 +91,8 @@ def _ini(content: bytes) -> Any:
     programs with configparser, and a comment, a default, a capital or a section said twice is something else to either.
     To a library that cannot read it the whole text is what it says."""
     text = content.decode("utf-8-sig")
-    if _LONG_BLANKS.search(text):
-        raise ValueError("too many blanks")
+    if _LONG_BLANKS.search(text) or len(_NAMELESS.findall(text)) > 100:
+        raise ValueError("too many blanks, or lines without a name")
     return _by_iniconfig(text), _by_configparser(text)
 
 
