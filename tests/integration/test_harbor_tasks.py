@@ -69,6 +69,22 @@ async def test_policy_and_tests_are_the_users_that_the_task_names(
     assert barred.turns[0].tool_uses[0].result.count("ermission denied") == 1 + (owner == "root")
 
 
+@pytest.mark.parametrize(("mode", "reward"), [("644", 1.0), ("666", 0.0)])
+async def test_bytecode_that_the_policy_could_not_write_to_may_stay_on_a_copy_of_its_work(
+    mode: str, reward: float, load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
+) -> None:
+    cached = f"RUN install -D -m {mode} /dev/null /app/lib/__pycache__/a.pyc\n"
+    files = written()
+    copied = {
+        "task.toml": files["task.toml"] + '[metadata.farm]\ngrading = "snapshot"\n',
+        "environment/Dockerfile": files["environment/Dockerfile"] + cached,
+    }
+    bundle = load_files({**files, **copied})
+    await ensure_image(bundle, images)
+    rollout = await run_episode(order(), bundle, docker_runtime, run('echo "1234 $HOME 1234" > who'), node="n1")
+    assert (rollout.reward, rollout.error) == (reward, None), rollout.reason
+
+
 async def test_a_user_that_the_image_does_not_know_is_the_tasks_fault(
     load_files: Load, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
