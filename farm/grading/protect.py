@@ -41,8 +41,8 @@ class Protection:
 
     Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
     holds one; shell scripts of the pristine workspace that the test command names; DEFAULT_PATTERNS, those of the kind
-    of tests and then the task's own, as one gitignore file; what Python would import in the place of any of these, a
-    package or an extension module of its name; a new module at the top that would be imported in place of
+    of tests and then the task's own, as one gitignore file; what is new and Python would import in the place of any of
+    these, a package or an extension module of its name; a new module at the top that would be imported in place of
     the standard library's or the test runner's. A ``pyproject.toml``, ``setup.cfg``, ``tox.ini``, ``package.json``,
     ``Cargo.toml`` or ``go.mod`` travels as long as what it tells the test runner is what the pristine one tells it.
     """
@@ -67,13 +67,12 @@ class Protection:
 
     def _covers_path(self, path: str, *, link: bool = False) -> bool:
         """``link``: a symlink, which may be a package's directory."""
-        module = _MODULE_ENDING.sub("", path)
-        in_place = f"{module}.py" if link or module != path else path
-        return self._covers_name(path) or self._covers_name(in_place) or self._hides_tests(path, module)
+        return self._covers_name(path) or (path not in self._pristine and self._stands_in(path, link))
 
-    def _hides_tests(self, path: str, module: str) -> bool:
-        """Whether it is a new module that is imported in the place of a directory of tests without ``__init__.py``."""
-        return module in self._test_directories and path not in self._pristine
+    def _stands_in(self, path: str, link: bool) -> bool:
+        """Whether a new path is imported in the place of what is covered, or of tests without ``__init__.py``."""
+        module = _MODULE_ENDING.sub("", path)
+        return (link or module != path) and (self._covers_name(f"{module}.py") or module in self._test_directories)
 
     def _covers_name(self, path: str) -> bool:
         above = parents(path)

@@ -108,6 +108,14 @@ def test_a_module_in_the_place_of_a_directory_of_tests_is_protected_unless_it_wa
     assert not protection.covers(write("tests.md"), None)
 
 
+def test_a_package_that_was_there_stands_in_for_no_module_that_a_task_protects() -> None:
+    verifier = replace(make_verifier(), protected=("src/*.py",))
+    protection = Protection(verifier, ["tests/test_a.py"], {"src/lib/__init__.py": FileKind.FILE})
+    assert not protection.covers(write("src/lib/__init__.py"), b"old")
+    assert protection.covers(write("src/lib.py"), None)
+    assert protection.covers(write("src/setup/__init__.py"), None)
+
+
 def test_a_task_adds_and_lifts_patterns() -> None:
     assert covers(write("src/lib/gold.py"), protected=("src/lib/g*.py",))
     assert not covers(write("docs/conftest.py"), protected=("!docs/conftest.py",))
