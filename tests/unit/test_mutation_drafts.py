@@ -13,7 +13,9 @@ from farm.workshop.mutation.faults import Fault, apply_faults, choose_faults
 from farm.workshop.mutation.features import choose_features
 from farm.workshop.mutation.hiding import hide_tests, without
 from farm.workshop.mutation.journal import Journal
+from farm.workshop.mutation.making import journal_path
 from farm.workshop.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
+from farm.workshop.mutation.repository import open_repository
 from farm.workshop.mutation.trials import Result, Survey
 
 SOURCE = b'''\
@@ -156,6 +158,22 @@ def test_a_journal_goes_on_behind_a_line_half_written(tmp_path: Path) -> None:
     again.put("c", "")
     assert Journal(path).get("c") == ""
     assert Journal(path).get("a") == {"b": 1}
+
+
+def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> None:
+    def path_of(source: str, seed: int = 1) -> Path:
+        root = tmp_path / "a-1"
+        (root / "tests").mkdir(parents=True, exist_ok=True)
+        (root / "a.py").write_text(source)
+        (root / "tests" / "test_a.py").write_bytes(TESTS)
+        repository = open_repository(str(root), state_dir=tmp_path, pins=["pytest==8.4.2"])
+        return journal_path(repository, tmp_path / "out", seed)
+
+    first = path_of("def dump(value, indent): ...\n")
+    assert first.is_relative_to(tmp_path / "out")
+    assert path_of("def dump(value, indent): return value\n") != first
+    assert path_of("def dump(value, indent): ...\n", seed=2) != first
+    assert path_of("def dump(value, indent): ...\n") == first
 
 
 def test_a_recipe_is_read_and_its_mistakes_are_named(tmp_path: Path) -> None:

@@ -77,6 +77,11 @@ class Yield:
     unfit: dict[str, str] = field(default_factory=dict)
 
 
+def journal_path(repository: Repository, out: Path, seed: int) -> Path:
+    """Of these sources alone: what was found out about others says nothing here."""
+    return out / MAKING / f"{repository.name}-{seed}-{repository.sha256[:12]}.jsonl"
+
+
 class Maker:
     """The tasks of one repository, below ``out``."""
 
@@ -86,7 +91,7 @@ class Maker:
         self._out = out
         self._seed = seed
         self._bench = bench
-        self._journal = Journal(out / MAKING / f"{repository.name}-{seed}.jsonl")
+        self._journal = Journal(journal_path(repository, out, seed))
         self._sources = repository.sources
         environment = making_environment(repository)
         digest = digest_of({name: BundleFile(content) for name, content in environment.items()})
