@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
 from farm.tasks.release_pair import Files, belongs, is_test, package_roots, pytest_modules, tests_of
 from farm.tasks.sources import fetch_sdist, read_sdist, sdist_digest
+from farm.workshop.writing import write_files
+from sandboxes.scratch import scratch
 
 RESOLVE_TIMEOUT_S = 300
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)")
@@ -98,7 +99,8 @@ def open_repository(
 def _of_files(name: str, files: Files, where: Path, require: Sequence[str], pins: Sequence[str]) -> Repository:
     package, _, version = name.rpartition("-") if re.search(r"-\d", name) else (name, "", "")
     package = re.sub(r"[^A-Za-z0-9._-]", "-", package)
-    requirements = tuple(pins) or resolve(str(where.resolve()), package, require)
+    copied = files if where.is_dir() else None
+    requirements = tuple(pins) or resolve(str(where.resolve()), package, require, copied)
     archive = _pack(files)
     return Repository(package, version, hashlib.sha256(archive).hexdigest(), files, archive, requirements)
 
@@ -124,12 +126,18 @@ def _pack(files: Files) -> bytes:
     return gzip.compress(packed.getvalue(), mtime=0)
 
 
-def resolve(where: str, package: str, require: Sequence[str]) -> tuple[str, ...]:
-    """Pins of what ``where`` and its tests need, without itself: as pip would choose them now. Raises TaskError."""
+def resolve(where: str, package: str, require: Sequence[str], copied: Files | None = None) -> tuple[str, ...]:
+    """Pins of what ``where`` and its tests need, without itself: as pip would choose them now. Raises TaskError.
+
+    ``copied``: the files of a directory, of which pip is shown a copy, for it writes where it builds.
+    """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    with tempfile.TemporaryDirectory(prefix="farm-resolve-") as scratch:
-        report = Path(scratch) / "report.json"
-        command += ["--disable-pip-version-check", "--report", str(report), where, "pytest", *require]
+    with scratch() as place:
+        report, shown = place / "report.json", where
+        if copied is not None:
+            shown = str(place / "repository")
+            write_files(Path(shown), {path: file.content for path, file in copied.items()})
+        command += ["--disable-pip-version-check", "--report", str(report), shown, "pytest", *require]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, stdin=subprocess.DEVNULL
