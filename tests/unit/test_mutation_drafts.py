@@ -165,6 +165,7 @@ def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> No
         root = tmp_path / "a-1"
         (root / "tests").mkdir(parents=True, exist_ok=True)
         (root / "a.py").write_text(source)
+        (root / "pyproject.toml").write_text("")
         (root / "tests" / "test_a.py").write_bytes(TESTS)
         repository = open_repository(str(root), state_dir=tmp_path, pins=["pytest==8.4.2"])
         return journal_path(repository, tmp_path / "out", seed)

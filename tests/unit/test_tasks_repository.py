@@ -1,5 +1,7 @@
-"""What tasks are made of: a directory of one's own is read, and never written to."""
+"""A directory of one's own is read, never written to, and refused where nothing can come of it."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ FILES = {
     "src/purse/__init__.py": "def pay(): ...\n",
     "tests/test_purse.py": "def test_pay(): ...\n",
 }
+PINS = ("pytest==8.4.2",)
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -56,3 +59,25 @@ def test_pip_is_shown_a_copy_and_leaves_nothing_in_the_directory(
         open_repository(str(root), state_dir=tmp_path)
     assert "its requirements cannot be resolved (ERROR: No matching distribution found for pytest)" in str(caught.value)
     assert names(root) == before
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [
+        ("pyproject.toml", "pip cannot install it: it has neither pyproject.toml nor setup.py; add one"),
+        ("src", r"holds no package: no directory with __init__.py .* nor purse.py; lay the package there"),
+        ("tests", r"holds no tests: no file is named test_\*.py or \*_test.py; add tests that pytest collects"),
+    ],
+)
+@pytest.mark.parametrize("pins", [PINS, ()])
+def test_a_directory_that_no_task_can_be_made_of_says_what_to_do(
+    gone: str, said: str, pins: tuple[str, ...], tmp_path: Path
+) -> None:
+    root = write(tmp_path / "purse", FILES)
+    assert open_repository(str(root), state_dir=tmp_path, pins=PINS).package == "purse"
+    path = root / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(TaskError) as caught:
+        open_repository(str(root), state_dir=tmp_path, pins=pins)
+    assert re.search(said, str(caught.value))
+    assert "\n" not in str(caught.value)

@@ -56,12 +56,7 @@ class Repository:
     @property
     def sources(self) -> Mapping[str, bytes]:
         """The package's own Python files."""
-        roots = package_roots(self.package, self.files)
-        return {
-            path: file.content
-            for path, file in sorted(self.files.items())
-            if path.endswith(".py") and belongs(path, roots) and not is_test(path)
-        }
+        return _sources(self.package, self.files)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -92,17 +87,53 @@ def open_repository(
         raise TaskError(where, "no repository", "name a directory, a source distribution, or PACKAGE==VERSION")
     package, version = pin[1], pin[2]
     sdist = fetch_sdist(package, version, sha256, state_dir=state_dir)
+    files = read_sdist(sdist)
+    _refuse_barren(where, package, files)
     requirements = tuple(pins) or resolve(where, package, require)
-    return Repository(package, version, sdist_digest(sdist), read_sdist(sdist), None, requirements)
+    return Repository(package, version, sdist_digest(sdist), files, None, requirements)
 
 
 def _of_files(name: str, files: Files, where: Path, require: Sequence[str], pins: Sequence[str]) -> Repository:
     package, _, version = name.rpartition("-") if re.search(r"-\d", name) else (name, "", "")
     package = re.sub(r"[^A-Za-z0-9._-]", "-", package)
+    _refuse_barren(where, package, files)
     copied = files if where.is_dir() else None
     requirements = tuple(pins) or resolve(str(where.resolve()), package, require, copied)
     archive = _pack(files)
     return Repository(package, version, hashlib.sha256(archive).hexdigest(), files, archive, requirements)
+
+
+def _refuse_barren(where: Path | str, package: str, files: Files) -> None:
+    """What no task could be made of is found here, before anything is resolved or built."""
+    module = re.sub(r"[-.]", "_", package).lower()
+    for wrong, what, remedy in (
+        (
+            files.keys().isdisjoint(("pyproject.toml", "setup.py")),
+            "pip cannot install it: it has neither pyproject.toml nor setup.py",
+            "add one, or name the directory that has it",
+        ),
+        (
+            not _sources(package, files),
+            f"holds no package: no directory with __init__.py at the top or below src, nor {module}.py",
+            "lay the package there, or name another repository",
+        ),
+        (
+            not pytest_modules({path: file for path, file in files.items() if is_test(path)}),
+            "holds no tests: no file is named test_*.py or *_test.py",
+            "add tests that pytest collects, or name a repository or release that carries its own",
+        ),
+    ):
+        if wrong:
+            raise TaskError(where, what, remedy)
+
+
+def _sources(package: str, files: Files) -> Mapping[str, bytes]:
+    roots = package_roots(package, files)
+    return {
+        path: file.content
+        for path, file in sorted(files.items())
+        if path.endswith(".py") and belongs(path, roots) and not is_test(path)
+    }
 
 
 def read_directory(path: Path) -> Files:
