@@ -19,10 +19,13 @@ _OTHER_NAMES: Mapping[type[BaseModel], frozenset[str]] = {
 _ABOUT = (Metadata, TaskTable)
 """Tables in which anybody may say anything about a task."""
 _OF_STEPS = frozenset({"instruction.md", "workdir", "tests", "solution"})
-_OWN_VERIFIER = 'a verifier of its own alone; say environment_mode = "separate" in [verifier]'
 _NETWORK = (
     "policies reach the hosts that [metadata.farm] network names, and tests reach nothing; "
     "install what these need in environment/Dockerfile"
+)
+_GATHERED = (
+    "what is gathered goes to a verifier of its own, and this one works where the policy did; let tests/test.sh do "
+    'it, or set verifier.environment_mode to "separate"'
 )
 
 
@@ -35,13 +38,11 @@ def unheeded(directory: Path) -> tuple[str, ...]:
     try:
         content = path.read_bytes()
         manifest = parse_manifest(path, content)
+        unknown = _unknown(Manifest, tomllib.loads(content.decode()), "")
         places = [
             *_networks(manifest),
             *_without_effect(manifest),
-            *(
-                (key, "the farm knows no such key; remove it")
-                for key in _unknown(Manifest, tomllib.loads(content.decode()), "")
-            ),
+            *((key, "the farm knows no such key; remove it") for key in unknown),
             *_files(directory, manifest),
         ]
     except OSError as error:
@@ -61,11 +62,8 @@ def _networks(manifest: Manifest) -> Iterator[tuple[str, str]]:
         for key, granting in (("agent", agent), ("environment", environment)):
             if granting.allowed_hosts and granting.network_mode != "allowlist":
                 yield f"{key}.allowed_hosts", 'hosts are granted by network_mode = "allowlist" beside them'
-    tables = [
-        ("verifier", verifier),
-        *((f"steps.{at}.verifier", step.verifier) for at, step in enumerate(manifest.steps)),
-    ]
-    for key, table in (*tables, ("verifier.environment", verifier.environment)):
+    of_steps = ((f"steps.{step.name}.verifier", step.verifier) for step in manifest.steps)
+    for key, table in (("verifier", verifier), *of_steps, ("verifier.environment", verifier.environment)):
         if table is not None and table.allowed_hosts:
             yield f"{key}.allowed_hosts", _NETWORK
     own = verifier.environment
@@ -82,13 +80,13 @@ def _without_effect(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if own is not None and name in own.model_fields_set:
             yield f"verifier.environment.{name}", why
     if not manifest.separate:
-        tables: list[tuple[str, Manifest | StepTable]] = [("", manifest)]
-        tables += [(f"steps.{at}.", step) for at, step in enumerate(manifest.steps)]
-        for place, table in tables:
-            if table.artifacts:
-                yield f"{place}artifacts", f"they go to {_OWN_VERIFIER}"
-            if table.verifier.collect:
-                yield f"{place}verifier.collect", f"what it gathers goes to {_OWN_VERIFIER}, or let tests/test.sh do it"
+        tables = [("", manifest.artifacts, manifest.verifier.collect)]
+        tables += [(f"steps.{step.name}.", step.artifacts, step.verifier.collect) for step in manifest.steps]
+        for place, artifacts, collect in tables:
+            if artifacts:
+                yield f"{place}artifacts", _GATHERED
+            if collect:
+                yield f"{place}verifier.collect", _GATHERED
     if not manifest.steps and "multi_step_reward_strategy" in manifest.model_fields_set:
         yield "multi_step_reward_strategy", "there are no [[steps]]; remove it"
 
@@ -104,9 +102,11 @@ def _unknown(model: type[BaseModel], table: Mapping[str, Any], place: str) -> It
         below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
         if below is None or below in _ABOUT:
             continue
-        for number, item in enumerate(value) if isinstance(value, list) else ((None, value),):
+        if isinstance(value, dict):
+            yield from _unknown(below, value, f"{place}{key}.")
+        for number, item in enumerate(value) if isinstance(value, list) else ():
             if isinstance(item, dict):
-                yield from _unknown(below, item, f"{place}{key}." if number is None else f"{place}{key}.{number}.")
+                yield from _unknown(below, item, f"{place}{key}.{item['name'] if below is StepTable else number}.")
 
 
 def _files(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -44,8 +44,6 @@ def test_of_a_pytest_task(tmp_path: Path, toml: str, places: list[str]) -> None:
     ("toml", "places"),
     [
         ('artifacts = ["/app/x"]\n', ["artifacts"]),
-        ('[[verifier.collect]]\ncommand = "true"\n', ["verifier.collect"]),
-        (SEPARATE + '[[verifier.collect]]\ncommand = "true"\n', []),
         ('artifacts = [{source = "/app/x", destination = "y"}]\n' + SEPARATE, ["artifacts.0.destination"]),
         ('artifacts = ["/app/x"]\nmulti_step_reward_strategy = "final"\n' + SEPARATE, ["multi_step_reward_strategy"]),
         ("[verifier.environment]\nallow_internet = true\n", ["verifier.environment.allow_internet"]),
@@ -73,19 +71,18 @@ def test_of_steps(tmp_path: Path) -> None:
     assert told(path) == []
     (path / "task.toml").write_text(
         '[[steps]]\nname = "one"\nartifacts = ["/app/x"]\nretries = 1\n'
-        '[steps.verifier]\nallowed_hosts = ["a.org"]\ntimeout = 1\ncollect = [{command = "true"}]\n'
+        '[steps.verifier]\nallowed_hosts = ["a.org"]\ntimeout = 1\n'
         '[steps.healthcheck]\ncommand = "true"\nstart_interval_sec = 1.0\n'
     )
     (path / "instruction.md").write_text("All of it.\n")
     (path / "solution").mkdir()
     (path / "steps" / "one" / "environment").mkdir()
     assert told(path) == [
-        "steps.0.verifier.allowed_hosts",
-        "steps.0.artifacts",
-        "steps.0.verifier.collect",
-        "steps.0.retries",
-        "steps.0.verifier.timeout",
-        "steps.0.healthcheck.start_interval_sec",
+        "steps.one.verifier.allowed_hosts",
+        "steps.one.artifacts",
+        "steps.one.retries",
+        "steps.one.verifier.timeout",
+        "steps.one.healthcheck.start_interval_sec",
         "instruction.md",
         "solution",
         "steps/one/environment",
