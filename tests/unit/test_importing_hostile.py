@@ -72,7 +72,8 @@ def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_:
         out = Path(home) / "out"
         summary = import_all(Wish(format_, source, out), state_dir=Path(home) / "state", say=lambda line: None)
         assert len(summary.taken) + len(summary.refused) == 1
-        assert sorted(path.name for path in Path(home).iterdir()) in (["out", "rows.jsonl"], ["rows.jsonl"])
+        assert {path.name for path in Path(home).iterdir()} <= {"out", "rows.jsonl", "state"}
+        assert {path.suffix for path in Path(home, "state").rglob("*") if path.is_file()} <= {".jsonl"}
         written = [path for path in out.rglob("*") if path.is_file()] if out.exists() else []
         assert bool(written) is bool(summary.taken)
         for taken in summary.taken:

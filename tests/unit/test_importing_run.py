@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +30,9 @@ def jsonl(path: Path, *found: Any) -> Path:
 
 
 def take(format_: str, source: Path, out: Path, **wishes: Any) -> Summary:
-    return import_all(Wish(format_, source, out, **wishes), state_dir=out / "unused", say=lambda line: None)
+    return import_all(
+        Wish(format_, source, out, **wishes), state_dir=out.with_name(f"{out.name}-state"), say=lambda line: None
+    )
 
 
 def tree(directory: Path) -> dict[str, tuple[bytes, int]]:
@@ -272,3 +275,31 @@ def test_two_directories_of_one_name_are_told_and_the_set_stays_whole(tmp_path: 
     assert ids == ["org/one", "c"]
     (taken_alone,) = take("harbor", source, tmp_path / "alone", only=["b"]).taken
     assert taken_alone.id == "b"
+
+
+def test_a_source_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
+    found = [rows.swebench(instance_id=f"a__b-{number}") for number in range(3)]
+    source, out = jsonl(tmp_path / "rows.jsonl", *found), tmp_path / "out"
+    take("swebench", source, out, limit=2)
+    jsonl(source, found[0], found[1] | {"problem_statement": "Something else."}, found[2])
+    for taken in (["a__b-2"], []):
+        summary = take("swebench", source, out)
+        assert [task.id for task in summary.taken] == taken
+        assert not [path for path in summary.there if path.name == "a__b-1"]
+        (refused,) = summary.refused
+        assert (refused.place, refused.id) == ("rows.jsonl, line 2", "a__b-1")
+        assert "a__b-1 was made of what the source no longer says; remove it" in refused.reason
+    shutil.rmtree(out / "a__b-1")
+    assert [task.id for task in take("swebench", source, out).taken] == ["a__b-1"]
+    summary = take("swebench", source, out)
+    assert (len(summary.there), summary.refused) == (3, [])
+
+
+def test_a_directory_of_harbors_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
+    directory, out = write_task(tmp_path / "tasks", "one"), tmp_path / "out"
+    take("harbor", tmp_path / "tasks", out)
+    (out / "one" / "instruction.md").write_text("Mine.\n")
+    assert [path.name for path in take("harbor", tmp_path / "tasks", out).there] == ["one"]
+    (directory / "tests" / "keep.txt").write_text("")
+    (refused,) = take("harbor", tmp_path / "tasks", out).refused
+    assert "was made of what the source no longer says" in refused.reason

@@ -1,5 +1,7 @@
 """``farm tasks import``: the rows of a data set, or Harbor's directories, become task directories, one at a time."""
 
+import hashlib
+import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from farm.workshop.importing.draft import Commands, Draft
 from farm.workshop.importing.fields import Fields, RowError
 from farm.workshop.importing.layout import task_files
 from farm.workshop.importing.rows import Row, read_rows
+from farm.workshop.mutation.journal import Journal
 from farm.workshop.writing import publish, write_files
 
 HARBOR = "harbor"
@@ -93,11 +96,19 @@ def import_all(wish: Wish, *, state_dir: Path, say: Say) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An offer that could be read. ``id`` is its directory's name, ``task`` that by which a set knows the task."""
+    """An offer that could be read. ``id`` is its directory's name, ``task`` that by which a set knows the task;
+    ``digest`` is of all that the directory is made of."""
 
     id: str
     task: str
+    digest: str
     write: Callable[[], Taken]
+
+
+def journal_path(out: Path, state_dir: Path) -> Path:
+    """What the directories below ``out`` were made of: digests by their names."""
+    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
+    return state_dir / "importing" / f"{name}.jsonl"
 
 
 _Take = Callable[[], _Read]
@@ -112,6 +123,7 @@ class _Import:
         self._named: dict[str, str] = {}
         self._wish = wish
         self._state_dir = state_dir
+        self._journal = Journal(journal_path(wish.out, state_dir))
         self._say = say
         self._offered = 0
 
@@ -141,10 +153,14 @@ class _Import:
                 raise RowError("", what, "give each a name of its own, or import them apart")
             self._named[read.task] = place
             directory = self._wish.out / id_
-            if directory.exists():
+            if not directory.exists():
+                self.summary.taken.append(read.write())
+                self._journal.put(id_, read.digest)
+            elif self._journal.get(id_) in (None, read.digest):
                 self.summary.there.append(directory)
             else:
-                self.summary.taken.append(read.write())
+                what = f"{directory} was made of what the source no longer says"
+                raise RowError("", what, "remove it, or choose another --out")
         except (RowError, TaskError) as error:
             if not only or id_ in only:
                 self.refused_ids.add(id_)
@@ -154,7 +170,9 @@ class _Import:
         if row.fault:
             raise RowError("", row.fault)
         draft = ROWS[self._wish.format](Fields(row.fields), self._wish.commands)
-        return _Read(draft.id, draft.id, lambda: self._write(draft))
+        said = json.dumps([row.fields, draft.command.line, draft.command.report], sort_keys=True, default=str)
+        digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()
+        return _Read(draft.id, draft.id, digest, lambda: self._write(draft))
 
     def _write(self, draft: Draft) -> Taken:
         directory = self._wish.out / draft.id
@@ -179,7 +197,7 @@ class _Import:
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
             return Taken(name, directory, bundle.task.image, *counts, unheeded=unheeded(source))
 
-        return _Read(name, bundle.task.id, write)
+        return _Read(name, bundle.task.id, bundle.task.digest, write)
 
 
 def _copy(source: Path, stage: Path) -> None:
