@@ -21,7 +21,7 @@ from farm.workshop.importing.rows import Row, read_rows
 from farm.workshop.importing.run import FORMATS, Summary, Wish, import_all
 from tests import importing as rows
 from tests.unit.grading_fixtures import FAILURE, case, junit
-from tests.unit.test_tasks_load import MANIFEST, write_steps, write_task
+from tests.unit.test_tasks_load import MANIFEST, STEPS, write_steps, write_task
 
 
 def jsonl(path: Path, *found: Any) -> Path:
@@ -191,12 +191,21 @@ def test_harbor_directories_are_taken_as_they_are(tmp_path: Path) -> None:
         ("[environment]\nallow_internet = false\n", None),
         ('[environment]\nallow_internet = true\nnetwork_mode = "no-network"\n', None),
         ('network = ["pypi.org"]\n[environment]\nallow_internet = true\n', None),
+        ('[[verifier.collect]]\ncommand = "true"\n', "verifier.collect"),
+        ('[[verifier.collect]]\ncommand = "true"\n[verifier.environment]\n', None),
     ],
 )
-def test_a_network_that_harbor_would_grant_is_warned_of_by_its_key(tmp_path: Path, text: str, key: str | None) -> None:
+def test_what_harbor_would_grant_is_warned_of_by_its_key(tmp_path: Path, text: str, key: str | None) -> None:
     source = write_task(tmp_path / "tasks", "one", task_DOT_toml=MANIFEST + text)
     (taken,) = take("harbor", source, tmp_path / "out").taken
     assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ([key] if key else [])
+
+
+def test_of_steps_hooks_that_gather_for_nobody_are_warned_of_by_their_key(tmp_path: Path) -> None:
+    hook = '[[steps.verifier.collect]]\ncommand = "true"\n'
+    source = write_steps(tmp_path / "tasks", STEPS + hook, without="instruction.md")
+    (taken,) = take("harbor", source, tmp_path / "out").taken
+    assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ["steps.two.verifier.collect"]
 
 
 def test_plain_harbors_judge_knows_the_expected_ids_of_a_report(tmp_path: Path) -> None:
