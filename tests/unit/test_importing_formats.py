@@ -281,6 +281,7 @@ def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
         ("swebench", {"problem_statement": " "}, "says nothing of what is wanted"),
         ("swebench", {"FAIL_TO_PASS": "[]"}, "no test is to be mended"),
         ("swebench", {"FAIL_TO_PASS": "__import__('os').abort()"}, "neither JSON nor a Python literal"),
+        ("swebench", {"FAIL_TO_PASS": f"[0x{'f' * 5000}]"}, "neither JSON nor a Python literal"),
         ("swebench", {"FAIL_TO_PASS": "[" * 5000}, "nested more than"),
         ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is no pytest id"),
         ("swebench", {"image_name": "x/../../y"}, "no name of an image"),

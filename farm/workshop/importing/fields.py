@@ -188,7 +188,9 @@ def literal(key: str, text: str) -> Any:
     if _nesting(brackets) > MAX_NESTING:
         raise RowError(key, f"is nested more than {MAX_NESTING} deep")
     try:
-        return ast.literal_eval(text.strip())
+        value = ast.literal_eval(text.strip())
+        repr(value)  # a number may have more digits than can be written
+        return value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         raise RowError(key, "is neither JSON nor a Python literal") from None
 
