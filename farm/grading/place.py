@@ -12,9 +12,9 @@ from sandboxes.spec import SandboxSpec
 
 _DROP = r"""
 PATH=/.farm/bin
-busybox find "$1" \( -name __pycache__ -prune -o -name '*.py[co]' \) \
-    -exec busybox chmod -R u+rwx -- {} + -exec busybox rm -rf -- {} +
-[ -z "$(busybox find "$1" -name '*.py[co]' ! -type d \( -user $EUID -o -perm /022 \))" ]
+busybox find "$1" -type d -name __pycache__ -prune -exec busybox chmod -R u+rwx -- {} +
+busybox find "$1" \( -name __pycache__ -prune -o -name '*.py[co]' \) -exec busybox rm -rf -- {} +
+[ -z "$(busybox find "$1" \( -name __pycache__ -o -name '*.py[co]' \) ! -type d \( -user $EUID -o -perm /022 \))" ]
 """
 
 

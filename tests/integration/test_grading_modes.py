@@ -159,9 +159,15 @@ async def test_bytecode_goes_also_where_it_is_locked_or_the_change_is_refused(
         assert (await sandbox.shell(locked, timeout_s=10)).exit_code == 0
         await drop_bytecode(sandbox, "/repo")
         assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
-        assert (await sandbox.shell("touch lib/a.pyc && chmod 555 lib", timeout_s=10)).exit_code == 0
-        with pytest.raises(ChangeRefused, match="bytecode"):
-            await drop_bytecode(sandbox, "/repo")
+        dangling = "mkdir -p far && touch far/a.pyc && ln -s ../far lib/__pycache__ && ln -s nowhere lib/a.pyc"
+        assert (await sandbox.shell(dangling, timeout_s=10)).exit_code == 0
+        await drop_bytecode(sandbox, "/repo")
+        assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
+        for left in ("touch lib/a.pyc", "ln -s /tmp lib/__pycache__"):
+            lock = f"chmod 755 lib && rm -rf lib && mkdir lib && {left} && chmod 555 lib"
+            assert (await sandbox.shell(lock, timeout_s=10)).exit_code == 0
+            with pytest.raises(ChangeRefused, match="bytecode"):
+                await drop_bytecode(sandbox, "/repo")
 
 
 KEPT = """
