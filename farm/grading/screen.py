@@ -24,6 +24,7 @@ _LOOKS = re.compile(
     | \b(?:import_module|__import__)\([ ]*['"](?:_pytest|pytest|unittest|pluggy)\b
     | \bsys\.modules\b.{0,100}
       ['"](?:(?:_?pytest|unittest|pluggy|__main__)\b|(?:[\w.]*\.)?(?:conftest\b|tests?\b|test_|\w*_tests?\b))
+    | ^[ \t]*__path__(?:\[:?0?\]|\.(?:insert|append|extend)\b|[ ]*\+?=(?!.*\bextend_path\b))
     | \bPYTEST_(?:CURRENT_TEST|ADDOPTS|PLUGINS|VERSION)\b | \bpytest_(?:runtest|collection|sessionfinish|configure)\w*
     | \binspect\.(?:stack|currentframe|getouterframes|getinnerframes|trace)\b
     | \bsys\.(?:_getframe|_current_frames|settrace|setprofile|excepthook)\b | \bthreading\.set(?:trace|profile)\b
