@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from farm.tasks.errors import TaskError
+from farm.tasks.scalars import image_reference
 
 NAMES = ("docker-compose.yaml", "docker-compose.yml")
 MAX_BYTES = 64 * 1024
@@ -150,9 +151,10 @@ def _image(path: Path, service: Mapping[Any, Any], built: bool) -> str | None:
     image = service.get("image")
     if image is None or built or (isinstance(image, str) and _HARBORS.fullmatch(image)):
         return None
-    if not isinstance(image, str) or "$" in image:
-        raise _refusal(path, "services.main.image", f"{str(image)[:100]!r} is no name of an image", "write its name")
-    return image
+    try:
+        return image_reference(str(image))
+    except ValueError as error:
+        raise _refusal(path, "services.main.image", str(error), "write its name") from None
 
 
 def _workdir(path: Path, service: Mapping[Any, Any]) -> str | None:

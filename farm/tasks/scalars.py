@@ -18,9 +18,9 @@ _PART = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
 _REFERENCE = re.compile(
-    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
+    rf"(?P<name>(?:(?=[^/]*[.:]|localhost/){_HOST}/)?{_PART}(?:/{_PART})*)"
     r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
-    r"(?:@[A-Za-z][A-Za-z0-9]*(?:[+._-][A-Za-z][A-Za-z0-9]*)*:[0-9A-Fa-f]{32,})?"
+    r"(?:@(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?"
 )
 
 

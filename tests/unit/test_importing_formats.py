@@ -286,6 +286,8 @@ def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
         ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is no pytest id"),
         ("swebench", {"image_name": "x/../../y"}, "no name of an image"),
         ("swebench", {"image_name": "x\nRUN true"}, "no name of an image"),
+        ("swebench", {"image_name": "Org/x"}, "image_name: 'Org/x' is no name of an image"),
+        ("multiswe", {"org": "cli-"}, "no name of an image"),
         ("rebench", {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}}, "no plain pytest"),
         ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "no plain jest command"),
         ("rebench", {"install_config": {"test_cmd": "x", "log_parser": "parse_log_odd"}}, "what 'parse_log_odd' reads"),

@@ -66,6 +66,7 @@ def _bomb(level: str, key: str) -> str:
         ("services: {main: {build: ../x}}", "services.main.build: only environment/Dockerfile"),
         ("services: {main: {build: {context: ., args: {A: b}}}}", "services.main.build: only"),
         ("services: {main: {image: [x]}}", "services.main.image"),
+        ("services: {main: {image: Org/X}}", "services.main.image: 'Org/X' is no name of an image"),
         ("services: {main: {working_dir: x}}", "services.main.working_dir"),
         (
             "services: {main: {environment: {A: 'x${HOME}'}}}",

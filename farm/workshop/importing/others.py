@@ -11,7 +11,7 @@ from farm.tasks.release_pair import is_test
 from farm.tasks.unified import PatchError, parse_patch
 from farm.workshop.importing.commands import REPORTED, command_of
 from farm.workshop.importing.draft import Command, Commands, Draft, are_pytest_ids, expected
-from farm.workshop.importing.fields import Fields, RowError, literal, out_of_columns
+from farm.workshop.importing.fields import Fields, RowError, checked_image, literal, out_of_columns
 
 R2E_TESTS = "r2e_tests"
 R2E_COMMAND = (
@@ -95,7 +95,7 @@ def multiswe(row: Fields, commands: Commands) -> Draft:
     base = Fields(row.mapping("base"))
     return Draft(
         id=f"{org}__{name}-{number}"[:128],
-        image=f"mswebench/{org}_m_{name}:pr-{number}".lower(),
+        image=checked_image("org", f"mswebench/{org}_m_{name}:pr-{number}".lower()),
         workspace=f"/home/{name}",
         instruction=instruction,
         solution=row.patch("fix_patch"),
