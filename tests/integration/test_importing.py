@@ -76,7 +76,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
             "RUN ln -sf python3 /usr/bin/python",
         ),
     ),
-    "swesmith": (rows.swesmith(), context("/testbed", "HEAD~1", AFTER, {"more.py": ""})),
+    # Bytecode of the code without the bug, which Python would not compare with what is there.
+    "swesmith": (
+        rows.swesmith(),
+        context(
+            "/testbed",
+            "HEAD~1",
+            AFTER,
+            {"more.py": ""},
+            "RUN python3 -m compileall -q --invalidation-mode unchecked-hash . && test -e __pycache__",
+        ),
+    ),
     "r2e": (
         rows.r2e(),
         context(
@@ -159,6 +169,11 @@ async def no_time_tells_where_the_bug_is(bundle: TaskBundle, runtime: DockerRunt
         seen = await sandbox.exec(("sh", "-c", files), timeout_s=60)
         ((count, _),) = [line.split() for line in seen.stdout.head.decode().splitlines()]
         assert int(count) > 3
+        births = await sandbox.exec(("stat", "--format", "%w", "conftest.py", "pair.py"), timeout_s=60)
+        other, buggy = births.stdout.head.decode().splitlines()
+        assert "-" < other <= buggy
+        left = await sandbox.exec(("test", "!", "-e", "/tmp/farm-tree"), timeout_s=60)
+        assert left.exit_code == 0
 
 
 async def plain_harbor_agrees(directory: Path, bundle: TaskBundle, client: docker.DockerClient) -> None:

@@ -53,8 +53,16 @@ fi
 find . -name .venv -prune -o \\
     \\( -name __pycache__ -o -name .pytest_cache -o -name .mypy_cache -o -name .ruff_cache \\) -prune -exec rm -rf {} +
 if [ -e "$here/bug.patch" ]; then
-    # Times would tell which files have the bug in them, and so would the layer that they are in.
-    find . -mindepth 1 \\( -path ./.git -o -name .venv \\) -prune -o -exec touch -h -t 200001010000 {} +
+    # Times would tell which files have the bug in them, and so would the layer that they are in, and their numbers
+    # there: every file is written anew, in the order of their names.
+    mkdir /tmp/farm-tree
+    find . -mindepth 1 -maxdepth 1 ! -name .git -exec cp -a {} /tmp/farm-tree/ \\;
+    find . -mindepth 1 -maxdepth 1 ! -name .git -exec rm -rf {} +
+    for path in /tmp/farm-tree/.[!.]* /tmp/farm-tree/..?* /tmp/farm-tree/*; do
+        if [ -e "$path" ] || [ -L "$path" ]; then cp -a "$path" .; fi
+    done
+    rm -rf /tmp/farm-tree
+    find . -mindepth 1 -path ./.git -prune -o -exec touch -h -t 200001010000 {} +
 fi
 if command -v git > /dev/null && [ -d .git ]; then
     git add --update
