@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,19 @@ def test_pip_is_shown_a_copy_and_leaves_nothing_in_the_directory(
         open_repository(str(root), state_dir=tmp_path)
     assert "its requirements cannot be resolved (ERROR: No matching distribution found for pytest)" in str(caught.value)
     assert names(root) == before
+
+
+def test_a_directory_of_another_name_is_not_among_what_its_tests_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(tmp_path / "checkout", FILES)
+    with zipfile.ZipFile(tmp_path / "pytest-8-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("pytest-8.dist-info/METADATA", "Metadata-Version: 2.1\nName: pytest\nVersion: 8\n")
+        wheel.writestr("pytest-8.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("pytest-8.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    assert open_repository(str(root), state_dir=tmp_path).requirements == ("pytest==8",)
 
 
 @pytest.mark.parametrize(

@@ -179,9 +179,11 @@ def resolve(where: str, package: str, require: Sequence[str], copied: Files | No
             errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
             why = errors[-1][:200] if errors else "pip gave no reason"
             raise TaskError(where, f"its requirements cannot be resolved ({why})", "correct the name or --require")
-        found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+        found = json.loads(report.read_text())["install"]
+        # A directory's name may be another than that of the package in it.
+        others = [item["metadata"] for item in found if item["download_info"]["url"] != Path(shown).absolute().as_uri()]
     own = _normal(package)
-    return tuple(sorted(f"{item['name']}=={item['version']}" for item in found if _normal(item["name"]) != own))
+    return tuple(sorted(f"{item['name']}=={item['version']}" for item in others if _normal(item["name"]) != own))
 
 
 def _normal(name: str) -> str:
