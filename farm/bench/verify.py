@@ -24,8 +24,8 @@ async def measure_verify(
     bundles: Sequence[TaskBundle], runtime: Runtime, *, rounds: int, on_task: Callable[[int], None]
 ) -> tuple[Figure, ...]:
     """Of each task: nothing done, the gold change and parts of it are judged both ways, in turn, ``rounds`` times; each
-    pair by the same exam. Raises BenchError where a reward differs, or the outcome of a test that does not differ from
-    exam to exam as it is."""
+    pair by the same exam. Raises BenchError where the two verdicts differ in the reward, or in anything else unless
+    just the tests that they differ in come out one way and the other with tracebacks alone."""
     brief_s: list[float] = []
     full_s: list[float] = []
     judged = resolved = tests = flapping = 0

@@ -12,7 +12,7 @@ from farm.tasks import TaskBundle, load_task
 from farm.tasks.unheeded import unheeded
 from farm.tasks.validated import ValidatedTask
 from farm.workshop.finding import REVISED, Finding
-from farm.workshop.mutation.journal import Journal
+from farm.workshop.journal import Journal
 from farm.workshop.proving import gather_all
 from farm.workshop.revising import revise
 from farm.workshop.validating import Say, validate

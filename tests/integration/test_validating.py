@@ -15,7 +15,7 @@ from farm.tasks import TaskError, load_task
 from farm.tasks.validated import read_validated, refuse_unvalidated, set_digest
 from farm.workshop.beginning import begin_task
 from farm.workshop.finding import Finding, Reason
-from farm.workshop.mutation.journal import Journal
+from farm.workshop.journal import Journal
 from farm.workshop.validating_sets import Bench, journal_path, validate_set
 from sandboxes.images import ImageStore
 from sandboxes.runtimes.fake import FakeRuntime

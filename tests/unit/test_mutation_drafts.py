@@ -7,12 +7,12 @@ import pytest
 
 from farm.tasks import TaskError
 from farm.tasks.bundle import BundleFile
+from farm.workshop.journal import Journal
 from farm.workshop.mutation.drafting import combine, confirmed, confirming, judged
 from farm.workshop.mutation.edits import apply_edits
 from farm.workshop.mutation.faults import Fault, apply_faults, choose_faults
 from farm.workshop.mutation.features import choose_features
 from farm.workshop.mutation.hiding import hide_tests, without
-from farm.workshop.mutation.journal import Journal
 from farm.workshop.mutation.making import journal_path
 from farm.workshop.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
 from farm.workshop.mutation.repository import open_repository

@@ -16,7 +16,7 @@ from farm.workshop.importing.draft import Commands, Draft
 from farm.workshop.importing.fields import Fields, RowError
 from farm.workshop.importing.layout import task_files
 from farm.workshop.importing.rows import Row, read_rows
-from farm.workshop.mutation.journal import Journal
+from farm.workshop.journal import Journal
 from farm.workshop.writing import publish, write_files
 
 HARBOR = "harbor"

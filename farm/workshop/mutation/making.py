@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from farm.tasks import TASK_PREFIX, TaskBundle, TaskError, load_task
 from farm.tasks.bundle import BundleFile
 from farm.tasks.load import digest_of
+from farm.workshop.journal import Journal
 from farm.workshop.mutation.drafting import (
     COMBINED,
     Plan,
@@ -25,7 +26,6 @@ from farm.workshop.mutation.drafting import (
 )
 from farm.workshop.mutation.faults import Fault, choose_faults
 from farm.workshop.mutation.features import choose_features
-from farm.workshop.mutation.journal import Journal
 from farm.workshop.mutation.layout import Draft, making_environment, task_files
 from farm.workshop.mutation.repository import Repository
 from farm.workshop.mutation.trials import Result, Survey, Trial, hold_trials, take_survey
