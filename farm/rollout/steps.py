@@ -50,26 +50,39 @@ async def _set_up(sandbox: Sandbox, task: Task, files: Mapping[str, BundleFile])
 
 
 def goes_on(step: Step, reward: float, stop: StopReason | None) -> bool:
-    """Whether another is begun: a policy whose time was up gets new time, one that can say no more is at its end."""
-    enough = step.min_reward is None or reward >= step.min_reward
-    return enough and stop in (StopReason.AGENT_DONE, StopReason.AGENT_TIMEOUT)
+    """Decide whether the next step begins.
+
+    It does if the step reached its ``min_reward`` and the policy ended it by itself or ran out of its time.
+    """
+    return _is_enough(step, reward) and stop in (StopReason.AGENT_DONE, StopReason.AGENT_TIMEOUT)
 
 
 def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping[int, str]) -> None:
-    """``rewards`` are those of the steps that were begun; ``found`` holds what the last of them gave. ``lies``: of
-    those whose results cannot be true, by number, why."""
-    of_last = task.step_reward is StepReward.FINAL
-    verdict = rewards[-1] if of_last else sum(rewards) / len(rewards)
-    resolved = len(rewards) == len(task.steps) and min(rewards) >= 1.0
+    """Set the reward of the whole task in ``found``, which holds the result of the last step that began.
+
+    ``rewards``: one for each step that began. ``lies``: the reason for each step whose results cannot be true, by its
+    number from 1. A step that did not begin counts 0, because a policy could choose to end after the easy steps. The
+    exception is Harbor's rule ``min_reward``: if a step below it ended the task, only the steps up to it count.
+    """
+    begun, steps = len(rewards), task.steps
+    stopped_by_rule = not _is_enough(steps[begun - 1], rewards[-1])
+    counted = [*rewards] if stopped_by_rule else [*rewards, *[0.0] * (len(steps) - begun)]
+    verdict = counted[-1] if task.step_reward is StepReward.FINAL else sum(counted) / len(counted)
+    resolved = begun == len(steps) and min(rewards) >= 1.0
     found.reward = verdict
     found.components = {
         **found.components,
-        **{f"step_{number}": reward for number, reward in enumerate(rewards, start=1)},
+        **{f"step_{number}": reward for number, reward in enumerate(counted, start=1)},
         "verdict": verdict,
         "resolved": float(resolved),
-        "steps_begun": float(len(rewards)),
+        "steps_begun": float(begun),
         **({"tampered": 1.0} if lies else {}),
     }
     given = ", ".join(f"{reward:g}" for reward in rewards)
-    told = next((f"step {number}: {why}" for number, why in lies.items()), f"the last: {found.reason}")
-    found.reason = f"{len(rewards)} of {len(task.steps)} steps gave {given}; {told}"
+    detail = next((f"step {number}: {why}" for number, why in lies.items()), f"the last: {found.reason}")
+    zeros = f", the other {len(counted) - begun} count 0" if len(counted) > begun else ""
+    found.reason = f"{begun} of {len(steps)} steps gave {given}{zeros}; {detail}"
+
+
+def _is_enough(step: Step, reward: float) -> bool:
+    return step.min_reward is None or reward >= step.min_reward

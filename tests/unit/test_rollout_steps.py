@@ -154,7 +154,7 @@ async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
     rollout, _ = await play(in_steps(None, None), write(0, 1), DONE, write(1, 1), limits=Limits(max_turns=3))
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 1.0], StopReason.MAX_TURNS)
     rollout, _ = await play(in_steps(None, None), write(0, 1), limits=Limits(max_turns=1))
-    assert (steps_of(rollout), rollout.stop_reason) == ([1.0], StopReason.MAX_TURNS)
+    assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 0.0], StopReason.MAX_TURNS)
 
 
 async def test_each_step_is_a_segment_of_tokens() -> None:
@@ -179,5 +179,5 @@ async def test_a_sandbox_that_the_policy_loses_is_worth_nothing_from_there_on() 
     runtime = fake(programs={"score": score, "ready": ready, "die": dies})
     policy = Scripted(write(0, 1), DONE, say(call("bash", {"command": "die"})))
     rollout = await run_episode(order(), in_steps(None, None, None), runtime, policy, node="n1")
-    assert steps_of(rollout) == [1.0, 0.0]
-    assert (rollout.reward, rollout.stop_reason) == (0.5, StopReason.SANDBOX_LOST)
+    assert steps_of(rollout) == [1.0, 0.0, 0.0]
+    assert (rollout.reward, rollout.stop_reason) == (pytest.approx(1 / 3), StopReason.SANDBOX_LOST)
