@@ -10,8 +10,11 @@ from dataclasses import dataclass
 Ranges = tuple[tuple[int, int], ...]
 """Of lines, from 1, both ends included; in order, with a gap between any two."""
 
-LEAST_SHARE = 0.01
-"""So many of the lines that are given in a file must be expected, or the file does not count as found."""
+CONTEXT_LINES = 8
+"""A line this close to an expected line is context of it."""
+
+NARROW_SHARE = 0.5
+"""The ranges given in a file are narrow if at least this share of their lines is expected or context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +77,15 @@ def gather(named: Iterable[tuple[str, Iterable[Sequence[int]]]], workspace: str)
 
 
 def score(expected: Sequence[FileLines], given: Sequence[FileLines], beta: float) -> Score:
-    """Both as ``gather`` gives them. A file or a line that there is none of is as wrong as any other.
+    """Compare what was given with what was expected; both as ``gather`` returns them.
 
-    A file is found where an expected line of it is given, and not among more than a hundred times as many others: right
-    names alone, or with all lines there may be, would else be worth half, and be what is learned.
+    A file counts as found if an expected line of it is given and its ranges are narrow: at least ``NARROW_SHARE`` of
+    the lines given in it are expected or at most ``CONTEXT_LINES`` away from an expected line. Otherwise the right name
+    with all lines of the file would earn half of the reward. Files and lines that do not exist count as wrong ones.
     """
     wanted, named = ({file.path: file.lines for file in files} for files in (expected, given))
     common = {path: _common(wanted[path], named[path]) for path in wanted.keys() & named.keys()}
-    found = sum(right > 0 and right >= LEAST_SHARE * _count(named[path]) for path, right in common.items())
+    found = sum(right > 0 and _is_narrow(wanted[path], named[path]) for path, right in common.items())
     return Score(
         files=_agreement(found, len(named), len(wanted), beta),
         lines=_agreement(
@@ -91,6 +95,11 @@ def score(expected: Sequence[FileLines], given: Sequence[FileLines], beta: float
             beta,
         ),
     )
+
+
+def _is_narrow(expected: Ranges, given: Ranges) -> bool:
+    near = _merged((max(1, first - CONTEXT_LINES), last + CONTEXT_LINES) for first, last in expected)
+    return _common(near, given) >= NARROW_SHARE * _count(given)
 
 
 def f_measure(precision: float, recall: float, beta: float) -> float:

@@ -42,7 +42,8 @@ async def test_steps_not_begun_count_zero(way: str) -> None:
     rollout, _ = await play(in_steps(None, None, None), *script, limits=limits)
     assert rollout.reward_components["steps_begun"] < 3
     assert naive(rollout) > naive(honest)
-    assert rollout.reward is not None and honest.reward is not None
+    assert rollout.reward is not None
+    assert honest.reward is not None
     assert rollout.reward < honest.reward
     assert "count 0" in rollout.reason
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.retrieval import FileLines, f_measure, gather, score
+from farm.core.retrieval import CONTEXT_LINES, NARROW_SHARE, FileLines, f_measure, gather, score
 
 Named = list[tuple[str, list[tuple[int, int]]]]
 
@@ -27,7 +27,9 @@ def test_it_is_what_counting_gives(wanted: Named, named: Named, beta: float) -> 
     expected, answer = gather(wanted, WORKSPACE), gather(named, WORKSPACE)
     found = score(expected, answer, beta)
     right_lines = lines_of(expected) & lines_of(answer)
-    right_files = {path for path, _ in right_lines}
+    near = {(path, line + by) for path, line in lines_of(expected) for by in range(-CONTEXT_LINES, CONTEXT_LINES + 1)}
+    narrow = {file.path for file in answer if len(lines_of((file,)) & near) >= NARROW_SHARE * len(lines_of((file,)))}
+    right_files = {path for path, _ in right_lines} & narrow
     for seen, right, said, wanted_count in (
         (found.files, right_files, answer, len(expected)),
         (found.lines, right_lines, lines_of(answer), len(lines_of(expected))),
@@ -93,8 +95,8 @@ def test_a_file_is_found_where_its_lines_are() -> None:
     for answer, files in (
         ([("a.py", []), ("b.py", [])], 0.0),
         ([("a.py", [(20, 29)]), ("b.py", [(2, 3)])], 0.0),
-        ([("a.py", [(1, 1000)]), ("b.py", [(1, 100)])], 1.0),
-        ([("a.py", [(1, 1001)]), ("b.py", [(1, 101)])], 0.0),
+        ([("a.py", [(2, 53)]), ("b.py", [(1, 18)])], 1.0),
+        ([("a.py", [(2, 54)]), ("b.py", [(1, 19)])], 0.0),
         ([("a.py", [(19, 25)]), ("b.py", [])], 0.5),
     ):
         assert score(expected, gather(answer, WORKSPACE), 1.0).files.f == files
