@@ -30,7 +30,7 @@ async def run_calls(
     log: TurnLog | None = None,
     *,
     timeout_s: float,
-    most: int | None = None,
+    most: int,
 ) -> None:
     """Put the result of ``calls[i]`` into ``results[i]`` and into ``log``; ``timeout_s`` bounds each call.
 
@@ -43,7 +43,7 @@ async def run_calls(
     free = asyncio.Semaphore(PARALLEL_CALLS)
     prepared = [toolset.prepare(call.name, call.arguments) for call in calls]
     counted = [index for index, call in enumerate(calls) if call.name != Answer.name]
-    for index in [] if most is None else counted[most:]:
+    for index in counted[most:]:
         prepared[index] = MalformedCall(
             ToolErrorKind.OVER_LIMIT, f"not run: only the first {most} calls of a message are"
         )

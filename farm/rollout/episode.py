@@ -22,7 +22,7 @@ from farm.rollout.loop import Bounds, TurnLoop, count
 from farm.rollout.messages import opening
 from farm.rollout.policy import Policy
 from farm.rollout.record import Findings, compose, failed, with_plugins
-from farm.rollout.steps import NotSetUp, combine, goes_on, set_up
+from farm.rollout.steps import NotSetUp, combine, ended_by_rule, goes_on, set_up
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.health import await_health
@@ -198,7 +198,7 @@ class _Episode:
 
     async def _work_in_steps(self, sandbox: Sandbox) -> None:
         """One after the other, each judged before the next is told."""
-        task, rewards, lies = self._bundle.task, list[float](), dict[int, str]()
+        task, rewards, lies, by_rule = self._bundle.task, list[float](), dict[int, str](), False
         for self._step, step in enumerate(task.steps):
             self._part = self._bundle.at(self._step)
             change = await self._work(sandbox)
@@ -206,9 +206,11 @@ class _Episode:
                 await self._judge(change, worked_in=sandbox)
             rewards.append(self._found.reward or 0.0)
             lies |= {self._step + 1: self._found.reason} if self._found.components.get("tampered") else {}
+            # No rule ends a step whose work was lost: the steps after it count 0.
+            by_rule = change is not None and ended_by_rule(step, rewards[-1])
             if change is None or not goes_on(step, rewards[-1], self._found.stop):
                 break
-        combine(self._found, rewards, task, lies)
+        combine(self._found, rewards, task, lies, by_rule=by_rule)
 
     async def _converse(self, sandbox: Sandbox) -> None:
         """The whole of it, or that of one step."""

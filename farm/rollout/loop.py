@@ -20,16 +20,22 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
+MAX_CALLS_PER_TURN = 128
+"""Calls of one message that run; each further call gets an error result.
+
+Without a bound a message of 10,000 calls makes a record that nobody can store, and so an episode without a reward.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the loop may take: the task's own limits under the caps of the order. Tokens are counted after each turn."""
+    """Limits of the turn loop: the task's own, under the caps of the order. Tokens are counted after each turn."""
 
     agent_s: float
     tool_s: float
     max_turns: int
     max_tokens: int | None
-    calls_per_turn: int | None = None
+    calls_per_turn: int = MAX_CALLS_PER_TURN
 
     @staticmethod
     def of(task: Task, limits: Limits) -> "Bounds":
@@ -38,7 +44,7 @@ class Bounds:
             tool_s=limits.tool_s,
             max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
             max_tokens=limits.max_tokens,
-            calls_per_turn=None if task.retrieval is None else task.retrieval.calls_per_turn,
+            calls_per_turn=task.retrieval.calls_per_turn if task.retrieval else MAX_CALLS_PER_TURN,
         )
 
 

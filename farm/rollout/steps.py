@@ -54,19 +54,23 @@ def goes_on(step: Step, reward: float, stop: StopReason | None) -> bool:
 
     It does if the step reached its ``min_reward`` and the policy ended it by itself or ran out of its time.
     """
-    return _is_enough(step, reward) and stop in (StopReason.AGENT_DONE, StopReason.AGENT_TIMEOUT)
+    return not ended_by_rule(step, reward) and stop in (StopReason.AGENT_DONE, StopReason.AGENT_TIMEOUT)
 
 
-def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping[int, str]) -> None:
+def ended_by_rule(step: Step, reward: float) -> bool:
+    """Decide whether the ``min_reward`` of a step ends the task."""
+    return step.min_reward is not None and reward < step.min_reward
+
+
+def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping[int, str], *, by_rule: bool) -> None:
     """Set the reward of the whole task in ``found``, which holds the result of the last step that began.
 
     ``rewards``: one for each step that began. ``lies``: the reason for each step whose results cannot be true, by its
-    number from 1. A step that did not begin counts 0, because a policy could choose to end after the easy steps. The
-    exception is Harbor's rule ``min_reward``: if a step below it ended the task, only the steps up to it count.
+    number from 1. ``by_rule``: a ``min_reward`` ended the task, so that only the steps up to it count, as in Harbor.
+    After any other end the steps that did not begin count 0, because a policy could choose to end after the easy ones.
     """
     begun, steps = len(rewards), task.steps
-    stopped_by_rule = not _is_enough(steps[begun - 1], rewards[-1])
-    counted = [*rewards] if stopped_by_rule else [*rewards, *[0.0] * (len(steps) - begun)]
+    counted = [*rewards] if by_rule else [*rewards, *[0.0] * (len(steps) - begun)]
     verdict = counted[-1] if task.step_reward is StepReward.FINAL else sum(counted) / len(counted)
     resolved = begun == len(steps) and min(rewards) >= 1.0
     found.reward = verdict
@@ -82,7 +86,3 @@ def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping
     detail = next((f"step {number}: {why}" for number, why in lies.items()), f"the last: {found.reason}")
     zeros = f", the other {len(counted) - begun} count 0" if len(counted) > begun else ""
     found.reason = f"{begun} of {len(steps)} steps gave {given}{zeros}; {detail}"
-
-
-def _is_enough(step: Step, reward: float) -> bool:
-    return step.min_reward is None or reward >= step.min_reward

@@ -8,8 +8,11 @@ import pytest
 from farm.core.orders import Limits
 from farm.core.rollout import Rollout, StopReason
 from farm.core.task import StepReward
-from tests.unit.rollout_fixtures import DONE, call, say
-from tests.unit.test_rollout_steps import in_steps, play, steps_of, write
+from farm.rollout import run_episode
+from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.runtimes.fake_shell import FakeProcess
+from tests.unit.rollout_fixtures import DONE, Scripted, call, fake, order, say
+from tests.unit.test_rollout_steps import in_steps, play, ready, score, steps_of, write
 
 EASY = (write(0, 1), DONE)
 FAILED_HONESTLY = (*EASY, DONE, DONE)
@@ -58,3 +61,13 @@ async def test_final_step_not_begun_is_worth_nothing() -> None:
 async def test_min_reward_stop_counts_only_begun_steps() -> None:
     rollout, _ = await play(in_steps(0.75, None, None), write(0, 0.5), DONE)
     assert (rollout.reward, steps_of(rollout)) == (0.5, [0.5])
+
+
+async def test_lost_work_below_min_reward_counts_all_steps() -> None:
+    async def dies(process: FakeProcess) -> int:
+        raise SandboxGone("it ended by itself", by=GoneBy.INSIDE)
+
+    runtime = fake(programs={"score": score, "ready": ready, "die": dies})
+    policy = Scripted(*EASY, say(call("bash", {"command": "die"})))
+    rollout = await run_episode(order(), in_steps(None, 0.5, None), runtime, policy, node="n1")
+    assert rollout.reward == pytest.approx(1 / 3)

@@ -82,7 +82,7 @@ async def results_of(probes: Sequence[Probe], *asked: tuple[str, str]) -> list[s
     calls = [call(name, {"tag": tag, "command": "view"}) for name, tag in asked]
     results: list[ToolResult | None] = [None] * len(calls)
     sandbox = await fake().create(SandboxSpec("task:1"))
-    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5)
+    await run_calls(Toolset(probes), sandbox, calls, results, timeout_s=5, most=len(calls))
     return [result.content if result else None for result in results]
 
 
