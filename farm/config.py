@@ -230,7 +230,7 @@ def read_build_settings(environ: Mapping[str, str] | None = None) -> "BuildSetti
     return BuildSettings(
         clients=tuple(Path(directory, "docker") for directory in environ.get("PATH", os.defpath).split(os.pathsep)),
         ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
-        pip_conf=_pip_conf(_answer(environ, sys.executable, "-m", "pip", "config", "list")),
+        pip_conf=_pip_conf(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
         apt_conf=_apt_conf(_answer(environ, "apt-config", "dump")),
         proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
         environment={name: environ[name] for name in _CLIENT_VARIABLES if name in environ},

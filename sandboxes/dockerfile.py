@@ -1,10 +1,11 @@
 """Rewriting a Dockerfile for the build only: what each ``RUN`` is given, and nothing else touched."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_DIRECTIVE = re.compile(r"^\s*#\s*([A-Za-z]+)\s*=\s*(.+?)\s*$")
+_DIRECTIVE = re.compile(r"#\s*([A-Za-z]+)\s*=\s*(\S.*)")
 _INSTRUCTION = re.compile(r"^(\s*)([A-Za-z]+)(?=\s|$)")
 _HEREDOC = re.compile(r"(?<!<)<<(-?)(['\"]?)([A-Za-z_][A-Za-z0-9_.]*)\2(?!<)")
 _TAKES_HEREDOC = frozenset({"RUN", "COPY", "ADD"})
@@ -23,6 +24,7 @@ def instructions(text: str) -> Iterator[Instruction]:
     """The instructions of a Dockerfile in order; names in upper case. Comments and blank lines belong to none."""
     lines = text.split("\n")
     escape = _escape(lines)
+    places: _Places | None = None
     index = 0
     while index < len(lines):
         match = _INSTRUCTION.match(lines[index])
@@ -32,7 +34,10 @@ def instructions(text: str) -> Iterator[Instruction]:
         name = match[2].upper()
         last = _end_of_continuation(lines, index, escape)
         if name in _TAKES_HEREDOC:
-            last = _end_of_heredocs(lines, index, last)
+            words = _HEREDOC.findall(" ".join(lines[index : last + 1]))
+            if words:
+                places = places or _Places(lines)
+                last = places.end_of_heredocs(words, last)
         yield Instruction(name, index, last)
         index = last + 1
 
@@ -75,7 +80,7 @@ def grant(text: str, *, mounts: Sequence[str], arguments: Sequence[str]) -> str:
 def _escape(lines: Sequence[str]) -> str:
     """The escape character: directives stand at the very top, and the first other line ends them."""
     for line in lines:
-        directive = _DIRECTIVE.match(line)
+        directive = _DIRECTIVE.fullmatch(line.strip())
         if directive is None:
             break
         if directive[1].lower() == "escape":
@@ -96,11 +101,21 @@ def _between(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 
-def _end_of_heredocs(lines: Sequence[str], first: int, last: int) -> int:
-    head = " ".join(lines[first : last + 1])
-    for dash, _, word in _HEREDOC.findall(head):
-        for index in range(last + 1, len(lines)):
-            if (lines[index].lstrip("\t") if dash else lines[index]) == word:
-                last = index
-                break
-    return last
+class _Places:
+    """The line numbers of each text, so that the end of a heredoc is looked up and never searched for."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._exact: dict[str, list[int]] = {}
+        self._untabbed: dict[str, list[int]] = {}
+        for number, line in enumerate(lines):
+            self._exact.setdefault(line, []).append(number)
+            self._untabbed.setdefault(line.lstrip("\t"), []).append(number)
+
+    def end_of_heredocs(self, words: Sequence[tuple[str, str, str]], last: int) -> int:
+        """The line that ends the last heredoc of ``words``, as _HEREDOC finds them in the lines up to ``last``."""
+        for dash, _, word in words:
+            places = (self._untabbed if dash else self._exact).get(word, [])
+            following = bisect_right(places, last)
+            if following < len(places):
+                last = places[following]
+        return last

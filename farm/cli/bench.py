@@ -12,7 +12,7 @@ from rich.table import Table
 import farm
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, read_taskset
+from farm.cli.sandboxed import TaskSet, fetch_taskset
 from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def verify(
 ) -> None:
     """A test command as the farm runs it, beside the same with tracebacks; fails where the two judge anything apart."""
     settings = read_config(config, state_dir)
-    bundles = read_taskset(taskset, settings)
+    bundles = fetch_taskset(taskset, settings)
 
     async def measure(runtime: "WarmPool", say: Say) -> "Figures":
         from farm.bench import measure_verify

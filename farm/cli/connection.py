@@ -67,7 +67,7 @@ def _farm(*arguments: str, config: Config, config_file: Path | None) -> None:
     """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
     line that says why it failed, with which this command ends too."""
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
-    command = [sys.executable, "-m", "farm.cli.main", *arguments, *chosen]
+    command = [sys.executable, "-P", "-m", "farm.cli.main", *arguments, *chosen]
     status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
     if status:
         raise typer.Exit(status)

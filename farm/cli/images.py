@@ -15,7 +15,7 @@ from rich.table import Table
 
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, progress, read_taskset
+from farm.cli.sandboxed import TaskSet, look_at_taskset, progress
 from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def build(
     from farm.tasks import ensure_image
 
     settings = read_config(config, state_dir)
-    bundles = read_taskset(taskset, settings)
+    bundles = [read.bundle for read in look_at_taskset(taskset, settings)]
 
     async def work(images: "ImageStore") -> "list[ImageInfo]":
         built = []
@@ -151,7 +151,7 @@ def gc(
 
     settings = read_config(config, state_dir)
     kept = {
-        name for path in keep_sets or () for bundle in read_taskset(path, settings) for name in images_of(bundle.task)
+        name for path in keep_sets or () for read in look_at_taskset(path, settings) for name in images_of(read.task)
     }
 
     async def work(images: "ImageStore") -> _Cleared:

@@ -245,19 +245,22 @@ def _refuse_second(config: Config) -> None:
 
 def _prepare(taskset: Path, tools: Sequence[str], state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
     from farm.gateway import TasksetError
-    from farm.tasks import TaskError, load_taskset, pack, task_ref
+    from farm.tasks import TaskError, each_task, pack, task_ref
     from sandboxes.errors import SpecError
     from sandboxes.tools import Toolset
 
+    reading = Toolset.of(tools) if tools else None
+    prepared: list[tuple[TaskRef, bytes]] = []
     try:
-        bundles = load_taskset(taskset, state_dir=state_dir)
-        if tools and any(bundle.task.retrieval is not None for bundle in bundles):
-            Toolset.of(tools).only_reading()
+        for bundle in each_task(taskset, state_dir=state_dir):  # packed one by one, so that only one is held unpacked
+            if reading is not None and bundle.task.retrieval is not None:
+                reading.only_reading()
+            prepared.append((task_ref(bundle), pack(bundle)))
     except TaskError as error:
         raise TasksetError(str(error)) from None
     except SpecError as error:
         raise TasksetError(f"taskset {taskset} holds tasks whose code is to be found, and {error}") from None
-    return [(task_ref(bundle), pack(bundle)) for bundle in bundles]
+    return prepared
 
 
 def _say(line: str) -> None:
@@ -276,7 +279,7 @@ def _detach(config: Config) -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
     with log.open("w") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "farm.cli.main", *arguments],
+            [sys.executable, "-P", "-m", "farm.cli.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

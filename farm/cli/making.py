@@ -99,10 +99,12 @@ def _make(
 ) -> int:
     from farm.workshop.mutation.making import Maker
     from farm.workshop.mutation.repository import open_repository
+    from farm.workshop.mutation.resolving import with_requirements
 
     async def work(bench: "Bench") -> "list[Yield]":
         bench.say(f"{repo}: source")
-        repository = await asyncio.to_thread(open_repository, repo, state_dir=config.state_dir, require=require or ())
+        opened = await asyncio.to_thread(open_repository, repo, state_dir=config.state_dir)
+        repository = await with_requirements(opened, require or (), bench)
         maker = Maker(repository, out, seed, bench)
         await maker.make({strategy: limit})
         return maker.yields

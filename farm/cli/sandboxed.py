@@ -14,7 +14,7 @@ from farm.cli.options import progress_console
 from farm.config import Config, read_build_settings
 
 if TYPE_CHECKING:
-    from farm.tasks import TaskBundle
+    from farm.tasks import ReadTask, TaskBundle
     from sandboxes import Runtime
     from sandboxes.images import ImageStore
 
@@ -34,8 +34,15 @@ def chosen_taskset(path: Path, config: Config) -> Path:
     return named_taskset(str(path), config.tasksets) if by_name else path
 
 
-def read_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
-    """A task set for a command, by path or by name, prepared with progress shown. Raises TaskError."""
+def look_at_taskset(path: Path, config: Config) -> "tuple[ReadTask, ...]":
+    """A task set to be shown, by path or by name: nothing of it is fetched. Raises TaskError."""
+    from farm.tasks import read_taskset
+
+    return tuple(read_taskset(chosen_taskset(path, config)))
+
+
+def fetch_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
+    """A task set to be worked with, by path or by name: its sources are fetched. Raises TaskError."""
     from farm.tasks import load_taskset
 
     with progress() as say:

@@ -11,11 +11,11 @@ from farm.cli import making, validating
 from farm.cli.errors import CliError
 from farm.cli.importing import import_tasks
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
-from farm.cli.sandboxed import Say, TaskSet, read_taskset, with_sandboxes
+from farm.cli.sandboxed import Say, TaskSet, look_at_taskset, with_sandboxes
 
 if TYPE_CHECKING:
     from farm.core.task import Task
-    from farm.tasks import TaskBundle
+    from farm.tasks import ReadTask
     from farm.workshop.making import Made
     from farm.workshop.retrieval import Outcome
     from sandboxes import Runtime
@@ -35,14 +35,14 @@ make.command("recipe")(making.recipe)
 def list_tasks(
     taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False
 ) -> None:
-    """The tasks of a set."""
-    bundles = read_taskset(taskset, read_config(config, state_dir))
+    """List the tasks of a set. Nothing is fetched, built or run."""
+    tasks = look_at_taskset(taskset, read_config(config, state_dir))
     if as_json:
-        print_json([_summary(bundle) for bundle in bundles])
+        print_json([_summary(read) for read in tasks])
         return
     table = Table("task", "digest", "grading", "report", "to mend", "to keep", "image", box=None, pad_edge=False)
-    for bundle in bundles:
-        task, verifier = bundle.task, bundle.task.verifier
+    for read in tasks:
+        task, verifier = read.task, read.task.verifier
         counts = (str(len(verifier.fail_to_pass)), str(len(verifier.pass_to_pass)))
         table.add_row(task.id, task.digest[:12], _judged(task), verifier.report, *counts, task.image)
     table_console.print(table)
@@ -50,15 +50,15 @@ def list_tasks(
 
 @app.command()
 def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
-    """Everything about the tasks of a set but their secrets: the tests and the gold solution."""
-    bundles = read_taskset(taskset, read_config(config, state_dir))
+    """Show all about the tasks of a set but the tests and the gold solution. Nothing is fetched, built or run."""
+    tasks = look_at_taskset(taskset, read_config(config, state_dir))
     if as_json:
-        print_json([{**_shown(bundle.task), **_summary(bundle)} for bundle in bundles])
+        print_json([{**_shown(read.task), **_summary(read)} for read in tasks])
         return
-    for bundle in bundles:
-        task = bundle.task
+    for read in tasks:
+        task = read.task
         table_console.rule(task.id, align="left")
-        for name, value in _summary(bundle).items():
+        for name, value in _summary(read).items():
             table_console.print(f"{name:16} {value}")
         table_console.print(f"\n{task.instruction}")
 
@@ -171,8 +171,8 @@ def _judged(task: "Task") -> str:
     return task.verifier.mode.value if task.retrieval is None else "answer"
 
 
-def _summary(bundle: "TaskBundle") -> dict[str, object]:
-    task, verifier = bundle.task, bundle.task.verifier
+def _summary(read: "ReadTask") -> dict[str, object]:
+    task, verifier = read.task, read.task.verifier
     return {
         "task_id": task.id,
         "digest": task.digest,
@@ -182,7 +182,7 @@ def _summary(bundle: "TaskBundle") -> dict[str, object]:
         "report": verifier.report.value,
         "fail_to_pass": len(verifier.fail_to_pass),
         "pass_to_pass": len(verifier.pass_to_pass),
-        "has_gold": bundle.gold is not None or "solve.sh" in bundle.solution or task.retrieval is not None,
+        "has_gold": read.has_gold,
         "agent_timeout_s": task.agent_timeout_s,
         "verify_timeout_s": verifier.timeout_s,
         "max_turns": task.max_turns,

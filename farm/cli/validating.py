@@ -14,7 +14,7 @@ from rich.text import Text
 
 from farm.cli.errors import shown
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import chosen_taskset, read_taskset, with_sandboxes
+from farm.cli.sandboxed import chosen_taskset, fetch_taskset, with_sandboxes
 
 if TYPE_CHECKING:
     from farm.workshop.finding import Finding, Summary
@@ -48,7 +48,7 @@ def validate_tasks(
 
     settings = read_config(config, state_dir)
     path = chosen_taskset(taskset, settings)
-    bundles = read_taskset(path, settings)
+    bundles = fetch_taskset(path, settings)
     tasks = list(zip(task_directories(path), bundles, strict=True))
 
     async def work(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> "list[Finding]":

@@ -1,5 +1,7 @@
 """The gateway put together."""
 
+import asyncio
+
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
@@ -14,6 +16,9 @@ from farm.gateway.tasksets import Prepare
 from farm.store import Store
 from farm.wire.complaints import MOST_FIELDS
 from farm.wire.problem import FieldProblem, ProblemType
+
+TASKSETS_AT_ONCE = 2
+"""So many are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
 
 
 def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare) -> FastAPI:
@@ -30,6 +35,7 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.scheduler = scheduler
     app.state.config = config
     app.state.prepare = prepare
+    app.state.preparing = asyncio.Semaphore(TASKSETS_AT_ONCE)
     app.state.series = health.Series()
     refusals.install(app)
     app.include_router(health.router)

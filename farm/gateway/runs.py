@@ -51,7 +51,8 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         await store.rules.get(body.rewards)
     try:
         path = locate(body.taskset, config.tasksets)
-        tasks = await asyncio.to_thread(prepare, path, body.tools)
+        async with request.app.state.preparing:
+            tasks = await asyncio.to_thread(prepare, path, body.tools)
         if not body.unvalidated:
             await asyncio.to_thread(refuse_unvalidated, path, {task.id: task.digest for task, _ in tasks})
     except (TasksetError, TaskError) as error:

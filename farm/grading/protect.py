@@ -5,9 +5,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from pathspec import GitIgnoreSpec
-
 from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.patterns import GitignorePatterns
 from farm.core.task import Verifier
 from farm.grading.apply import parents
 from farm.grading.settings import PATTERNS, changes_settings, may_hold_settings
@@ -53,7 +52,7 @@ class Protection:
         self._above = {parent for path in self._injected for parent in parents(path)}
         self._test_directories = frozenset(filter(None, map(_test_directory, self._injected)))
         patterns = (*DEFAULT_PATTERNS, *PATTERNS.get(verifier.report, ()), *verifier.protected)
-        self._patterns = GitIgnoreSpec.from_lines(patterns)
+        self._patterns = GitignorePatterns(patterns)
         self._pristine = pristine.keys()
         self._pristine_tops = {_module(path) for path in pristine}
 
@@ -76,14 +75,12 @@ class Protection:
 
     def _covers_name(self, path: str) -> bool:
         above = parents(path)
-        matchable = path.replace("\n", "?")
         return (
             path in self._injected
             or path in self._above
             or path in self._test_directories
             or any(parent in self._injected or parent in self._test_directories for parent in above)
-            or bool(self._patterns.match_file(matchable))
-            or bool(self._patterns.match_file(f"{matchable}/"))
+            or self._patterns.match(path)
             or self._shadows(path)
         )
 

@@ -3,9 +3,9 @@
 import asyncio
 import time
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.patterns import TarPatterns
 from farm.core.task import Artifact, Separate
 from farm.grading.batch import each
 from farm.grading.capture import MAX_BYTES, MAX_FILES, is_executable, is_residue
@@ -113,16 +113,10 @@ async def _list(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
     if entry.kind is not FileKind.DIRECTORY:
         return {}
     entries = [entry for entry in await sandbox.walk(artifact.path) if entry.kind is FileKind.FILE]
-    kept = [entry for entry in entries if not _excluded(entry.path, artifact.exclude)]
+    excluded = TarPatterns(artifact.exclude)
+    kept = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
     files = {f"{artifact.path}/{entry.path}": entry for entry in kept}
     return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS}/", f"{LOGS}/"))}
-
-
-def _excluded(path: str, patterns: tuple[str, ...]) -> bool:
-    """As ``tar --exclude`` has it: a pattern matches from any name on, and a directory with all that it holds."""
-    parts = path.split("/")
-    ends = ["/".join(parts[first:last]) for first in range(len(parts)) for last in range(first + 1, len(parts) + 1)]
-    return any(fnmatchcase(end, pattern) for pattern in patterns for end in ends)
 
 
 async def _look(

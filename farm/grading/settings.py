@@ -7,7 +7,6 @@ something else.
 import configparser
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import iniconfig
 
 from farm.core.change import ChangeKind, FileChange
 from farm.core.task import ReportFormat
+from farm.core.toml import read_toml
 
 PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
     ReportFormat.JEST: (
@@ -39,8 +39,6 @@ PATTERNS: Mapping[ReportFormat, tuple[str, ...]] = {
 _PYTEST_SECTIONS = ("pytest", "tool:pytest")
 _GO_DIRECTIVES = ("module", "replace", "toolchain")
 MAX_SETTINGS_BYTES = 256 * 1024
-_TOO_MANY_PARTS = re.compile(r"""(?<![\w\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
-"""A key of TOML of more than a hundred parts, which costs as many steps on each line below it."""
 _LONG_BLANKS = re.compile(r"[^\S\n]{100}")
 _NAMELESS = re.compile(r"^[^\S\n]*[=:]", re.MULTILINE)
 """Blanks and lines without a name, for which ``configparser`` takes time that grows with the square of their number."""
@@ -76,7 +74,7 @@ def _before(read: Callable[[bytes], Any], old: bytes | None) -> Any:
 
 
 def _pyproject(content: bytes) -> Any:
-    return _table(_toml(content), "tool").get("pytest")
+    return _table(read_toml(content), "tool").get("pytest")
 
 
 def _package_json(content: bytes) -> Any:
@@ -118,7 +116,7 @@ def _cargo_toml(content: bytes) -> Any:
 
     Dependencies, features and new targets travel, ``[[bench]]`` too, which mostly is no libtest's.
     """
-    whole = _toml(content)
+    whole = read_toml(content)
     package, workspace = _table(whole, "package"), _table(whole, "workspace")
     told: dict[str, Any] = {key: value for key, value in package.items() if key.startswith("auto")}
     told["default-members"] = workspace.get("default-members")
@@ -146,13 +144,6 @@ def _go_mod(content: bytes) -> Any:
         elif words and (block or words[0]) in _GO_DIRECTIVES:
             told.append((block, *words) if block else tuple(words))
     return sorted(told)
-
-
-def _toml(content: bytes) -> Mapping[str, Any]:
-    text = content.decode()
-    if _TOO_MANY_PARTS.search(text):
-        raise ValueError("a key of too many parts")
-    return tomllib.loads(text)
 
 
 def _table(whole: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -285,11 +285,10 @@ class _Grading:
         Elsewhere nothing is lost by it: what is there is what is judged.
         """
         told = {file.path for file in change.files}
-        guarded = [
-            entry
-            for path, entry in pristine.entries.items()
-            if path not in told and entry.kind is FileKind.FILE and protection.guards(path)
-        ]
+        untold = [entry for path, entry in pristine.entries.items() if path not in told]
+        guarded = await asyncio.to_thread(
+            lambda: [entry for entry in untold if entry.kind is FileKind.FILE and protection.guards(entry.path)]
+        )
 
         async def read(entry: FileEntry) -> FileChange | None:
             old = await read_content(self._place.pristine, self._task.workspace, entry.path, entry.kind)

@@ -12,18 +12,21 @@ from farm.tasks.images import (
     sandbox_spec,
     task_ref,
 )
-from farm.tasks.load import load_task, load_taskset, task_directories
+from farm.tasks.load import ReadTask, load_task, read_task
 from farm.tasks.naming import is_taskset_name, named_taskset
 from farm.tasks.packing import BadBundle, pack, unpack
+from farm.tasks.tasksets import each_task, load_taskset, read_taskset, task_directories
 
 __all__ = [
     "BASE_IMAGE",
     "TASK_PREFIX",
     "BadBundle",
     "BundleFile",
+    "ReadTask",
     "TaskBundle",
     "TaskError",
     "await_health",
+    "each_task",
     "ensure_image",
     "images_of",
     "is_taskset_name",
@@ -32,6 +35,8 @@ __all__ = [
     "named_taskset",
     "pack",
     "policy_spec",
+    "read_task",
+    "read_taskset",
     "sandbox_spec",
     "task_directories",
     "task_ref",

@@ -7,6 +7,8 @@ from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
 
 MANIFEST = "task.toml"
+MAX_TEXT_BYTES = 1024 * 1024
+"""Of each file that is parsed or shown: ``task.toml``, an instruction, a Dockerfile."""
 
 
 def below(files: Mapping[str, BundleFile], prefix: str) -> dict[str, BundleFile]:
@@ -26,8 +28,27 @@ def text(path: Path, content: bytes) -> str:
         raise TaskError(path, "not UTF-8", "save it as UTF-8") from None
 
 
+def read_bounded(path: Path, limit: int, remedy: str) -> bytes:
+    """The content of a regular file, of ``limit`` bytes at most. Raises TaskError, and OSError."""
+    if not path.is_file():
+        raise TaskError(path, "not a regular file", "put the file itself there")
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    refuse_larger(path, content, limit, remedy)
+    return content
+
+
+def refuse_larger(path: Path, content: bytes, limit: int = MAX_TEXT_BYTES, remedy: str = "shorten it") -> None:
+    """Raise TaskError if ``content`` holds more than ``limit`` bytes."""
+    if len(content) > limit:
+        size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
+        raise TaskError(path, f"holds more than {size}", remedy)
+
+
 def read_instruction(path: Path, files: Mapping[str, BundleFile], name: str) -> str:
-    told = text(path / name, required(path, files, name, "say what is wanted").content)
+    content = required(path, files, name, "say what is wanted").content
+    refuse_larger(path / name, content)
+    told = text(path / name, content)
     if not told.strip():
         raise TaskError(path / name, "empty", "say what is wanted")
     return told

@@ -1,13 +1,9 @@
-"""Task directories and task sets, read into bundles."""
+"""Task directories, read into bundles."""
 
-import hashlib
-import json
-import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from farm.core.framework import FRAMEWORKS, fault_of, holder
@@ -15,10 +11,11 @@ from farm.core.retrieval import Retrieval, gather
 from farm.core.task import Artifact, Collect, GradingMode, ReportFormat, Separate, Task, Verifier
 from farm.tasks import compose
 from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.directory import MAX_TASK_BYTES, digest_of, read_directory
 from farm.tasks.environment import composed_of, healthcheck_of, users_of
 from farm.tasks.errors import TaskError
-from farm.tasks.files import MANIFEST, below, read_instruction, required, text
-from farm.tasks.manifest import FarmTable, Manifest, parse_manifest
+from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, required, text
+from farm.tasks.manifest import FarmTable, Manifest, Original, Release, parse_manifest
 from farm.tasks.original import restore
 from farm.tasks.release_pair import prepare
 from farm.tasks.sources import OnProgress
@@ -31,73 +28,71 @@ from sandboxes.tools import Toolset
 IN_WORKSPACE = "workspace/"
 """Below ``tests/``: what grading puts into the workspace of a pytest task that is no release pair."""
 
-MAX_TASK_BYTES = 256 * 1024 * 1024
-DEEPEST = 100
+MAX_TESTS = 200_000
 _DEFAULT_WORKSPACE = "/app"
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127})?")
-_PASSED_OVER = frozenset({"__pycache__", ".DS_Store", ".git"})
 
 
-def load_taskset(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> tuple[TaskBundle, ...]:
-    """The tasks of a task set, in order; every one is prepared, so that loading it again needs no network.
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """A task as its directory describes it. Nothing was fetched, so ``bundle`` lacks what ``source`` brings: the tests
+    and the gold change."""
 
-    A task set is a directory of task directories (sorted by name), a single task directory, or a ``.jsonl`` file of
-    ``{"path": DIRECTORY}`` rows, relative to that file and inside its directory. Raises TaskError.
-    """
-    bundles = tuple(
-        load_task(directory, state_dir=state_dir, on_progress=on_progress) for directory in task_directories(path)
-    )
-    seen: dict[str, str] = {}
-    for bundle in bundles:
-        if bundle.task.id in seen:
-            raise TaskError(path, f"two tasks are named {bundle.task.id}", "rename one of them")
-        seen[bundle.task.id] = bundle.task.digest
-    return bundles
+    path: Path
+    bundle: TaskBundle
+    source: Release | Original | None
+    size: int
+    """Bytes of its files."""
 
+    @property
+    def task(self) -> Task:
+        return self.bundle.task
 
-def task_directories(path: Path) -> tuple[Path, ...]:
-    """Where the tasks of a set are. Raises TaskError."""
-    try:
-        found = _directories(path)
-    except OSError as error:
-        raise TaskError(path, error.strerror or str(error), "name a directory of tasks or a .jsonl file") from None
-    if not found:
-        raise TaskError(path, "holds no task", f"name a directory whose sub-directories hold a {MANIFEST}")
-    return found
+    @property
+    def has_gold(self) -> bool:
+        told = "solve.sh" in self.bundle.solution or self.task.retrieval is not None
+        return told or self.source is not None
 
+    def load(self, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
+        """Return the whole bundle. Its source distributions come from the cache in ``state_dir`` or the package index.
 
-def _directories(path: Path) -> tuple[Path, ...]:
-    if path.is_dir():
-        alone = (path / MANIFEST).is_file()
-        return (path,) if alone else tuple(sorted(child for child in path.iterdir() if (child / MANIFEST).is_file()))
-    if path.is_file() and path.suffix == ".jsonl":
-        return tuple(_rows(path))
-    what = "not a task set" if path.exists() else "no such file or directory"
-    raise TaskError(path, what, "name a directory of tasks or a .jsonl file")
+        Raises TaskError.
+        """
+        if self.source is None:
+            return self.bundle
+        if isinstance(self.source, Release):
+            prepared = prepare(self.source, state_dir=state_dir, on_progress=on_progress)
+        else:
+            prepared = restore(self.source, state_dir=state_dir, on_progress=on_progress)
+        bundle = replace(self.bundle, tests=prepared.tests, gold=prepared.gold)
+        _refuse_unjudgeable(self.path, bundle)
+        return bundle
 
 
 def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
-    """One task directory in the Harbor layout, parsed and prepared. Raises TaskError."""
-    files = read_directory(path)
+    """Load one task directory in the Harbor layout, with what its source brings. Raises TaskError."""
+    return read_task(path).load(state_dir=state_dir, on_progress=on_progress)
+
+
+def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> ReadTask:
+    """Read one task directory in the Harbor layout, of ``room`` bytes at most. Nothing is fetched. Raises TaskError."""
+    files = read_directory(path, room=room)
     manifest = parse_manifest(path / MANIFEST, required(path, files, MANIFEST, "write it").content)
     instruction = "" if manifest.steps else read_instruction(path, files, "instruction.md")
     environment = below(files, "environment/")
+    for place in ("environment/Dockerfile", "tests/Dockerfile"):
+        if place in files:
+            refuse_larger(path / place, files[place].content)
     composed = composed_of(path, environment)
     docker_image = manifest.environment.docker_image or composed.image
     if docker_image is None and "Dockerfile" not in environment:
         raise TaskError(path / "environment/Dockerfile", "missing", "add it, or name environment.docker_image")
-    tests: Mapping[str, BundleFile] = below(files, "tests/")
-    gold = None
     farm = manifest.metadata.farm
+    source = farm.source or farm.original
     report = _report(farm)
-    if farm.source is not None:
-        prepared = prepare(farm.source, state_dir=state_dir, on_progress=on_progress)
-        tests, gold = prepared.tests, prepared.gold
-    elif farm.original is not None:
-        prepared = restore(farm.original, state_dir=state_dir, on_progress=on_progress)
-        tests, gold = prepared.tests, prepared.gold
-    elif report is not ReportFormat.REWARD_FILE:
-        tests = below(files, f"tests/{IN_WORKSPACE}")
+    tests: Mapping[str, BundleFile] = {}
+    if source is None:
+        tests = below(files, "tests/" if report is ReportFormat.REWARD_FILE else f"tests/{IN_WORKSPACE}")
     workspace = farm.workspace or manifest.environment.workdir or composed.workdir or _workspace(environment)
     users = users_of(path / MANIFEST, manifest, environment, report)
     verifier_environment = _verifier_environment(manifest, files)
@@ -126,102 +121,22 @@ def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = N
         task=task,
         environment={} if docker_image else environment,
         tests=tests,
-        gold=gold,
+        gold=None,
         solution=below(files, "solution/"),
         test_patch=_test_patch(path, files, farm),
         solution_env=tuple(sorted(manifest.solution.env.items())),
         verifier_environment=verifier_environment,
     )
     if manifest.steps:
-        return in_steps(path, manifest, files, bundle)
-    _refuse_unjudgeable(path, bundle)
-    return bundle
-
-
-def read_directory(path: Path) -> dict[str, BundleFile]:
-    """The files that define a task. A symlink is refused: what it names may lie anywhere. Raises TaskError."""
-    files: dict[str, BundleFile] = {}
-    room = MAX_TASK_BYTES
-    tops = (path / top for top in (MANIFEST, "instruction.md", "environment", "tests", "solution", "steps"))
-    try:
-        found = sorted(chain.from_iterable(_walk(top) for top in tops))
-    except OSError as error:
-        place = Path(error.filename).relative_to(path).as_posix()
-        raise TaskError(path, f"{place[:100]!a} cannot be read ({error.strerror})", "make it readable") from None
-    for file in found:
-        name = file.relative_to(path).as_posix()
-        if name.count("/") > DEEPEST:
-            raise TaskError(path, f"{name[:100]!a} lies more than {DEEPEST} directories deep", "lay it flatter")
-        if not _is_unicode(name):
-            raise TaskError(path, f"{name[:100]!a} is no name in UTF-8", "rename it")
-        if file.is_symlink():
-            raise TaskError(file, "a symlink", "put the file itself there")
-        if not file.is_file():
-            raise TaskError(file, "not a regular file", "remove it")
-        try:
-            room -= file.stat().st_size
-            if room < 0:
-                raise TaskError(path, f"holds more than {MAX_TASK_BYTES >> 20} MiB", "fetch large files in the build")
-            files[name] = BundleFile(file.read_bytes(), os.access(file, os.X_OK) and bool(file.stat().st_mode & 0o100))
-        except OSError as error:
-            raise TaskError(file, f"cannot be read ({error.strerror})", "make it readable") from None
-    return files
-
-
-def digest_of(files: Mapping[str, BundleFile]) -> str:
-    """SHA-256 over names, modes and contents; what the digest of a task, and of its environment, is."""
-    total = hashlib.sha256()
-    for name in sorted(files):
-        file = files[name]
-        total.update(f"{len(name.encode())}:{name}:{int(file.executable)}:{len(file.content)}:".encode())
-        total.update(file.content)
-    return total.hexdigest()
+        bundle = in_steps(path, manifest, files, bundle)
+    else:
+        _refuse_unjudgeable(path, bundle)
+    return ReadTask(path, bundle, source, sum(len(file.content) for file in files.values()))
 
 
 def image_name(task_id: str, environment: Mapping[str, BundleFile]) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
     return f"farm-task-{slug}:{digest_of(environment)[:12]}"
-
-
-def _rows(path: Path) -> Iterator[Path]:
-    home = path.resolve().parent
-    for number, line in enumerate(text(path, path.read_bytes()).splitlines(), start=1):
-        if not line.strip():
-            continue
-        place = f"line {number}"
-        try:
-            row = json.loads(line)
-            name = row["path"]
-        except (ValueError, RecursionError, KeyError, TypeError):
-            raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place) from None
-        directory = home / str(name)
-        try:
-            inside = isinstance(name, str) and directory.resolve().is_relative_to(home)
-            there = inside and (directory / MANIFEST).is_file()
-        except (ValueError, OSError):  # a zero byte, half a surrogate pair, a name too long for a path
-            raise TaskError(path, f"{name[:100]!r} can be no path", "correct it", key=place) from None
-        if not inside:
-            raise TaskError(path, f"{name!r} leaves the directory of the file", "name a path inside it", key=place)
-        if not there:
-            raise TaskError(path, f"{name!r} holds no {MANIFEST}", "correct the path", key=place)
-        yield directory
-
-
-def _walk(top: Path) -> Iterator[Path]:
-    left = [top]
-    while left:
-        path = left.pop()
-        if path.is_symlink() or path.is_file():
-            yield path
-        elif path.is_dir():
-            left += [child for child in path.iterdir() if child.name not in _PASSED_OVER and child.suffix != ".pyc"]
-        elif path.exists():
-            yield path
-
-
-def _is_unicode(name: str) -> bool:
-    """Whether a file's name was in UTF-8."""
-    return not any("\ud800" <= char <= "\udfff" for char in name)
 
 
 def _task_id(path: Path, manifest: Manifest) -> str:
@@ -270,6 +185,8 @@ def _ids(
             raise TaskError(where, f"{value} is not there", "add the file", key=f"metadata.farm.{key}")
         where = path / value
         ids = tuple(filter(None, text(where, files[value].content).splitlines()))
+    if len(ids) > MAX_TESTS:
+        raise TaskError(where, f"names more than {MAX_TESTS} tests", "leave some out", key=f"metadata.farm.{key}")
     for test in ids if report.names_tests else ():
         if fault := fault_of(test, report):
             raise TaskError(where, fault, "correct it", key=f"metadata.farm.{key}")

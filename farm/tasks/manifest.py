@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tomllib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,14 +10,19 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from farm.core.task import GradingMode, ReportFormat, StepReward
+from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
+from farm.tasks.files import refuse_larger
 from farm.tasks.scalars import (
     AbsolutePath,
+    Command,
     Env,
+    Excluded,
     Hosts,
     ImageName,
     LineRange,
     NetworkMode,
+    Protected,
     RelativePath,
     Seconds,
     Sha256,
@@ -31,6 +35,9 @@ from farm.tasks.scalars import (
     size_mib,
 )
 
+MAX_HEALTHCHECK_S = 3600
+MAX_STEPS = 100
+_SHOWN_CHARS = 200
 _SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
     {
@@ -106,10 +113,10 @@ class FarmTable(_Strict):
     grading: GradingMode = GradingMode.PATCH
     fail_to_pass: tuple[str, ...] | RelativePath = ()
     pass_to_pass: tuple[str, ...] | RelativePath = ()
-    test_command: str | None = None
+    test_command: Command | None = None
     report: ReportFormat | None = None
     test_patch: RelativePath | None = None
-    protected: tuple[str, ...] = ()
+    protected: Protected = ()
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = ()
     network: Annotated[Hosts, BeforeValidator(none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
@@ -144,11 +151,21 @@ class SolutionTable(_Harbor):
 
 
 class HealthcheckTable(_Harbor):
-    command: str
+    """The whole of it, with all retries, takes MAX_HEALTHCHECK_S at most."""
+
+    command: Command
     interval_sec: Seconds = 5.0
     timeout_sec: Seconds = 30.0
-    start_period_sec: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 0.0
+    start_period_sec: Annotated[float, Field(ge=0, le=MAX_HEALTHCHECK_S, allow_inf_nan=False)] = 0.0
     retries: Annotated[int, Field(ge=1, le=1000)] = 3
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> Self:
+        whole_s = self.start_period_sec + self.retries * (self.interval_sec + self.timeout_sec)
+        if whole_s > MAX_HEALTHCHECK_S:
+            told = f"start_period_sec and retries of interval_sec and timeout_sec add up to {whole_s:g} s"
+            raise ValueError(f"{told}, more than {MAX_HEALTHCHECK_S} s")
+        return self
 
 
 class AgentTable(_Networked):
@@ -190,15 +207,20 @@ class EnvironmentTable(_Networked):
 
 
 class CollectTable(_Harbor):
-    command: str
+    command: Command
     timeout_sec: Seconds = 300.0
     service: str | None = None
 
 
 class ArtifactTable(_Harbor):
     source: AbsolutePath
-    exclude: tuple[str, ...] = ()
+    exclude: Excluded = ()
     service: str | None = None
+
+
+MAX_ARTIFACTS = 100
+Collected = Annotated[tuple[CollectTable, ...], Field(max_length=MAX_ARTIFACTS)]
+Artifacts = Annotated[tuple[ArtifactTable, ...], BeforeValidator(as_tables), Field(max_length=MAX_ARTIFACTS)]
 
 
 class VerifierTable(_Networked):
@@ -207,7 +229,7 @@ class VerifierTable(_Networked):
     user: UserName | None = None
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
-    collect: tuple[CollectTable, ...] = ()
+    collect: Collected = ()
 
 
 class StepAgentTable(_Networked):
@@ -221,7 +243,7 @@ class StepVerifierTable(_Networked):
     user: UserName | None = None
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
-    collect: tuple[CollectTable, ...] = ()
+    collect: Collected = ()
 
 
 class StepTable(_Harbor):
@@ -232,7 +254,7 @@ class StepTable(_Harbor):
     verifier: StepVerifierTable = StepVerifierTable()
     min_reward: Annotated[float, Field(allow_inf_nan=False)] | dict[str, float] | None = None
     healthcheck: HealthcheckTable | None = None
-    artifacts: Annotated[tuple[ArtifactTable, ...], BeforeValidator(as_tables)] = ()
+    artifacts: Artifacts = ()
 
 
 class Manifest(_Harbor):
@@ -245,9 +267,9 @@ class Manifest(_Harbor):
     agent: AgentTable = AgentTable()
     environment: EnvironmentTable = EnvironmentTable()
     solution: SolutionTable = SolutionTable()
-    steps: tuple[StepTable, ...] = ()
+    steps: Annotated[tuple[StepTable, ...], Field(max_length=MAX_STEPS)] = ()
     multi_step_reward_strategy: StepReward = StepReward.MEAN
-    artifacts: Annotated[tuple[ArtifactTable, ...], BeforeValidator(as_tables)] = ()
+    artifacts: Artifacts = ()
 
     @property
     def separate(self) -> bool:
@@ -274,8 +296,9 @@ class Manifest(_Harbor):
 
 def parse_manifest(path: Path, content: bytes) -> Manifest:
     """Read a ``task.toml``. Raises TaskError."""
+    refuse_larger(path, content, remedy="name files of test ids in place of lists")
     try:
-        document = tomllib.loads(content.decode())
+        document = read_toml(content)
     except ValueError as error:  # also a number of thousands of digits, which Python does not read
         raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
     except RecursionError:
@@ -290,19 +313,20 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
 
 def _first(path: Path, error: ValidationError) -> TaskError:
     """The first complaint as a TaskError; for an unknown key, the nearest right one is the remedy."""
-    found = error.errors(include_url=False)
+    found = error.errors(include_url=False, include_input=False)
     unknown = [item for item in found if item["type"] == "extra_forbidden"]
     # Of a value that may be of two types, the complaint about its content says more than the one about its type.
     telling = [item for item in found if item["type"] not in ("tuple_type", "string_type")]
     first = [*unknown, *telling, *found][0]
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
+    key = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
     if first["type"] == "extra_forbidden":
         known = _keys_at(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(str(first["loc"][-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
         return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
     if first["type"] == "missing":
         return TaskError(path, "missing", "add it", key=key)
-    what = _SUMMARY.sub("", str(first["msg"]))
+    what = _SUMMARY.sub("", str(first["msg"]))[:1000]
     return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
 
 

@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from farm.core.patterns import GitignorePatterns, TarPatterns, refuse_patterns
 from sandboxes.egress import AllowList
 from sandboxes.errors import SpecError
 
 DAY_S = 86_400
+MAX_COMMAND_CHARS = 16 * 1024
+MAX_NAME_CHARS = 1024
 _SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -59,7 +62,7 @@ def as_user(value: Any) -> Any:
 
 def image_reference(value: str) -> str:
     """The name of an image, by the grammar of `distribution/reference`, which Docker's is. Raises ValueError."""
-    match = _REFERENCE.fullmatch(value)
+    match = _REFERENCE.fullmatch(value) if len(value) <= MAX_NAME_CHARS else None
     if match is None or len(match["name"]) > 255:
         raise ValueError(f"{value[:100]!r} is no name of an image, such as org/name:tag")
     return value
@@ -82,6 +85,18 @@ def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
         AllowList.parse(value)
     except SpecError as error:
         raise ValueError(str(error)) from None
+    return value
+
+
+def _protected(value: tuple[str, ...]) -> tuple[str, ...]:
+    refuse_patterns(value)
+    GitignorePatterns(value)
+    return value
+
+
+def _excluded(value: tuple[str, ...]) -> tuple[str, ...]:
+    refuse_patterns(value)
+    TarPatterns(value)
     return value
 
 
@@ -113,6 +128,11 @@ def _variables(value: Mapping[str, str]) -> Mapping[str, str]:
 
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
+Protected = Annotated[tuple[str, ...], AfterValidator(_protected)]
+"""Lines of a ``.gitignore`` file."""
+Excluded = Annotated[tuple[str, ...], AfterValidator(_excluded)]
+"""Patterns as ``tar --exclude`` reads them."""
+Command = Annotated[str, Field(max_length=MAX_COMMAND_CHARS)]
 Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]

@@ -1,14 +1,14 @@
 """What a task of Harbor's asks for and does not get, wherever in it that stands."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
-from farm.tasks.files import MANIFEST
+from farm.tasks.files import MANIFEST, MAX_TEXT_BYTES, read_bounded
 from farm.tasks.manifest import EnvironmentTable, Manifest, Metadata, StepTable, TaskTable, parse_manifest
 
 _OTHER_NAMES: Mapping[type[BaseModel], frozenset[str]] = {
@@ -36,9 +36,9 @@ def unheeded(directory: Path) -> tuple[str, ...]:
     """
     path = directory / MANIFEST
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_TEXT_BYTES, "shorten it")
         manifest = parse_manifest(path, content)
-        unknown = _unknown(Manifest, tomllib.loads(content.decode()), "")
+        unknown = _unknown(Manifest, read_toml(content), "")
         places = [
             *_networks(manifest),
             *_without_effect(manifest),

@@ -11,6 +11,7 @@ from itertools import pairwise
 MAX_BYTES = 32 * 1024 * 1024
 MAX_FILES = 5_000
 MOST_COMPARED = 2_000_000
+MOST_SEARCHED = 20_000_000
 _RANGE = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _LITERAL = re.compile(rb"literal (\d{1,9})")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -87,8 +88,13 @@ def apply_patch(patch: FilePatch, old: bytes | None) -> bytes:
     have = _lines(old or b"") if patch.old is not None else []
     made: list[bytes] = []
     at = offset = 0
+    searched = 0
     for hunk in patch.hunks:
         wanted = hunk.start - 1 if hunk.old else hunk.start
+        if not _stands(have, hunk.old, wanted + offset, at):
+            searched += len(have) - at
+            if searched > MOST_SEARCHED:
+                raise PatchError(f"{name}: more than {MOST_SEARCHED} lines are searched for hunks that have moved")
         place = _find(have, hunk.old, wanted + offset, at)
         if place is None:
             raise PatchError(f"{name}: the lines from {hunk.start} on are not there")
@@ -288,14 +294,19 @@ def _lines(content: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
+def _stands(have: Sequence[bytes], old: Sequence[bytes], wanted: int, least: int) -> bool:
+    """Whether ``old`` stands just where it is wanted."""
+    return not old or (least <= wanted <= len(have) - len(old) and have[wanted : wanted + len(old)] == list(old))
+
+
 def _find(have: Sequence[bytes], old: Sequence[bytes], wanted: int, least: int) -> int | None:
     """Where ``old`` stands at or after ``least``, the nearest to ``wanted``; None where it does not."""
     if not old:
         return min(max(wanted, least), len(have))
+    if _stands(have, old, wanted, least):
+        return wanted
     last = len(have) - len(old)
     pattern = list(old)
-    if least <= wanted <= last and have[wanted : wanted + len(old)] == pattern:
-        return wanted
     places = [
         place
         for place in range(least, last + 1)

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.tasks.errors import TaskError
-from farm.tasks.files import MANIFEST
+from farm.tasks.files import MANIFEST, read_bounded
 
 NAME = "validated.json"
 MAX_BYTES = 64 * 1024 * 1024
@@ -55,10 +55,9 @@ def read_validated(taskset: Path) -> ValidatedSet | None:
     """None where there is none. Raises TaskError for one that cannot be read."""
     path = validated_path(taskset)
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise TaskError(path, f"holds more than {MAX_BYTES >> 20} MiB", _ANEW)
+        if not path.exists():
+            return None
+        content = read_bounded(path, MAX_BYTES, _ANEW)
         return ValidatedSet.model_validate_json(content)
     except FileNotFoundError:
         return None

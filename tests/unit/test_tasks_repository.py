@@ -1,36 +1,19 @@
 """A directory of one's own is read, never written to, and refused where nothing can come of it."""
 
+import json
 import re
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from farm.tasks import TaskError
+from farm.workshop.mutation.layout import TREE
 from farm.workshop.mutation.repository import open_repository
+from farm.workshop.mutation.resolving import read_report
 
-# Whoever builds it leaves marks in the directory, as setuptools does with its egg-info; and no index is needed.
-BACKEND = """\
-from pathlib import Path
-
-
-def prepare_metadata_for_build_wheel(where, config_settings=None):
-    Path("left-behind").write_text("")
-    home = Path(where) / "purse-1.dist-info"
-    home.mkdir()
-    needs = "".join(f"Requires-Dist: {line}\\n" for line in Path("needs.txt").read_text().splitlines())
-    (home / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: purse\\nVersion: 1\\n{needs}")
-    return home.name
-
-
-def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    raise AssertionError("nothing is built")
-"""
 FILES = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-    "backend.py": BACKEND,
-    "needs.txt": "",
     "src/purse/__init__.py": "def pay(): ...\n",
     "tests/test_purse.py": "def test_pay(): ...\n",
 }
@@ -44,35 +27,39 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def names(root: Path) -> list[str]:
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+def report(*packages: tuple[str, str, str]) -> bytes:
+    """A report of pip: name, version and URL of each package."""
+    items = [
+        {"metadata": {"name": name, "version": version}, "download_info": {"url": url}}
+        for name, version, url in packages
+    ]
+    return json.dumps({"install": items}).encode()
 
 
-def test_pip_is_shown_a_copy_and_leaves_nothing_in_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write(tmp_path / "purse", FILES)
-    before = names(root)
-    shelf = write(tmp_path / "shelf", {"empty": ""})
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
-    with pytest.raises(TaskError) as caught:  # nowhere to have pytest from, which is asked for once purse was looked at
-        open_repository(str(root), state_dir=tmp_path)
-    assert "its requirements cannot be resolved (ERROR: No matching distribution found for pytest)" in str(caught.value)
-    assert names(root) == before
+def test_pins_leave_out_the_repository_whatever_its_name(tmp_path: Path) -> None:
+    repository = open_repository(str(write(tmp_path / "checkout", {**FILES, "checkout.py": ""})), state_dir=tmp_path)
+    own = ("purse", "1", f"file://{TREE}/repository")
+    found = report(own, ("pytest", "8", "https://x/pytest.whl"), ("Checkout", "3", "https://x/checkout.whl"))
+    assert repository.requirements == ()
+    assert read_report(repository, found) == ("pytest==8",)
 
 
-def test_a_directory_of_another_name_is_not_among_what_its_tests_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = write(tmp_path / "checkout", FILES)
-    with zipfile.ZipFile(tmp_path / "pytest-8-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("pytest-8.dist-info/METADATA", "Metadata-Version: 2.1\nName: pytest\nVersion: 8\n")
-        wheel.writestr("pytest-8.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr("pytest-8.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    assert open_repository(str(root), state_dir=tmp_path).requirements == ("pytest==8",)
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"{", "not a report"),
+        (b"[" * 100_000, "not a report"),
+        (b'{"install": [3]}', "not a report"),
+        (report(), "0 requirements"),
+        (report(*((f"p{number}", "1", "x:") for number in range(2_001))), "2001 requirements, not 1 to 2000"),
+        (report(("a' && curl evil #", "1", "x:")), "is no pin"),
+    ],
+)
+def test_a_forged_report_of_pip_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    repository = open_repository(str(write(tmp_path / "purse", FILES)), state_dir=tmp_path)
+    with pytest.raises(TaskError) as caught:
+        read_report(repository, content)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from farm.workshop.importing import parquet_reader
 from farm.workshop.importing.fields import read_json
 from farm.workshop.importing.parquet_reader import NO_PYARROW
 
-MAX_JSON_BYTES = 1 << 30
+MAX_JSON_BYTES = 256 * 1024 * 1024
 MAX_ROW_BYTES = 64 * 1024 * 1024
+MAX_VALUES = 10_000_000
+"""Of a JSON text, by its commas: the empty lists of 64 MiB would take gigabytes."""
 MAX_GROUP_BYTES = 4 << 30
 """Of a row group of a Parquet file, unpacked: it is held in memory."""
 
@@ -78,7 +80,7 @@ def _json(path: Path) -> Iterator[Row]:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise TaskError(path, f"holds more than {MAX_JSON_BYTES >> 20} MiB", "split it, or write a .jsonl file")
-        document = read_json(path.read_bytes())
+        document = _document(path.read_bytes())
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -94,9 +96,16 @@ def _json(path: Path) -> Iterator[Row]:
         yield _row(f"{path.name}, row {number}", row)
 
 
+def _document(text: bytes) -> Any:
+    """Raises ValueError, RecursionError, MemoryError."""
+    if text.count(b",") > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values")
+    return read_json(text)
+
+
 def _parsed(place: str, text: bytes) -> Row:
     try:
-        return _row(place, read_json(text))
+        return _row(place, _document(text))
     except (ValueError, RecursionError, MemoryError) as error:
         return Row(place, fault=f"not JSON ({str(error)[:200]})")
 

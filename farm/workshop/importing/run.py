@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from farm.tasks import TaskError, load_task, task_directories
-from farm.tasks.load import read_directory
+from farm.tasks import TaskError, read_task, task_directories
+from farm.tasks.directory import read_directory
 from farm.tasks.unheeded import unheeded
 from farm.workshop.importing import others, swebench
 from farm.workshop.importing.draft import Commands, Draft
@@ -179,7 +179,7 @@ class _Import:
 
         def write(stage: Path) -> None:
             write_files(stage, task_files(draft))
-            load_task(stage, state_dir=self._state_dir)
+            read_task(stage)
 
         publish(directory, write)
         counts = len(draft.fail_to_pass), len(draft.pass_to_pass)
@@ -187,17 +187,17 @@ class _Import:
 
     def _harbor(self, source: Path) -> _Read:
         """Taken as it is, once the farm has read it."""
-        bundle = load_task(source, state_dir=self._state_dir, on_progress=self._say)
+        task = read_task(source).task
         name = source.resolve().name
-        verifier = bundle.task.verifier
+        verifier = task.verifier
 
         def write() -> Taken:
             directory = self._wish.out / name
             publish(directory, lambda stage: _copy(source, stage))
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
-            return Taken(name, directory, bundle.task.image, *counts, unheeded=unheeded(source))
+            return Taken(name, directory, task.image, *counts, unheeded=unheeded(source))
 
-        return _Read(name, bundle.task.id, bundle.task.digest, write)
+        return _Read(name, task.id, task.digest, write)
 
 
 def _copy(source: Path, stage: Path) -> None:

@@ -1,6 +1,7 @@
 """The files of a made task's directory. Of a release on the index it holds nothing but the fault, as a patch."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tomlkit
@@ -14,6 +15,8 @@ from farm.workshop.writing import ShellTemplate
 ARCHIVE = "source.archive"
 COVERAGE = "coverage==7.17.3"
 TOOLS = "/opt/farm-making"
+TREE = "/tmp/source/tree"
+REPORT = "/requirements.json"
 PIP = "python3 -m pip install --quiet --no-cache-dir --break-system-packages --root-user-action ignore"
 
 _FROM = ShellTemplate("""\
@@ -45,6 +48,16 @@ RUN set -eu; \\
     rm -rf /tmp/source build dist PKG-INFO; \\
     find . -depth \\( -name '*.egg-info' -o -name __pycache__ -o -name '.*_cache' \\) -exec rm -rf {} +
 
+""")
+
+_RESOLVE = ShellTemplate("""\
+FROM @base
+@{copy}\
+RUN set -eu; : @now; \\
+@{fetch}\
+    python3 -c 'import shutil, sys; shutil.unpack_archive(*sys.argv[1:])' "$archive" @tree@format; \\
+    @pip \\
+        --dry-run --ignore-installed --report @report @tree/* @requirements
 """)
 
 _FAULT = ShellTemplate("""\
@@ -112,16 +125,35 @@ class Draft:
 def source_dockerfile(repository: Repository) -> str:
     """All but the fault: what every task of a release shares, layer by layer."""
     requirements = " ".join(f"'{requirement}'" for requirement in repository.requirements)
-    local = repository.archive is not None
-    fetch = _FETCH.substitute(package=repository.package, version=repository.version, sha256=repository.sha256)
     return _FROM.substitute(
         base=BASE_IMAGE, workspace=WORKSPACE, pip=PIP, requirements=requirements
-    ) + _SOURCE.substitute(
+    ) + _SOURCE.substitute(pip=PIP, **_origin(repository))
+
+
+def resolving_environment(repository: Repository, requirements: Sequence[str], now: str) -> Mapping[str, bytes]:
+    """The image whose build resolves what a repository and ``requirements`` ask for, and leaves pip's REPORT.
+
+    ``now``: a word of this time alone, so that no cached layer gives the releases of an earlier time.
+    """
+    dockerfile = _RESOLVE.substitute(
+        base=BASE_IMAGE,
         pip=PIP,
-        copy=f"COPY {ARCHIVE} /tmp/source/\n" if local else "",
-        fetch=f"    archive=/tmp/source/{ARCHIVE}; \\\n" if local else fetch,
-        format=" gztar" if local else "",
+        now=now,
+        tree=TREE,
+        report=REPORT,
+        requirements=" ".join(map(shlex.quote, requirements)),
+        **_origin(repository),
     )
+    return {"Dockerfile": dockerfile.encode(), **_archive(repository)}
+
+
+def _origin(repository: Repository) -> Mapping[str, str]:
+    """What the templates say of where the sources are from."""
+    if repository.archive is not None:
+        copy = f"COPY {ARCHIVE} /tmp/source/\n"
+        return {"copy": copy, "fetch": f"    archive=/tmp/source/{ARCHIVE}; \\\n", "format": " gztar"}
+    fetch = _FETCH.substitute(package=repository.package, version=repository.version, sha256=repository.sha256)
+    return {"copy": "", "fetch": fetch, "format": ""}
 
 
 def making_environment(repository: Repository) -> Mapping[str, bytes]:

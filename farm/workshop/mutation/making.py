@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from farm.tasks import TASK_PREFIX, TaskBundle, TaskError, load_task
 from farm.tasks.bundle import BundleFile
-from farm.tasks.load import digest_of
+from farm.tasks.directory import digest_of
 from farm.workshop.journal import Journal
 from farm.workshop.mutation.drafting import (
     COMBINED,

@@ -28,6 +28,7 @@ from farm.grading import GradingError
 from farm.tasks import TaskError
 from farm.workshop.mutation.making import Bench, Maker, Yield
 from farm.workshop.mutation.repository import open_repository
+from farm.workshop.mutation.resolving import with_requirements
 from sandboxes.errors import ImageError, SpecError
 
 PACKAGES_AT_ONCE = 6
@@ -134,10 +135,10 @@ async def follow(recipe_path: Path, out: Path, bench: Bench, *, limit: int | Non
                     open_repository,
                     package.pin,
                     state_dir=bench.state_dir,
-                    require=package.require,
                     sha256=known.sha256 if known else None,
                     pins=known.requirements if known else (),
                 )
+                repository = await with_requirements(repository, package.require, bench)
                 wanted = {"mutate": package.mutate, "delete-feature": package.delete_feature}
                 if limit is not None:
                     wanted = {strategy: min(count, limit) for strategy, count in wanted.items()}

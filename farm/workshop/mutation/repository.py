@@ -3,24 +3,20 @@
 import gzip
 import hashlib
 import io
-import json
+import os
 import re
-import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from farm.tasks.archives import MAX_BYTES, MAX_FILES
 from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
 from farm.tasks.release_pair import Files, belongs, is_test, package_roots, pytest_modules, tests_of
 from farm.tasks.sources import fetch_sdist, read_sdist, sdist_digest
-from farm.workshop.writing import write_files
-from sandboxes.scratch import scratch
 
-RESOLVE_TIMEOUT_S = 300
-_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)")
+PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._+!-]*)")
 _ARCHIVES = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _PASSED_OVER = frozenset(
     {".git", ".hg", ".venv", "venv", ".tox", ".nox", "__pycache__", "node_modules", "build", "dist"}
@@ -30,7 +26,7 @@ _PASSED_OVER = frozenset(
 @dataclass(frozen=True, slots=True)
 class Repository:
     """``files`` by path. ``archive`` is None for a release on the index, which ``sha256`` pins; else what the image is
-    built from. ``requirements`` are pins of all that the tests need, pytest included.
+    built from. ``requirements`` are pins of all that the tests need, pytest included; none until they are resolved.
     """
 
     package: str
@@ -69,38 +65,36 @@ def open_repository(
     where: str,
     *,
     state_dir: Path,
-    require: Sequence[str] = (),
     sha256: str | None = None,
     pins: Sequence[str] = (),
 ) -> Repository:
-    """``where``: ``sqlparse==0.4.4``, a directory, or a source distribution. ``require``: what its tests need beside
-    pytest and what it asks for itself. ``pins``: requirements that were resolved before. Raises TaskError.
+    """Read the files of a repository; none of its code runs. Raises TaskError.
+
+    ``where``: ``sqlparse==0.4.4``, a directory, or a source distribution. ``pins``: requirements that were resolved
+    before; without them see ``resolving``.
     """
     path = Path(where)
     if path.is_dir():
-        return _of_files(path.resolve().name, read_directory(path), path, require, pins)
+        return _of_files(path.resolve().name, read_directory(path), path, pins)
     if path.is_file() and path.name.endswith(_ARCHIVES):
         name = re.sub(r"(\.tar)?\.\w+$", "", path.name)
-        return _of_files(name, read_sdist(path), path, require, pins)
-    pin = _PIN.fullmatch(where)
+        return _of_files(name, read_sdist(path), path, pins)
+    pin = PIN.fullmatch(where)
     if pin is None:
         raise TaskError(where, "no repository", "name a directory, a source distribution, or PACKAGE==VERSION")
     package, version = pin[1], pin[2]
     sdist = fetch_sdist(package, version, sha256, state_dir=state_dir)
     files = read_sdist(sdist)
     _refuse_barren(where, package, files)
-    requirements = tuple(pins) or resolve(where, package, require)
-    return Repository(package, version, sdist_digest(sdist), files, None, requirements)
+    return Repository(package, version, sdist_digest(sdist), files, None, tuple(pins))
 
 
-def _of_files(name: str, files: Files, where: Path, require: Sequence[str], pins: Sequence[str]) -> Repository:
+def _of_files(name: str, files: Files, where: Path, pins: Sequence[str]) -> Repository:
     package, _, version = name.rpartition("-") if re.search(r"-\d", name) else (name, "", "")
     package = re.sub(r"[^A-Za-z0-9._-]", "-", package)
     _refuse_barren(where, package, files)
-    copied = files if where.is_dir() else None
-    requirements = tuple(pins) or resolve(str(where.resolve()), package, require, copied)
     archive = _pack(files)
-    return Repository(package, version, hashlib.sha256(archive).hexdigest(), files, archive, requirements)
+    return Repository(package, version, hashlib.sha256(archive).hexdigest(), files, archive, tuple(pins))
 
 
 def _refuse_barren(where: Path | str, package: str, files: Files) -> None:
@@ -137,13 +131,26 @@ def _sources(package: str, files: Files) -> Mapping[str, bytes]:
 
 
 def read_directory(path: Path) -> Files:
-    """Regular files, but for what tools leave and version control keeps."""
+    """Regular files, but for what tools leave and version control keeps; as many bytes as an archive may hold.
+
+    Git is never asked: a stranger's repository can name programs that it is to run. Raises TaskError.
+    """
     files: dict[str, BundleFile] = {}
-    for file in sorted(path.rglob("*")):
-        parts = file.relative_to(path).parts
-        if _PASSED_OVER.isdisjoint(parts) and file.is_file() and not file.is_symlink() and file.suffix != ".pyc":
-            files["/".join(parts)] = BundleFile(file.read_bytes(), bool(file.stat().st_mode & 0o100))
-    return files
+    room = MAX_BYTES
+    for directory, below, names in os.walk(path):
+        below[:] = sorted(set(below) - _PASSED_OVER)
+        for name in sorted(set(names) - _PASSED_OVER):
+            file = Path(directory, name)
+            if file.suffix == ".pyc" or file.is_symlink() or not file.is_file():
+                continue
+            with file.open("rb") as opened:
+                content = opened.read(room + 1)
+            room -= len(content)
+            if room < 0 or len(files) >= MAX_FILES:
+                what = f"holds more than {MAX_FILES} files, or {MAX_BYTES >> 20} MiB"
+                raise TaskError(path, what, "name a directory of sources alone")
+            files[file.relative_to(path).as_posix()] = BundleFile(content, bool(file.stat().st_mode & 0o100))
+    return dict(sorted(files.items()))
 
 
 def _pack(files: Files) -> bytes:
@@ -155,36 +162,3 @@ def _pack(files: Files) -> bytes:
             info.size, info.mode = len(file.content), 0o755 if file.executable else 0o644
             archive.addfile(info, io.BytesIO(file.content))
     return gzip.compress(packed.getvalue(), mtime=0)
-
-
-def resolve(where: str, package: str, require: Sequence[str], copied: Files | None = None) -> tuple[str, ...]:
-    """Pins of what ``where`` and its tests need, without itself: as pip would choose them now. Raises TaskError.
-
-    ``copied``: the files of a directory, of which pip is shown a copy, for it writes where it builds.
-    """
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
-    with scratch() as place:
-        report, shown = place / "report.json", where
-        if copied is not None:
-            shown = str(place / "repository")
-            write_files(Path(shown), {path: file.content for path, file in copied.items()})
-        command += ["--disable-pip-version-check", "--report", str(report), shown, "pytest", *require]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=RESOLVE_TIMEOUT_S, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            raise TaskError(where, "pip did not resolve it in time", "check the way to the package index") from None
-        if done.returncode or not report.is_file():
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            why = errors[-1][:200] if errors else "pip gave no reason"
-            raise TaskError(where, f"its requirements cannot be resolved ({why})", "correct the name or --require")
-        found = json.loads(report.read_text())["install"]
-        # A directory's name may be another than that of the package in it.
-        others = [item["metadata"] for item in found if item["download_info"]["url"] != Path(shown).absolute().as_uri()]
-    own = _normal(package)
-    return tuple(sorted(f"{item['name']}=={item['version']}" for item in others if _normal(item["name"]) != own))
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
