@@ -3,6 +3,7 @@
 RE2 matches them: its time is linear whatever the pattern, while Python's ``re`` may try every way to split a path.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ class GitignorePatterns:
     """Lines of a ``.gitignore`` file. Raises ValueError for a line that is no pattern."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._spec = GitIgnoreSpec.from_lines(_Re2Pattern, tuple(lines), backend="simple")
+        try:
+            self._spec = GitIgnoreSpec.from_lines(_Re2Pattern, tuple(lines), backend="simple")
+        except re.error as error:  # of pathspec, which compiles each pattern too
+            raise ValueError(f"not a pattern ({error})") from None
 
     def match(self, path: str) -> bool:
         """Whether a file or directory of that relative path is matched; a directory matches also with a slash after

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 MAX_BYTES = 32 * 1024 * 1024
 MAX_FILES = 5_000
-MOST_COMPARED = 2_000_000
-MOST_SEARCHED = 20_000_000
+MOST_STEPS = 2_000_000
 _RANGE = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _LITERAL = re.compile(rb"literal (\d{1,9})")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"')
@@ -88,14 +87,12 @@ def apply_patch(patch: FilePatch, old: bytes | None) -> bytes:
     have = _lines(old or b"") if patch.old is not None else []
     made: list[bytes] = []
     at = offset = 0
-    searched = 0
+    search = _Search(have)
     for hunk in patch.hunks:
         wanted = hunk.start - 1 if hunk.old else hunk.start
-        if not _stands(have, hunk.old, wanted + offset, at):
-            searched += len(have) - at
-            if searched > MOST_SEARCHED:
-                raise PatchError(f"{name}: more than {MOST_SEARCHED} lines are searched for hunks that have moved")
-        place = _find(have, hunk.old, wanted + offset, at)
+        place = search.find(hunk.old, wanted + offset, at)
+        if search.steps > MOST_STEPS:
+            raise PatchError(f"{name}: finding its hunks takes more than {MOST_STEPS} steps; make the patch anew")
         if place is None:
             raise PatchError(f"{name}: the lines from {hunk.start} on are not there")
         made += [*have[at:place], *hunk.new]
@@ -294,29 +291,42 @@ def _lines(content: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _stands(have: Sequence[bytes], old: Sequence[bytes], wanted: int, least: int) -> bool:
-    """Whether ``old`` stands just where it is wanted."""
-    return not old or (least <= wanted <= len(have) - len(old) and have[wanted : wanted + len(old)] == list(old))
+class _Search:
+    """Finds the lines of hunks in a file. One line repeated, in the file and in the patch, would take minutes."""
+
+    def __init__(self, have: Sequence[bytes]) -> None:
+        self.steps = 0
+        self._have = have
+
+    def find(self, old: Sequence[bytes], wanted: int, least: int) -> int | None:
+        """Where ``old`` stands at or after ``least``, the nearest to ``wanted``; None if it does not, or if there were
+        more than MOST_STEPS."""
+        have = self._have
+        if not old:
+            return min(max(wanted, least), len(have))
+        last = len(have) - len(old)
+        pattern = list(old)
+        for place in _outward(wanted, least, last):
+            self.steps += 1
+            if have[place] == pattern[0] and have[place + len(old) - 1] == pattern[-1]:
+                self.steps += len(old)
+                if have[place : place + len(old)] == pattern:
+                    return place
+            if self.steps > MOST_STEPS:
+                return None
+        return None
 
 
-def _find(have: Sequence[bytes], old: Sequence[bytes], wanted: int, least: int) -> int | None:
-    """Where ``old`` stands at or after ``least``, the nearest to ``wanted``; None where it does not."""
-    if not old:
-        return min(max(wanted, least), len(have))
-    if _stands(have, old, wanted, least):
-        return wanted
-    last = len(have) - len(old)
-    pattern = list(old)
-    places = [
-        place
-        for place in range(least, last + 1)
-        if have[place] == pattern[0] and have[place + len(old) - 1] == pattern[-1]
-    ]
-    budget = MOST_COMPARED  # one line repeated, in the file and in the patch, would take minutes
-    for place in sorted(places, key=lambda place: (abs(place - wanted), place)):
-        budget -= len(old)
-        if budget < 0:
-            return None
-        if have[place : place + len(old)] == pattern:
-            return place
-    return None
+def _outward(wanted: int, least: int, last: int) -> Iterator[int]:
+    """The numbers from ``least`` to ``last``, the nearest to ``wanted`` first; of two, the smaller."""
+    if last < least:
+        return
+    lower = min(max(wanted, least), last)
+    upper = lower + 1
+    while lower >= least or upper <= last:
+        if upper > last or (lower >= least and abs(lower - wanted) <= abs(upper - wanted)):
+            yield lower
+            lower -= 1
+        else:
+            yield upper
+            upper += 1
