@@ -1,6 +1,6 @@
-"""Patterns of paths that a task's author gives, matched in time that grows with pattern and path alone.
+"""Match the path patterns of a task's author in time that grows with pattern and path alone.
 
-RE2 matches them: its time is linear whatever the pattern, while Python's ``re`` may try every way to split a path.
+RE2 matches them: its time is linear for every pattern, while Python's ``re`` may try every way to split a path.
 """
 
 import re
@@ -16,7 +16,7 @@ _re2: Any = re2
 MAX_PATTERNS = 200
 MAX_PATTERN_CHARS = 500
 _MEMORY_BYTES = 1024 * 1024
-"""Of one pattern: RE2 keeps states in it, and goes on with less if they do not fit."""
+"""Memory for the states of one pattern; RE2 keeps fewer states if they do not fit."""
 
 
 class GitignorePatterns:
@@ -29,8 +29,7 @@ class GitignorePatterns:
             raise ValueError(f"not a pattern ({error})") from None
 
     def match(self, path: str) -> bool:
-        """Whether a file or directory of that relative path is matched; a directory matches also with a slash after
-        its name."""
+        """Return True if a file or directory of that relative path matches, a directory also with a slash at its end."""
         plain = path.encode(errors="replace").decode().replace("\n", "?")
         return bool(self._spec.match_file(plain)) or bool(self._spec.match_file(f"{plain}/"))
 
@@ -42,7 +41,7 @@ class TarPatterns:
         self._compiled = [_compile(f"(?s)(?:^|/)(?:{_of_wildcards(pattern)})(?:/|$)") for pattern in patterns]
 
     def match(self, path: str) -> bool:
-        """Whether a pattern matches the path from any name on, up to its end or to a directory above it."""
+        """Return True if a pattern matches the path from any name on, up to its end or to a directory above it."""
         plain = path.encode(errors="replace").decode()
         return any(compiled.search(plain) for compiled in self._compiled)
 

@@ -18,7 +18,7 @@ from farm.wire.complaints import MOST_FIELDS
 from farm.wire.problem import FieldProblem, ProblemType
 
 TASKSETS_AT_ONCE = 2
-"""So many are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
+"""Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
 
 
 def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare) -> FastAPI:

@@ -23,7 +23,7 @@ MAX_BYTES = 512 * 1024 * 1024
 MAX_UNPACKED_BYTES = MAX_BYTES + 1024 * MAX_MEMBERS
 MAX_HEADER_BYTES = 64 * 1024
 MAX_DIRECTORY_BYTES = 16 * 1024 * 1024
-"""Of a zip file's central directory, which is held in memory."""
+"""Limit for a zip file's central directory, which is held in memory."""
 
 _UNPACKERS: dict[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,

@@ -70,7 +70,7 @@ def _found(path: Path) -> list[Path]:
 
 
 def _walk(path: Path) -> Iterator[Path]:
-    """Files below the names that a task has. Raises TaskError for what lies too deep, and OSError."""
+    """Yield the files below the names that a task has. Raises TaskError for a file that is too deep, and OSError."""
     left = [(path / top, 0) for top in _TOPS]
     while left:
         place, depth = left.pop()
@@ -89,5 +89,5 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 def _is_unicode(name: str) -> bool:
-    """Whether a file's name was in UTF-8."""
+    """Return True if the name of a file was in UTF-8."""
     return not any("\ud800" <= char <= "\udfff" for char in name)

@@ -8,7 +8,7 @@ from farm.tasks.errors import TaskError
 
 MANIFEST = "task.toml"
 MAX_TEXT_BYTES = 1024 * 1024
-"""Of each file that is parsed or shown: ``task.toml``, an instruction, a Dockerfile."""
+"""Limit for each file that is parsed or shown: ``task.toml``, an instruction, a Dockerfile."""
 
 
 def below(files: Mapping[str, BundleFile], prefix: str) -> dict[str, BundleFile]:

@@ -31,7 +31,7 @@ DOWNLOAD_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 60.0
 _SCHEMES = frozenset({"https", "http", "file"})
 _SECTIONS = {"global": 0, "install": 1, "download": 2, ":env:": 3}
-"""Of pip's configuration, the strongest last."""
+"""Sections of pip's configuration by rank; the highest rank wins."""
 _AS_IT_IS = {"Accept-Encoding": "identity"}
 _TRUE = frozenset({"1", "true", "yes", "on", "t", "y"})
 _REMEDY = "check the name, the version and the package index that pip is configured to use"
@@ -51,7 +51,7 @@ class IndexSettings:
 
 
 def read_index_settings(listing: str | None = None) -> IndexSettings:
-    """Read the configuration as pip does: its files, its variables, and where it has certificates from.
+    """Read the configuration as pip does: its files, its variables and its certificates.
 
     ``listing``: the output of ``pip config list``.
 
@@ -112,7 +112,7 @@ def download_sdist(package: str, version: str, sha256: str | None, place: Path, 
         raise TaskError(pin, f"the source distribution was not fetched ({_spoken(error)})", _REMEDY) from None
     if links:
         what = "no source distribution of the index has the digest that is wanted"
-        raise TaskError(pin, what, "the release is not the one that was pinned; make the task anew")
+        raise TaskError(pin, what, "the release is not the one that was pinned; make the task again")
     why = faults[0] if faults else "the index has none"
     raise TaskError(pin, f"the source distribution was not fetched ({why})", _REMEDY)
 
@@ -160,7 +160,7 @@ def _links(requirement: Requirement, client: PyPIClient, settings: IndexSettings
 
 
 def _is_file(link: Link) -> bool:
-    """Whether the link is a file to download, and no version control or file of this machine on a remote page."""
+    """Return False for version control, and for a file of this machine that a remote page names."""
     from_afar = (link.comes_from or "").startswith(("http:", "https:"))
     return link.parsed.scheme in _SCHEMES and not link.is_vcs and not (link.is_file and from_afar)
 

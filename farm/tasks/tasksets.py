@@ -14,9 +14,9 @@ from farm.tasks.sources import OnProgress
 
 MAX_SET_TASKS = 50_000
 MAX_SET_BYTES = 1024 * 1024 * 1024
-"""Of all files of a task set together: the gateway holds the bundles in memory until they are stored."""
+"""Limit for all files of a task set together: the gateway holds the bundles in memory until they are stored."""
 MAX_LIST_BYTES = 16 * 1024 * 1024
-"""Of a ``.jsonl`` file."""
+"""Limit for a ``.jsonl`` file."""
 _SPLIT = "split it into several task sets"
 
 T = TypeVar("T")

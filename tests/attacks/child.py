@@ -20,8 +20,10 @@ def begin():
 
 
 def output_of(program: str, *arguments: str) -> str | None:
-    """What a Python program prints that calls ``begin()`` once its imports are done; None if it was killed for what it
-    used, or had no memory."""
+    """Return the output of a Python program, which calls ``begin()`` once its imports are done.
+
+    None: it was killed for its use of the processor, or had no memory left.
+    """
     command = [sys.executable, "-c", _BEGIN + program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     if done.returncode == 0:

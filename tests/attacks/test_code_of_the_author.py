@@ -42,7 +42,7 @@ async def images() -> AsyncIterator[ImageStore]:
 
 
 def naive_download(place: Path) -> None:
-    """What the farm did: pip downloads, and prepares metadata."""
+    """Download as the farm did before: pip also prepares metadata."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "purse==1.0"]
     subprocess.run([*command, "--dest", str(place)], check=True, capture_output=True)
 

@@ -1,4 +1,4 @@
-"""The author of a task wants whoever reads it to compute for ever, or to hold more than the machine has.
+"""The author of a task wants its reader to compute for ever, or to hold more than the machine has.
 
 Each attack runs in a child process with a few seconds of processor time: first against the mechanism as it was, which
 is killed, then against the farm's, which ends with a result or with an error that names the limit.
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def both(naive: str, ours: str, path: Path) -> str | None:
-    """What the farm's program prints on ``path``, where the naive one has come to no end."""
+    """Run the naive program on ``path``, which must not end, and return the output of the farm's program."""
     assert output_of(textwrap.dedent(naive), str(path)) is None
     return output_of(textwrap.dedent(ours), str(path))
 

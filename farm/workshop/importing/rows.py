@@ -15,7 +15,7 @@ from farm.workshop.importing.parquet_reader import NO_PYARROW
 MAX_JSON_BYTES = 256 * 1024 * 1024
 MAX_ROW_BYTES = 64 * 1024 * 1024
 MAX_VALUES = 10_000_000
-"""Of a JSON text, by its commas: the empty lists of 64 MiB would take gigabytes."""
+"""Limit for the values of a JSON text, counted by commas: 64 MiB of empty lists would take gigabytes."""
 MAX_GROUP_BYTES = 4 << 30
 """Of a row group of a Parquet file, unpacked: it is held in memory."""
 

@@ -148,7 +148,7 @@ def resolving_environment(repository: Repository, requirements: Sequence[str], n
 
 
 def _origin(repository: Repository) -> Mapping[str, str]:
-    """What the templates say of where the sources are from."""
+    """Return the lines of the templates that put the sources there."""
     if repository.archive is not None:
         copy = f"COPY {ARCHIVE} /tmp/source/\n"
         return {"copy": copy, "fetch": f"    archive=/tmp/source/{ARCHIVE}; \\\n", "format": " gztar"}

@@ -131,7 +131,7 @@ def _sources(package: str, files: Files) -> Mapping[str, bytes]:
 
 
 def read_directory(path: Path) -> Files:
-    """Regular files, but for what tools leave and version control keeps; as many bytes as an archive may hold.
+    """Read the regular files, without those of version control and build tools; as many bytes as an archive may hold.
 
     Git is never asked: a stranger's repository can name programs that it is to run. Raises TaskError.
     """

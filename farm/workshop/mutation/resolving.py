@@ -1,4 +1,4 @@
-"""What a repository and its tests need, resolved by pip in the build of an image.
+"""Resolve what a repository and its tests need, by pip in the build of an image.
 
 Pip asks the build backend of the repository and of what it needs, which are a stranger's programs.
 """
@@ -49,7 +49,7 @@ async def with_requirements(repository: Repository, require: Sequence[str], benc
 
 
 def read_report(repository: Repository, report: bytes) -> tuple[str, ...]:
-    """The pins of pip's report but for the repository itself. A build wrote it, so anything may be in it.
+    """Return the pins of pip's report without the repository itself. A stranger's build may have forged the report.
 
     Raises TaskError.
     """
