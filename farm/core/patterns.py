@@ -29,7 +29,7 @@ class GitignorePatterns:
             raise ValueError(f"not a pattern ({error})") from None
 
     def match(self, path: str) -> bool:
-        """Return True if a file or directory of that relative path matches, a directory also with a slash at its end."""
+        """Return True if the path matches as that of a file or of a directory."""
         plain = path.encode(errors="replace").decode().replace("\n", "?")
         return bool(self._spec.match_file(plain)) or bool(self._spec.match_file(f"{plain}/"))
 

@@ -113,9 +113,10 @@ async def _list(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
     if entry.kind is not FileKind.DIRECTORY:
         return {}
     entries = [entry for entry in await sandbox.walk(artifact.path) if entry.kind is FileKind.FILE]
-    excluded = TarPatterns(artifact.exclude)
-    kept = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
-    files = {f"{artifact.path}/{entry.path}": entry for entry in kept}
+    if artifact.exclude:
+        excluded = TarPatterns(artifact.exclude)
+        entries = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
+    files = {f"{artifact.path}/{entry.path}": entry for entry in entries}
     return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS}/", f"{LOGS}/"))}
 
 
