@@ -15,6 +15,7 @@ _re2: Any = re2
 """Without the types that the package lacks."""
 MAX_PATTERNS = 200
 MAX_PATTERN_CHARS = 500
+MAX_CHARS = 16 * 1024
 _MEMORY_BYTES = 1024 * 1024
 """Memory for the states of one pattern; RE2 keeps fewer states if they do not fit."""
 
@@ -62,6 +63,8 @@ def refuse_patterns(patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if len(pattern) > MAX_PATTERN_CHARS:
             raise ValueError(f"{pattern[:50]!r}… has more than {MAX_PATTERN_CHARS} characters")
+    if sum(map(len, patterns)) > MAX_CHARS:
+        raise ValueError(f"patterns of more than {MAX_CHARS} characters together")
 
 
 def _compile(expression: str) -> Any:

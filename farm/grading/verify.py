@@ -264,7 +264,7 @@ class _Grading:
     async def _weigh(self, change: Change, *, injected: Sequence[str]) -> _Weighed:
         pristine = await self._baseline()
         kinds = {path: entry.kind for path, entry in pristine.entries.items()}
-        protection = Protection(self._task.verifier, injected, kinds)
+        protection = await asyncio.to_thread(Protection, self._task.verifier, injected, kinds)
         if self._place.used:
             change = await self._with_unseen(change, protection, pristine)
         old = await read_old(self._place.pristine, self._task.workspace, change, pristine.entries)

@@ -7,6 +7,7 @@ import ast
 import hashlib
 import logging
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -33,6 +34,7 @@ _SCHEMES = frozenset({"https", "http", "file"})
 _SECTIONS = {"global": 0, "install": 1, "download": 2, ":env:": 3}
 """Sections of pip's configuration by rank; the highest rank wins."""
 _AS_IT_IS = {"Accept-Encoding": "identity"}
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
 _TRUE = frozenset({"1", "true", "yes", "on", "t", "y"})
 _REMEDY = "check the name, the version and the package index that pip is configured to use"
 _FAULTS = (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)
@@ -118,7 +120,8 @@ def download_sdist(package: str, version: str, sha256: str | None, place: Path, 
 
 
 def _spoken(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"
+    """Its text without a name and a password of a URL."""
+    return f"{type(error).__name__}: {_CREDENTIALS.sub('//', str(error))[:200]}"
 
 
 def _client(settings: IndexSettings) -> PyPIClient:

@@ -10,6 +10,7 @@ from farm.core.change import Change
 from farm.tasks import TaskBundle, load_task, pack, sandbox_spec, task_directories, unpack
 from farm.workshop.mutation.making import Bench, Maker, Yield
 from farm.workshop.mutation.repository import Repository, open_repository
+from farm.workshop.mutation.resolving import with_requirements
 from farm.workshop.residue import find_residue, secrets_of
 from farm.workshop.validating import gold_change, validate
 from sandboxes.images import ImageStore
@@ -118,7 +119,7 @@ py-modules = ["purse"]
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+def opened(tmp_path: Path) -> Repository:
     root = tmp_path / f"purse-{secrets.randbelow(10**6)}"
     (root / "tests").mkdir(parents=True)
     (root / "purse.py").write_text(CODE)
@@ -128,10 +129,11 @@ def repository(tmp_path: Path) -> Repository:
 
 
 async def test_tasks_of_a_repository_of_ones_own(
-    tmp_path: Path, repository: Repository, images: ImageStore, docker_runtime: DockerRuntime
+    tmp_path: Path, opened: Repository, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     said: list[str] = []
     bench = Bench(tmp_path, images, docker_runtime, asyncio.Semaphore(2), said.append)
+    repository = await with_requirements(opened, (), bench)
     wanted = {"mutate": 3, "delete-feature": 1}
 
     async def make(out: Path) -> list[Yield]:
