@@ -2,15 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 
 from farm.rollout.policy import PolicyError
 
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_REFUSAL_BYTES = 64 * 1024
+PART_BYTES = 256
+"""Counted for each part of a body besides its bytes: a body of one-byte chunks costs time instead of memory."""
+
+LARGE_BYTES = 1024 * 1024
+MAX_LARGE = 4
+"""Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
+
+_INLINE_BYTES = 64 * 1024
+_PARTS_AT_ONCE = 64
 _REFUSED_FIELDS = (400, 422)
 _log = logging.getLogger(__name__)
 
@@ -23,18 +34,28 @@ _DIALECTS: tuple[Mapping[str, Any], ...] = (
 """What may be asked for besides the reply, most telling first; vLLM and SGLang take the first, others less."""
 
 
+Parsed = TypeVar("Parsed")
+
+
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Generic[Parsed]):
+    """``parsed`` is set if ``status`` is 200. Otherwise ``refusal`` is the body, up to ``MAX_REFUSAL_BYTES`` of it."""
+
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    parsed: Parsed | None = None
+    refusal: bytes = b""
 
 
 class Endpoint:
     """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``.
 
-    ``request_timeout_s`` bounds the wait for one reply, ``models_timeout_s`` that for the list of models; nothing of
-    the environment (proxies, keys) is consulted. ``model`` is the one served, once somebody has asked.
+    ``request_timeout_s`` bounds one whole reply, from the connection to the last byte, ``models_timeout_s`` the list
+    of models; nothing of the environment (proxies, keys) is consulted. ``model`` is the served model, once the
+    endpoint has named it.
+
+    No compression is offered and none is accepted. A reply may have ``MAX_ANSWER_BYTES``; reading stops there. Large
+    replies are parsed in a thread, one at a time, so that they neither block the event loop nor add up in memory.
     """
 
     def __init__(
@@ -48,7 +69,7 @@ class Endpoint:
         self.url = url.rstrip("/").removesuffix("/chat/completions")
         self.model = ""
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
             trust_env=False,
@@ -56,17 +77,22 @@ class Endpoint:
         )
         self._dialect = 0
         self._settled = False
+        self._request_timeout_s = request_timeout_s
         self._models_timeout_s = models_timeout_s
+        self._large = asyncio.Semaphore(MAX_LARGE)
+        self._parsing = asyncio.Lock()
         self._distrusted = False
 
-    async def chat(self, body: Mapping[str, Any]) -> Answer:
-        """One chat completion, asked with as much as the endpoint takes. Raises httpx.HTTPError.
+    async def chat(self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
+        """Request one chat completion, with as many fields as the endpoint accepts. Raises httpx.HTTPError, and what
+        ``parse`` raises.
 
-        The first requests find out what that is: while nothing has been accepted, a refusal of the fields steps down.
+        Until a request was accepted, a refusal of the fields steps down to fewer of them.
         """
         level = self._dialect
         while True:
-            answer = await self._ask("POST", "/chat/completions", {**body, **_DIALECTS[level]})
+            request = {**body, **_DIALECTS[level]}
+            answer = await self._ask("POST", "/chat/completions", parse, self._request_timeout_s, request)
             if answer.status == httpx.codes.OK:
                 if not self._settled:
                     self._dialect, self._settled = level, True
@@ -75,15 +101,9 @@ class Endpoint:
                 return answer
             level += 1
 
-    async def models(self) -> Answer:
-        """Which models are served. Raises httpx.HTTPError, also where the answer is not there in time."""
-        try:
-            async with asyncio.timeout(self._models_timeout_s):
-                return await self._ask("GET", "/models")
-        except TimeoutError:
-            raise httpx.ReadTimeout(
-                f"/models gave no answer within {self._models_timeout_s:g} s; name the model (--model) to do without it"
-            ) from None
+    async def models(self, parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
+        """Request the list of served models. Raises httpx.HTTPError, and what ``parse`` raises."""
+        return await self._ask("GET", "/models", parse, self._models_timeout_s)
 
     def distrust(self, why: str) -> None:
         """Tell the log, once, that what this endpoint samples cannot be trained on."""
@@ -94,15 +114,64 @@ class Endpoint:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        async with self._client.stream(method, self.url + path, json=body) as response:
-            parts, size = [], 0
-            async for part in response.aiter_bytes():
-                size += len(part)
-                if size > MAX_ANSWER_BYTES:
-                    raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
-                parts.append(part)
-            return Answer(response.status_code, response.headers, b"".join(parts))
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        parse: Callable[[bytes], Parsed],
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+    ) -> Answer[Parsed]:
+        try:
+            async with (
+                asyncio.timeout(timeout_s) as deadline,
+                AsyncExitStack() as held,
+                self._client.stream(method, self.url + path, json=body) as response,
+            ):
+                if response.status_code != httpx.codes.OK:
+                    return Answer(response.status_code, response.headers, refusal=await _refusal(response))
+                whole = await self._read(response, held)
+                return Answer(response.status_code, response.headers, await self._parsed(parse, whole))
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            remedy = "; name the model (--model) to do without it" if path == "/models" else ""
+            raise httpx.ReadTimeout(f"{path} gave no answer within {timeout_s:g} s{remedy}") from None
+
+    async def _read(self, response: httpx.Response, held: AsyncExitStack) -> bytes:
+        """Return a body within its bounds. A large one takes a place until its reply is parsed."""
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise httpx.DecodingError("the answer has a Content-Encoding; only answers without compression are read")
+        whole, cost, number = bytearray(), 0, 0
+        async for part in response.aiter_raw():
+            whole += part
+            number += 1
+            cost += len(part) + PART_BYTES
+            if cost > MAX_ANSWER_BYTES:
+                raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            if len(whole) - len(part) <= LARGE_BYTES < len(whole):
+                await held.enter_async_context(self._large)
+            if number % _PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # parts that came together are read without a pause
+        return bytes(whole)
+
+    async def _parsed(self, parse: Callable[[bytes], Parsed], whole: bytes) -> Parsed:
+        if len(whole) <= _INLINE_BYTES:
+            return parse(whole)
+        async with self._parsing:
+            return await asyncio.to_thread(parse, whole)
+
+
+async def _refusal(response: httpx.Response) -> bytes:
+    """Return the beginning of an error body: nothing of it is needed beyond the message. A compressed one is empty."""
+    start = bytearray()
+    if response.headers.get("content-encoding", "identity").strip().lower() == "identity":
+        async for part in response.aiter_raw():
+            start += part
+            if len(start) > MAX_REFUSAL_BYTES or not part:
+                break
+    return bytes(start[:MAX_REFUSAL_BYTES])
 
 
 class Endpoints:

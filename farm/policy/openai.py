@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+import msgspec
 
 from farm.core.orders import PolicySpec
 from farm.core.rollout import StopReason
@@ -23,7 +24,14 @@ _BUSY = (429, 503)
 _NO_ENTRY = (401, 403)
 _SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY)"
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
+MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
+"""Text of all messages that is sent to an endpoint: more than any context holds."""
+
+Parsed = TypeVar("Parsed")
 _CONTEXT = re.compile(r"context[_ ](length|window)|max_model_len|maximum.{0,40}tokens", re.IGNORECASE)
+
+
+_FULL = Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason.CONTEXT_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +71,23 @@ class OpenAIPolicy:
         return self._outage
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
+        if sum(map(_chars, messages)) > MAX_CONVERSATION_CHARS:
+            return _FULL
         body = await self._body(messages, tools)
         garbage = 0
         while True:
-            answer = await self._patiently(lambda: self._endpoint.chat(body))
-            if answer.status != httpx.codes.OK:
-                return self._refused(answer)
-            self._outage = None
             try:
-                reply = parse_completion(answer.body)
-                if reply.finish_reason == "abort":
-                    raise Garbage("the engine aborted the request")
+                answer = await self._patiently(lambda: self._endpoint.chat(body, _parse))
             except Garbage as error:
+                self._outage = None
                 garbage += 1
                 if garbage >= self._patience.garbage_tries:
-                    raise PolicyError(f"{self._endpoint.url} answers garbage: {error}", retryable=False) from None
+                    raise PolicyError(f"{self._endpoint.url} answers garbage: {error}", retryable=True) from None
                 continue
+            reply = answer.parsed
+            if reply is None:
+                return self._refused(answer)
+            self._outage = None
             if reply.distrust:
                 self._endpoint.distrust(reply.distrust)
             self._turn += 1
@@ -105,21 +114,21 @@ class OpenAIPolicy:
         """The name of the one model that is served. Until it is known, the endpoint does not serve: an outage."""
         asked = f"{self._endpoint.url}/models"
         self._outage = f"{asked} has not said which model is served"
-        answer = await self._patiently(self._endpoint.models)
-        if answer.status != httpx.codes.OK:
-            remedy = f"{_SET_KEY}, or name the model (--model)" if answer.status in _NO_ENTRY else _NAME_MODEL
-            raise PolicyError(f"{asked} refuses with {_status(answer)}; {remedy}", retryable=False)
         try:
-            self._endpoint.model = parse_models(answer.body)
+            answer = await self._patiently(lambda: self._endpoint.models(parse_models))
         except Garbage as error:
             raise PolicyError(
                 f"{asked} answers 200 but names no model: {error}; {_NAME_MODEL}", retryable=False
             ) from None
+        if answer.parsed is None:
+            remedy = f"{_SET_KEY}, or name the model (--model)" if answer.status in _NO_ENTRY else _NAME_MODEL
+            raise PolicyError(f"{asked} refuses with {_status(answer)}; {remedy}", retryable=False)
+        self._endpoint.model = answer.parsed
         self._outage = None
         return self._endpoint.model
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The first answer that is neither a failure of the endpoint nor "not now". Raises PolicyError."""
+    async def _patiently(self, ask: Callable[[], Awaitable[Answer[Parsed]]]) -> Answer[Parsed]:
+        """Return the first answer that is no failure of the endpoint and not "not now". Raises PolicyError, Garbage."""
         failures = waits = 0
         while True:
             try:
@@ -153,16 +162,33 @@ class OpenAIPolicy:
         longest = min(self._patience.longest_s, self._patience.backoff_s * 2.0 ** min(failures - 1, 16))
         return longest * self._jitter.uniform(0.5, 1.0)
 
-    def _refused(self, answer: Answer) -> Reply:
+    def _refused(self, answer: Answer[Reply]) -> Reply:
         said = _said(answer)
         if answer.status in (400, 413, 422) and _CONTEXT.search(said):
-            return Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason.CONTEXT_LENGTH)
+            return _FULL
         remedy = ""
         if answer.status in _NO_ENTRY:
             remedy = f"; {_SET_KEY}"
         elif answer.status == httpx.codes.NOT_FOUND:
             remedy = "; is it the base address, ending in /v1, and is the model served (--model)?"
         raise PolicyError(f"{self._endpoint.url} refuses with {_status(answer)}{remedy}", retryable=False)
+
+
+class _AnyObject(msgspec.Struct):
+    """Decodes a JSON object and builds nothing of it."""
+
+
+def _parse(body: bytes) -> Reply:
+    reply = parse_completion(body)
+    if reply.finish_reason == "abort":
+        raise Garbage("the engine aborted the request")
+    return reply
+
+
+def _chars(message: Message) -> int:
+    calls = message.get("tool_calls") or ()
+    texts = (message.get("content"), message.get("reasoning_content"))
+    return sum(len(text or "") for text in texts) + sum(len(call["function"]["arguments"]) for call in calls)
 
 
 def _sendable(message: Message) -> Message:
@@ -180,7 +206,8 @@ def _sendable(message: Message) -> Message:
 def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     written = call["function"]["arguments"]
     try:
-        fine = isinstance(json.loads(written), dict)
+        msgspec.json.decode(written, type=_AnyObject)
+        fine = True
     except (ValueError, RecursionError):
         fine = False
     if fine:
@@ -191,7 +218,7 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _status(answer: Answer) -> str:
+def _status(answer: Answer[Any]) -> str:
     """The status and what comes with it, on one line."""
     said = _said(answer)
     if said.startswith("<"):
@@ -199,11 +226,11 @@ def _status(answer: Answer) -> str:
     return f"{answer.status}: {said}" if said else str(answer.status)
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: Answer[Any]) -> str:
     """What an error answer says, on one line."""
-    text = answer.body[:4000].decode(errors="replace")
+    text = answer.refusal[:4000].decode(errors="replace")
     try:
-        found = json.loads(answer.body)
+        found = json.loads(answer.refusal)
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, dict):
