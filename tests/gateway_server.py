@@ -11,6 +11,7 @@ from farm.config import Config
 from farm.core.orders import RunSpec, TaskRef
 from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
+from farm.gateway.connections import Shares
 from farm.store import Store
 from tests.rollouts import TASK
 
@@ -69,6 +70,7 @@ async def running_gateway(
     scheduler: RecordingScheduler | None = None,
     prepare: Prepare = prepare,
     idle_s: int = 30,
+    shares: Shares | None = None,
     port: int = 0,
     **settings: Any,
 ) -> AsyncIterator[str]:
@@ -76,5 +78,5 @@ async def running_gateway(
     secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
-    async with serving(app, listen("127.0.0.1", port), idle_s=idle_s) as url:
+    async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:
         yield url

@@ -1,6 +1,7 @@
 """The gateway put together."""
 
 import asyncio
+from itertools import islice
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
@@ -14,8 +15,8 @@ from farm.gateway.refusals import Refused
 from farm.gateway.scheduler_port import SchedulerPort
 from farm.gateway.tasksets import Prepare
 from farm.store import Store
-from farm.wire.complaints import MOST_FIELDS
 from farm.wire.problem import FieldProblem, ProblemType
+from farm.wire.requests import MOST_FIELDS
 
 TASKSETS_AT_ONCE = 2
 """Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
@@ -37,6 +38,7 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.prepare = prepare
     app.state.preparing = asyncio.Semaphore(TASKSETS_AT_ONCE)
     app.state.series = health.Series()
+    app.state.checking = None
     refusals.install(app)
     app.include_router(health.router)
     for router in (runs.router, leases.router, rewards.router, rollouts.router):
@@ -51,10 +53,8 @@ def _check_query(request: Request) -> None:
     route: APIRoute = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]
     there_are = f"there are: {', '.join(known)}" if known else "there are none here"
-    unknown = tuple(
-        FieldProblem(field=name[:100], message=f"there is no such parameter; {there_are}")
-        for name in request.query_params
-        if name not in known
-    )[:MOST_FIELDS]
+    message = f"there is no such parameter; {there_are}"
+    names = islice((name for name in request.query_params if name not in known), MOST_FIELDS)
+    unknown = tuple(FieldProblem(field=name[:100], message=message) for name in names)
     if unknown:
         raise Refused(ProblemType.INVALID, f"{unknown[0].field}: {unknown[0].message}", errors=unknown)

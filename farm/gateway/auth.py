@@ -32,13 +32,14 @@ class Gatekeeper:
     def open(self) -> bool:
         return not self._tokens
 
-    def admit(self, scope: Scope, authorization: bytes) -> None:
-        """Note the caller's role in ``scope``, for the route. Raises Refused for a caller who is not known."""
+    def admit(self, scope: Scope, authorization: bytes) -> Role:
+        """Return the caller's role, noted in ``scope`` for the route. Raises Refused for a caller who is not known."""
         role = self.role(authorization)
         if role is None:
             detail = "send a token that this gateway knows: Authorization: Bearer …"
             raise Refused(ProblemType.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": "Bearer"})
         scope.setdefault("state", {})["role"] = role
+        return role
 
     def role(self, authorization: bytes) -> Role | None:
         """The role of an ``Authorization`` header; every token is compared, in constant time."""

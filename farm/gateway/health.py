@@ -29,16 +29,22 @@ async def healthz() -> HealthAnswer:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> HealthAnswer:
-    """The store and the scheduler answer."""
-    store: Store = request.app.state.store
-    scheduler: SchedulerPort = request.app.state.scheduler
+    """The store and the scheduler answer. Callers at the same time share one check: anybody may ask."""
+    state = request.app.state
+    if state.checking is None or state.checking.done():
+        state.checking = asyncio.create_task(_check(state.store, state.scheduler))
+        state.checking.add_done_callback(lambda check: check.cancelled() or check.exception())
+    await asyncio.shield(state.checking)
+    return HealthAnswer()
+
+
+async def _check(store: Store, scheduler: SchedulerPort) -> None:
     await store.ping()
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await scheduler.status()
     except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
         raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
-    return HealthAnswer()
 
 
 @router.get("/metrics")

@@ -37,6 +37,7 @@ _TITLES: Mapping[ProblemType, tuple[int, str]] = {
     ProblemType.NOT_AVAILABLE: (422, "The farm does not do this"),
     ProblemType.INTERNAL: (500, "The gateway failed"),
     ProblemType.UNREADABLE: (500, "A stored record cannot be read"),
+    ProblemType.BUSY: (503, "All connections of the role are in use"),
     ProblemType.STORE_UNAVAILABLE: (503, "The store is away"),
     ProblemType.SCHEDULER_UNAVAILABLE: (503, "The scheduler is away"),
 }

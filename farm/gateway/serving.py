@@ -7,11 +7,15 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from farm.gateway.connections import READ_BYTES, Connection, Places, Shares
 
 _GRACE_S = 5
 _IDLE_S = 30
-_MOST_REQUESTS = 4096
+_ACCEPTED_AT_ONCE = 64
+"""Accepted between two readings: far fewer than strangers have places, so each is read before it can be ended."""
+
+_WAITING = 1024
 
 
 class AddressTaken(Exception):
@@ -19,67 +23,40 @@ class AddressTaken(Exception):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket, *, idle_s: int = _IDLE_S) -> AsyncIterator[str]:
+async def serving(
+    app: ASGIApp, listener: socket.socket, *, idle_s: int = _IDLE_S, shares: Shares | None = None
+) -> AsyncIterator[str]:
     """Serve what comes to ``listener`` for the length of the block, and close it; yields the URL.
 
-    ``idle_s``: so long a connection may be open without a request that is whole in its head.
+    ``idle_s``: so long a known connection may be open without a request that is whole in its head. ``shares``: how
+    many connections strangers and roles may have (default: what fits the limit of open files).
     """
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         app,
-        http=_Timely,
+        http=Connection,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         lifespan="off",
         timeout_keep_alive=idle_s,
         timeout_graceful_shutdown=_GRACE_S,
-        limit_concurrency=_MOST_REQUESTS,
-        h11_max_incomplete_event_size=64 * 1024,
+        backlog=_ACCEPTED_AT_ONCE,
+        h11_max_incomplete_event_size=READ_BYTES,
     )
     server = _Quiet(config)
+    server.server_state = Places(shares or Shares.of_machine())
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await server.up.wait()
+        listener.listen(_WAITING)  # uvicorn has set the queue to what is accepted at once
         shown = f"[{host}]" if ":" in host else host
         yield f"http://{shown}:{port}"
     finally:
         server.should_exit = True
         await asyncio.shield(asyncio.wait([task]))
         listener.close()
-
-
-class _Timely(H11Protocol):
-    """Ends a connection on which no request is being answered for ``timeout_keep_alive``, whatever trickles in.
-
-    uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
-    refused, would hold a connection for ever.
-    """
-
-    _ending: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
-        super().connection_made(transport)
-        self._limit()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._limit()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._unlimit()
-        super().connection_lost(exc)
-
-    def _limit(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unlimit()
-        elif self._ending is None:
-            self._ending = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
-
-    def _unlimit(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
-            self._ending = None
 
 
 class _Quiet(uvicorn.Server):
@@ -108,7 +85,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(1024)
+        listener.listen(_WAITING)
     except OSError as error:
         listener.close()
         raise AddressTaken(

@@ -329,20 +329,27 @@ class Store:
 
     # Kept answers
 
-    async def claim_once(self, key: str, pending: bytes, ttl_s: float) -> bytes | None:
-        """Claim an idempotency key: None when it is ours now, else what is kept under it."""
+    async def claim_once(self, caller: str, key: str, pending: bytes, *, keep_s: float, most: int) -> bytes | None:
+        """Claim a caller's idempotency key. Return None if it was free, else what is kept under it.
+
+        Of a caller's keys the latest ``most`` of the last ``keep_s`` are kept.
+        """
         found: bytes | None = await self._connection.step(
-            f"{self._prefix}:once:{key}", "claim", pending, int(ttl_s * 1000)
+            self._once(caller), "claim", key, pending, int(keep_s * 1000), most
         )
         return found
 
-    async def keep_once(self, key: str, answer: bytes, ttl_s: float) -> None:
+    async def keep_once(self, caller: str, key: str, answer: bytes, *, keep_s: float) -> None:
+        """Keep the answer of a key that is still claimed."""
         async with self._connection.reach() as redis:
-            await redis.set(f"{self._prefix}:once:{key}", answer, px=int(ttl_s * 1000))
+            await redis.set(f"{self._once(caller)}:{key}", answer, px=int(keep_s * 1000), xx=True)
 
-    async def forget_once(self, key: str) -> None:
+    async def forget_once(self, caller: str, key: str) -> None:
         async with self._connection.reach() as redis:
-            await redis.delete(f"{self._prefix}:once:{key}")
+            await redis.delete(f"{self._once(caller)}:{key}")
+
+    def _once(self, caller: str) -> str:
+        return f"{self._prefix}:{{once:{caller}}}"
 
     def _base(self, run_id: str) -> str:
         return f"{self._prefix}:{{{run_id}}}"

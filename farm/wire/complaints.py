@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farm.wire.problem import FieldProblem
-from farm.wire.requests import RULES
+from farm.wire.requests import MOST_FIELDS, RULES
 
-MOST_FIELDS = 20
 _LONGEST = 300
 _SUBJECT = re.compile(r"^(?:Value error, |(?:Input|String|Dictionary|List|Tuple) (?=should))")
 _COUNT = re.compile(r" after validation, not (?:more|\d+)$")

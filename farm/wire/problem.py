@@ -32,6 +32,7 @@ class ProblemType(StrEnum):
     HTTP = "http"
     INTERNAL = "internal"
     UNREADABLE = "unreadable"
+    BUSY = "busy"
     STORE_UNAVAILABLE = "store-unavailable"
     SCHEDULER_UNAVAILABLE = "scheduler-unavailable"
 

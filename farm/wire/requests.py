@@ -1,6 +1,7 @@
 """What the gateway is asked, each field bounded. A field that is not listed is refused."""
 
 from collections.abc import Mapping
+from heapq import nsmallest
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -27,6 +28,10 @@ from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
 
 _FARMS_OWN = Limits()
+MOST_FIELDS = 20
+"""Faults that a refusal names."""
+
+MOST_ITEMS = 64
 MOST_GROUPS_PER_LEASE = 256
 LONGEST_WAIT_S = 300.0
 LONGEST_LEASE_S = 86_400.0
@@ -81,7 +86,8 @@ class RequestBody(BaseModel):
             refusal = PydanticCustomError(
                 "unknown_field", "there is no such field; there are: {known}", {"known": known}
             )
-            faults = [InitErrorDetails(type=refusal, loc=(str(name),), input=None) for name in sorted(unknown, key=str)]
+            first = nsmallest(MOST_FIELDS, map(str, unknown))
+            faults = [InitErrorDetails(type=refusal, loc=(name,), input=None) for name in first]
             raise ValidationError.from_exception_data(cls.__name__, faults)
         return given
 
@@ -112,14 +118,21 @@ def _address(text: str) -> str:
     return text
 
 
+def _few(value: Any) -> Any:
+    """Refuse a long list or object at once: pydantic would describe each of its items first."""
+    if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
+        raise ValueError(f"should have at most {MOST_ITEMS} items")
+    return value
+
+
 class PolicyBody(RequestBody):
     """An OpenAI-compatible endpoint."""
 
     endpoint: Annotated[str, StringConstraints(strict=True, pattern=ADDRESS, max_length=2048), AfterValidator(_address)]
     model: Annotated[str, StringConstraints(strict=True, max_length=256)] = ""
-    sampling_params: Annotated[dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=64)] = Field(
-        default_factory=dict
-    )
+    sampling_params: Annotated[
+        dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=MOST_ITEMS), BeforeValidator(_few)
+    ] = Field(default_factory=dict)
 
 
 def _policy(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -141,7 +154,7 @@ Policy = Annotated[
 
 
 def _words(value: Any) -> Any:
-    return () if value is None else (value,) if isinstance(value, str) else value
+    return () if value is None else (value,) if isinstance(value, str) else _few(value)
 
 
 def _known_tools(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -154,7 +167,7 @@ def _known_tools(words: tuple[str, ...]) -> tuple[str, ...]:
 
 Tools = Annotated[
     tuple[Annotated[str, StringConstraints(strict=True, max_length=128)], ...],
-    Field(max_length=64),
+    Field(max_length=MOST_ITEMS),
     BeforeValidator(_words),
     AfterValidator(_known_tools),
 ]

@@ -457,8 +457,8 @@ async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     first = await place.post("/v1/runs", body, idempotency_key="k0")
     async with place.store._connection.reach() as redis:
-        kept = await redis.keys("*:once:*")
-        assert await redis.delete(*kept) == 1
+        kept = await redis.keys("*:{once:*")
+        assert await redis.delete(*kept) == 2, "the answer, and the order of the keys"
     again = await place.post("/v1/runs", body, idempotency_key="k0")
     assert again.status_code == 201
     assert again.json()["run_id"] == first.json()["run_id"]

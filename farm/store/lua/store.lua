@@ -36,7 +36,8 @@
 --   <prefix>:{*}:rewards  HASH    version -> a rule document (JSON: text, at)
 --   <prefix>:{*}:reward   STRING  the version that runs follow which name none; absent: the farm's own
 --   <prefix>:bundle:<digest>  STRING  a packed task bundle
---   <prefix>:once:<key>   STRING  the kept answer of a call with an Idempotency-Key
+--   <prefix>:{once:<caller>}:<key>   STRING  the kept answer of a call with an Idempotency-Key
+--   <prefix>:{once:<caller>}:order   ZSET    a caller's keys, scored by when they were claimed (ms)
 --
 -- COUNTERS  accepted, status:<status>, unjudged (reward null), solved (all that can be had), reward_sum, tokens, bytes,
 --   groups_complete, groups_read (taken off the stream), groups_leased, groups_redelivered, groups_acked,
@@ -398,10 +399,20 @@ function commands.expire(retention_ms)
   return forget_run() and { "gone", 0 } or { stream, 1 }
 end
 
--- Claim an idempotency key, KEYS[1] whole: what is kept there, or nil when it is ours now.
-function commands.claim(pending, ttl_ms)
-  local kept = redis.call("GET", base)
-  if not kept then redis.call("SET", base, pending, "PX", ttl_ms) end
+-- Claim an idempotency key of the caller whose keys KEYS[1] is the base of: what is kept there, or nil when it was free.
+-- Of the keys of the last keep_ms the latest most stay.
+function commands.claim(name, pending, keep_ms, most)
+  local kept = redis.call("GET", key(name))
+  if kept then return kept end
+  redis.call("SET", key(name), pending, "PX", keep_ms)
+  redis.call("ZADD", key("order"), now_ms(), name)
+  redis.call("PEXPIRE", key("order"), keep_ms)
+  redis.call("ZREMRANGEBYSCORE", key("order"), "-inf", now_ms() - 2 * keep_ms)
+  local over = redis.call("ZCARD", key("order")) - most
+  if over > 0 then
+    local oldest = redis.call("ZPOPMIN", key("order"), over)
+    for at = 1, #oldest, 2 do redis.call("UNLINK", key(oldest[at])) end
+  end
   return kept
 end
 
