@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -14,6 +14,7 @@ from farm.wire.packing import MalformedRecord, unpack
 from farm.wire.problem import MEDIA_TYPE, PREFIX, Problem, ProblemType
 
 ANSWER_S = 60.0
+MOST_REFUSAL_BYTES = 1024 * 1024
 _CONNECT_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 2.0
@@ -128,7 +129,7 @@ class Exchange:
 
 def _answered(response: httpx.Response) -> Answered:
     """The whole answer. It is unpacked here, for httpx cannot read a zstd stream of several frames."""
-    raw = b"".join(response.iter_raw())
+    raw = b"".join(response.iter_raw() if response.is_success else _beginning(response))
     kind = response.headers.get("content-type", "")
     answered = Answered(str(response.request.url), response.status_code, kind, raw)
     if response.headers.get("content-encoding") != "zstd":
@@ -137,6 +138,16 @@ def _answered(response: httpx.Response) -> Answered:
         return replace(answered, content=unpack_frames(raw))
     except MalformedFrame as error:
         raise nonsense(answered, str(error)) from None
+
+
+def _beginning(response: httpx.Response) -> Iterator[bytes]:
+    """Yield the first parts of a refusal. One that is longer comes from something else than a gateway."""
+    size = 0
+    for part in response.iter_raw():
+        yield part
+        size += len(part)
+        if size > MOST_REFUSAL_BYTES:
+            return
 
 
 def _passing(refusal: FarmError) -> bool:
