@@ -13,7 +13,7 @@ up no filter can be loaded, and no sandbox starts.
 """
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 Condition = tuple[int, int, str, int]
@@ -31,18 +31,18 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
-    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync fgetxattr flistxattr flock fremovexattr
-    fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat ioctl lchown
+    fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fgetxattr flistxattr flock fremovexattr
+    fsetxattr fstat fstatfs ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat lchown
     lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod
-    mknodat newfstatat open openat openat2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink
-    readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile setxattr setxattrat splice stat
-    statfs statx symlink symlinkat sync sync_file_range syncfs tee truncate umask unlink unlinkat utime utimensat utimes
+    mknodat newfstatat pread64 preadv preadv2 pwrite64 pwritev read readahead readlink
+    readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile setxattr setxattrat stat
+    statfs statx symlink symlinkat tee truncate umask unlink unlinkat utime utimensat utimes
     vmsplice write writev inotify_add_watch inotify_init inotify_init1 inotify_rm_watch landlock_add_rule
     landlock_create_ruleset landlock_restrict_self
 """
 MEMORY = """
     brk cachestat get_mempolicy madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2 mlockall mmap
-    mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise
+    mprotect mremap mseal munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise
     process_mrelease remap_file_pages shmat shmctl shmdt shmget
 """
 PROCESSES = """
@@ -65,7 +65,7 @@ WAITING = """
 TALKING = """
     accept accept4 bind connect getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open
     mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 recvfrom recvmmsg recvmsg semctl
-    semget semop semtimedop sendmmsg sendmsg sendto shutdown socketpair
+    semget semop semtimedop shutdown socketpair
 """
 
 
@@ -79,11 +79,42 @@ and share of the processor are not theirs to set."""
 C_INT = 0xFFFFFFFF
 """What the kernel takes of an argument that is an int. A filter compares 64 bits, and a caller may set the others."""
 
-SOCKET_FILTERS = frozenset((26, 50, 51, 52))
-"""SO_ATTACH_FILTER | ATTACH_BPF | ATTACH_REUSEPORT_CBPF | ATTACH_REUSEPORT_EBPF, at the level SOL_SOCKET."""
+OPTIONS_REFUSED: Mapping[int, frozenset[int]] = {
+    # SOL_SOCKET: SO_ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF, SO_TIMESTAMPING (old and
+    # new), SO_ZEROCOPY
+    1: frozenset((26, 50, 51, 52, 37, 65, 60)),
+    # SOL_IP: IP_UNBLOCK_SOURCE to IP_MSFILTER, the MCAST_* options for sources
+    0: frozenset((37, 38, 39, 40, 41, 43, 44, 46, 47, 48)),
+    # SOL_TCP: TCP_MD5SIG, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO
+    6: frozenset((14, 32, 38, 39, 40)),
+    # SOL_UDP, and SOL_UDPLITE, which a socket of UDP takes for the same: UDP_CORK
+    17: frozenset((1,)),
+    136: frozenset((1,)),
+    # SOL_IPV6: options kept for later packets (old and new), IPV6_ADD_MEMBERSHIP, IPV6_JOIN_ANYCAST,
+    # IPV6_FLOWLABEL_MGR, MCAST_*
+    41: frozenset((3, 4, 5, 6, 20, 27, 32, 42, 43, 44, 46, 47, 48, 54, 55, 57, 59)),
+}
+"""Options of sockets by level: those that compile filters, and those whose data the kernel keeps in memory that no
+control group counts. All other options that the kernel knows at these levels are below 128."""
 
-PROTOCOL_LEVELS = (0, 6, 17, 41)
-"""IP, TCP, UDP and IPv6, of which the same numbers mean something else."""
+OPTIONS_IGNORED: Mapping[int, frozenset[int]] = {0: frozenset((11, 26)), 41: frozenset((25, 31))}
+"""IP_RECVERR, IPV6_RECVERR and their RFC 4884 forms: errors that wait to be read are not counted. The resolver of glibc
+sets the first and gives up if that fails."""
+
+MSG_KEEPS_BACK = 0x8000 | 0x4000000 | 0x8000000
+"""MSG_MORE | MSG_ZEROCOPY | MSG_SPLICE_PAGES."""
+SPLICE_F_MORE = 4
+
+SUCCESS = 0
+"""A call that is refused with this errno returns 0."""
+SYNCS = ("fdatasync", "fsync", "sync", "sync_file_range", "syncfs")
+MS_SYNC = 4
+RWF_SYNCS = (2, 4)
+"""RWF_DSYNC, RWF_SYNC."""
+FILE_FLAGS = frozenset((0x40086602, 0x401C5820))
+"""FS_IOC_SETFLAGS and FS_IOC_FSSETXATTR of ioctl(2): one of the flags makes each write to a file wait for the disk."""
+O_DSYNC = 0x1000
+"""A part of O_SYNC too."""
 
 PR_SET_SECCOMP = 22
 DISTANT_PRCTL = (0x53564D41, 0x59616D61)
@@ -95,8 +126,16 @@ minute unless that one lets go; and some files are the same for all sandboxes, s
 shell. Where users are not mapped they are root's, who is inside too."""
 
 
-def profile() -> dict[str, Any]:
-    """The profile as Docker's and the OCI runtimes' JSON reads it."""
+OFD_LOCKS = frozenset((36, 37, 38))
+"""F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW of fcntl(2). Such a lock lives as long as its file, also where no process
+has it open, so that nobody could find whose it is. Kernels without them answer EINVAL too."""
+
+
+def profile(*, own_disk: bool = False) -> dict[str, Any]:
+    """The profile as Docker's and the OCI runtimes' JSON reads it.
+
+    ``own_disk``: sandboxes write to a disk that never waits for the machine's, so they may open files with O_SYNC.
+    """
     plain = sorted({name for group in (FILES, MEMORY, PROCESSES, WAITING, TALKING) for name in group.split()})
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -114,10 +153,13 @@ def profile() -> dict[str, Any]:
             _refused("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
             *(_when("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
             *(_when("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in DISTANT_PRCTL),
-            *(_when("fcntl", condition) for condition in _unless(1, LEASES, 0, 1024)),
+            *(_when("fcntl", condition) for condition in _unless(1, LEASES | OFD_LOCKS, 0, 1024)),
+            *(_refused("fcntl", errno.EINVAL, (1, C_INT, "SCMP_CMP_MASKED_EQ", value)) for value in sorted(OFD_LOCKS)),
             *(_when("fcntl", condition) for condition in _unless(1, LEASES, 1024)),
-            *(_when("setsockopt", condition) for condition in _unless(2, SOCKET_FILTERS)),
-            *(_when("setsockopt", (1, level, "SCMP_CMP_EQ", 0)) for level in PROTOCOL_LEVELS),
+            *_socket_options(),
+            *_sending(),
+            *_syncing(),
+            *_opening(own_disk=own_disk),
             _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
             *(
                 _when("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
@@ -129,12 +171,60 @@ def profile() -> dict[str, Any]:
     }
 
 
+def _socket_options() -> Iterator[dict[str, Any]]:
+    """Allow the options of each level but those in ``OPTIONS_REFUSED``; pretend to set those in ``OPTIONS_IGNORED``."""
+    for level, refused in OPTIONS_REFUSED.items():
+        at_level = (1, level, "SCMP_CMP_EQ", 0)
+        ignored = OPTIONS_IGNORED.get(level, frozenset())
+        for option in sorted(ignored):
+            yield _refused("setsockopt", SUCCESS, at_level, (2, option, "SCMP_CMP_EQ", 0))
+        for condition in _unless(2, refused | ignored):
+            yield _when("setsockopt", at_level, condition)
+    for condition in _unless(1, frozenset(OPTIONS_REFUSED), 0, 1024):
+        yield _when("setsockopt", condition)
+
+
+def _sending() -> Iterator[dict[str, Any]]:
+    """Allow each call that sends, unless its flags keep the data back in memory that no control group counts."""
+    for name, flags in (("sendto", 3), ("sendmsg", 2), ("sendmmsg", 3)):
+        yield _when(name, (flags, MSG_KEEPS_BACK, "SCMP_CMP_MASKED_EQ", 0))
+    yield _when("splice", (5, SPLICE_F_MORE, "SCMP_CMP_MASKED_EQ", 0))
+
+
+def _syncing() -> Iterator[dict[str, Any]]:
+    """Answer calls that wait for a disk with success, and do nothing: no sandbox outlives a crash of its machine."""
+    for name in SYNCS:
+        yield _refused(name, SUCCESS)
+    yield _refused("msync", SUCCESS, (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", MS_SYNC))
+    yield _when("msync", (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", 0))
+    for flag in RWF_SYNCS:
+        yield _refused("pwritev2", errno.EOPNOTSUPP, (5, flag, "SCMP_CMP_MASKED_EQ", flag))
+    yield _when("pwritev2", (5, sum(RWF_SYNCS), "SCMP_CMP_MASKED_EQ", 0))
+    for command in FILE_FLAGS:
+        yield _refused("ioctl", errno.ENOTTY, (1, C_INT, "SCMP_CMP_MASKED_EQ", command))
+    for condition in _unless(1, FILE_FLAGS, 0, 1 << 32):
+        yield _when("ioctl", condition)
+
+
+def _opening(*, own_disk: bool) -> Iterator[dict[str, Any]]:
+    """Allow to open files; unless they lie on a disk of their own, not so that each write waits for the disk."""
+    if own_disk:
+        for name in ("open", "openat", "openat2"):
+            yield _when(name)
+        return
+    for name, flags in (("open", 1), ("openat", 2)):
+        yield _refused(name, errno.EINVAL, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", O_DSYNC))
+        yield _when(name, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", 0))
+    # Its flags lie in memory, where a filter cannot read them. Programs that get ENOSYS use openat.
+    yield _refused("openat2", errno.ENOSYS)
+
+
 def _unless(index: int, values: frozenset[int], first: int = 0, count: int = 128) -> Iterator[Condition]:
     """One of them holds where the argument, an int, is among ``count`` from ``first`` on and none of ``values``.
 
     Not one rule that forbids: libseccomp forgets it where another allows the call as a whole.
     """
-    if values.isdisjoint(range(first, first + count)):
+    if not any(first <= value < first + count for value in values):
         yield index, C_INT & -count, "SCMP_CMP_MASKED_EQ", first
     elif count > 1:
         yield from _unless(index, values, first, count // 2)

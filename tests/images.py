@@ -109,7 +109,7 @@ def text_image(client: docker.DockerClient) -> Iterator[str]:
 
 
 def busybox_layer(directory: Path) -> Layer:
-    """busybox, the programs that try things (``/bin/probe``, ``/bin/hog``), and what the contract asks for.
+    """busybox, the programs that try things (``/bin/probe``, ``hog``, ``hoard``), and what the contract asks for.
 
     ``directory`` is there to compile in.
     """
@@ -117,7 +117,7 @@ def busybox_layer(directory: Path) -> Layer:
     for name in DIRECTORIES:
         layer.directory(name, mode=0o1777 if name == "tmp" else 0o755)
     layer.file("bin/busybox", Path(require_program("busybox")).read_bytes(), mode=0o755)
-    for name in ("probe", "hog"):
+    for name in ("probe", "hog", "hoard"):
         layer.file(f"bin/{name}", compiled(PROGRAMS / f"{name}.c", directory), mode=0o755)
     layer.file("bin/tool", b"#!/bin/sh\necho tool\n", mode=0o755)
     layer.file("etc/motd", b"hello\n")

@@ -28,6 +28,7 @@ from sandboxes.runtimes.container import (
 from sandboxes.runtimes.docker_snapshots import SnapshotImages
 from sandboxes.runtimes.ending import describe, ending
 from sandboxes.runtimes.engine import Engine, EngineError, Image
+from sandboxes.runtimes.hoarders import Hoarders
 from sandboxes.runtimes.hunger import SETTLE_S, Hunger
 from sandboxes.runtimes.marks import LABEL_OWNER, LABEL_SNAPSHOT, Mark, container_name, labels, of_container
 from sandboxes.runtimes.oci.cgroups import find_hierarchies, limit_sockets, memory_group
@@ -60,6 +61,7 @@ class DockerRuntime(ServingRuntime):
         self._hosts = hosts
         self._copies = SnapshotImages(engine, owner)
         self._hunger = Hunger(unified=find_hierarchies().unified)
+        self._hoarders = Hoarders()
         self._origins: dict[str, Image] = {}
         """The image behind each sandbox and snapshot."""
         self._bases: dict[str, str] = {}
@@ -146,6 +148,7 @@ class DockerRuntime(ServingRuntime):
             await self._engine.remove_all(await self._all())
             await self._copies.close()
             self._hunger.close()
+            self._hoarders.close()
             self._held.clear()
             self._owner.release()
         finally:
@@ -228,6 +231,7 @@ class DockerRuntime(ServingRuntime):
             limit_sockets(group, socket_bytes(spec.limits))
             with contextlib.suppress(OSError):  # where we may not, the daemon's word has to do
                 self._hunger.watch(sandbox_id, group)
+            self._hoarders.watch(sandbox_id, group)
         # The caller bounds the time. Another kernel's sockets are held by a helper of it; but nothing of the image has
         # run yet that could listen.
         listener = None if self._oci_runtime else state.pid
@@ -251,6 +255,7 @@ class DockerRuntime(ServingRuntime):
         """Container and run directory are gone afterwards, or ``reap`` will see to them."""
         self._held.discard(sandbox_id)
         self._hunger.forget(sandbox_id)
+        self._hoarders.forget(sandbox_id)
         try:
             await self._engine.remove(container_name(sandbox_id))
         finally:
@@ -263,6 +268,8 @@ class DockerRuntime(ServingRuntime):
         return self._hunger.by_others(sandbox_id)
 
     async def ending_of(self, sandbox_id: str) -> Ending:
+        if reason := self._hoarders.reason(sandbox_id):
+            return Ending(reason, GoneBy.MEMORY)
         if doubt := self.doubt(sandbox_id):
             return Ending(doubt, GoneBy.OUTSIDE)
         since = time.monotonic() - SETTLE_S

@@ -69,7 +69,7 @@ def config(
         for kind in ("uidMappings", "gidMappings"):
             made["linux"][kind] = [{"containerID": 0, "hostID": first_id, "size": IDS}]
     if program.compiled_filter is None:
-        made["linux"]["seccomp"] = {key: value for key, value in profile().items() if key != "archMap"}
+        made["linux"]["seccomp"] = {key: value for key, value in profile(own_disk=True).items() if key != "archMap"}
     else:
         made["annotations"] = {FILTER_ANNOTATION: program.compiled_filter}
     return made

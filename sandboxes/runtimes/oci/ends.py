@@ -5,6 +5,7 @@ import time
 
 from sandboxes.errors import BootError, GoneBy
 from sandboxes.runtimes.ending import KILLED, ROUNDS, STOPPING_S, is_ending
+from sandboxes.runtimes.hoarders import Hoarders
 from sandboxes.runtimes.hunger import SETTLE_S, Hunger
 from sandboxes.runtimes.oci.cgroups import Cgroups
 from sandboxes.runtimes.oci.process import FirstProcess
@@ -17,6 +18,7 @@ class Ends:
     def __init__(self, cgroups: Cgroups) -> None:
         self._cgroups = cgroups
         self._hunger = Hunger(unified=cgroups.unified)
+        self._hoarders = Hoarders()
         self._first: dict[str, FirstProcess] = {}
         self._lost: dict[str, str] = {}
 
@@ -27,6 +29,7 @@ class Ends:
             self._hunger.watch(name, self._cgroups.memory_group(name))
         except OSError as error:
             raise BootError(f"for whose want of memory it may be killed is not told: {error}") from None
+        self._hoarders.watch(name, self._cgroups.memory_group(name))
 
     def first_pid(self, name: str) -> int:
         return self._first[name].pid
@@ -47,6 +50,7 @@ class Ends:
             await first.until_ended(STOPPING_S)
             first.close()
         self._hunger.forget(name)
+        self._hoarders.forget(name)
         self._lost.pop(name, None)
 
     async def of(self, name: str, doubt: str) -> Ending:
@@ -54,6 +58,8 @@ class Ends:
         first = self._first.get(name)
         if first is None:
             return Ending("it was removed", GoneBy.OUTSIDE)
+        if reason := self._hoarders.reason(name):
+            return Ending(reason, GoneBy.MEMORY)
         if doubt:
             return Ending(doubt, GoneBy.OUTSIDE)
         asked_at = time.monotonic()
@@ -73,3 +79,4 @@ class Ends:
 
     def close(self) -> None:
         self._hunger.close()
+        self._hoarders.close()

@@ -23,7 +23,7 @@ def compiled() -> str:
     def condition(argument: dict[str, Any]) -> Any:
         return pyseccomp.Arg(argument["index"], compare[argument["op"]], argument["value"], argument["valueTwo"])
 
-    described = profile()
+    described = profile(own_disk=True)
     made = pyseccomp.SyscallFilter(pyseccomp.ERRNO(1))
     made.set_attr(pyseccomp.Attr.CTL_OPTIMIZE, 2)  # a binary tree instead of a list of comparisons
     for rule in described["syscalls"]:

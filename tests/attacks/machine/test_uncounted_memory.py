@@ -1,0 +1,139 @@
+"""Memory of the machine that no control group counts: refused where no honest program wants it, bounded elsewhere.
+
+Each way wins first where nothing stands against it: on the machine itself, in the same numbers.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes import GoneBy, Limits, SandboxGone, SandboxSpec
+from sandboxes.runtimes import hoarders
+from sandboxes.runtimes.uncounted import survey
+from tests.attacks.machine.conftest import ANSWER_S, Scene
+from tests.images import PROGRAMS, compiled
+from tests.outside import EitherRuntime
+from tests.sandboxes.conformance import text
+from tests.services import needs_root
+
+MIB = 2**20
+FEW, MANY = 20, 40_000
+KEPT_BACK = ("sendto", "sendto6", "sendmsg", "sendmmsg", "splice", "cork", "corklite")
+KEPT_APART = ("pktoptions", "md5", "groups6", "errors", "errors6")
+LISTINGS = 100
+"""Of 1 MiB each."""
+
+pytestmark = [pytest.mark.docker, needs_root, pytest.mark.xdist_group("uncounted")]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """The attacker's program, for the machine."""
+    program = tmp_path / "hoard"
+    program.write_bytes(compiled(PROGRAMS / "hoard.c", tmp_path))
+    program.chmod(0o755)
+    return program
+
+
+def taken_outside(program: Path, kind: str, at_most: int) -> int:
+    """How many the program gets where no filter is; it is ended at once."""
+    with subprocess.Popen(
+        [program, kind, str(at_most), "1"], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+    return int(line.split()[0])
+
+
+@pytest.mark.parametrize("kind", KEPT_BACK + KEPT_APART)
+async def test_what_is_kept_outside_all_limits_is_refused(after_an_attack: Scene, outside: Path, kind: str) -> None:
+    assert await asyncio.to_thread(taken_outside, outside, kind, FEW) >= FEW
+    refused = await after_an_attack.attack(f"hoard {kind} {FEW} 1", timeout_s=ANSWER_S)
+    assert text(refused).split()[0] == "0"
+
+
+async def test_locks_without_an_owner_are_refused(after_an_attack: Scene, outside: Path) -> None:
+    assert await asyncio.to_thread(taken_outside, outside, "ofd", FEW) == FEW
+    refused = await after_an_attack.attack(f"hoard ofd {FEW} 1", timeout_s=ANSWER_S)
+    assert text(refused).split() == ["0", str(errno.EINVAL)]
+
+
+async def ended_for(scene: Scene, command: str) -> str:
+    """Why the attacker was ended while the command's processes held what they had got."""
+    with pytest.raises(SandboxGone) as gone:
+        await scene.attack(f"{command}; sleep {ANSWER_S}", timeout_s=2 * ANSWER_S)
+    assert gone.value.by is GoneBy.MEMORY
+    return str(gone.value)
+
+
+@pytest.mark.parametrize("kind", ["posix", "memory"])
+async def test_many_file_locks_end_their_sandbox_alone(after_an_attack: Scene, outside: Path, kind: str) -> None:
+    assert await asyncio.to_thread(taken_outside, outside, kind, MANY) == MANY
+    assert "file locks" in await ended_for(after_an_attack, f"hoard {kind} {MANY} 4")
+
+
+async def test_whole_file_locks_end_their_sandbox(wide: Scene) -> None:
+    assert "file locks" in await ended_for(wide, "hoard flock 4000 5")
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_open_directories_end_their_sandbox(wide: Scene) -> None:
+    assert "open directories" in await ended_for(wide, "hoard directories 4000 6")
+
+
+async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
+    assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
+
+
+async def test_an_honest_number_of_locks_is_left_alone(after_an_attack: Scene) -> None:
+    """Also beside one that holds far too many, whose end takes none of the sibling's locks."""
+    honest = await after_an_attack.sibling.exec(["hoard", "posix", "1000", "1"], timeout_s=ANSWER_S)
+    assert text(honest).split() == ["1000", "0"]
+    await ended_for(after_an_attack, f"hoard posix {MANY} 4")
+    living = text(await after_an_attack.sibling.exec(["ps"], timeout_s=ANSWER_S))
+    assert "hoard posix 1000 1" in living
+
+
+async def test_inherited_directories_are_counted_once(wide: Scene) -> None:
+    """Else many children of one process would look like a hoard."""
+    opened = " ".join(f"exec {number}</srv/here;" for number in range(3, 10))
+    await wide.attack(f"mkdir -p /srv/here; {opened} for i in $(seq 20); do sleep 60 & done", timeout_s=ANSWER_S)
+    held = await asyncio.to_thread(survey, group_of(wide, wide.attacker.id), 0)
+    assert 7 <= held[wide.attacker.id].directories < 20
+
+
+async def test_whole_locks_are_counted_by_file_system(after_an_attack: Scene) -> None:
+    """And not by the process in the kernel's table, whose number another sandbox may have by then."""
+    assert text(await after_an_attack.attack("hoard flock 500 1", timeout_s=ANSWER_S)).split() == ["500", "0"]
+    both = group_of(after_an_attack, after_an_attack.attacker.id) | group_of(
+        after_an_attack, after_an_attack.sibling.id
+    )
+    held = await asyncio.to_thread(survey, both, hoarders.LOCK_TABLE_BYTES)
+    assert held[after_an_attack.attacker.id].locks >= 500
+    assert held[after_an_attack.sibling.id].locks < 500
+
+
+def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
+    """Where its runtime watches it."""
+    keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
+    return {sandbox_id: keeper._hoarders._groups[sandbox_id]}
+
+
+@pytest.fixture
+async def wide(either_runtime: EitherRuntime, test_image: str) -> AsyncIterator[Scene]:
+    """An attacker with room for descriptors, and a sibling that answers afterwards."""
+    spec = SandboxSpec(test_image, limits=Limits(memory_mib=256, pids=128, open_files=4096, disk_mib=96))
+    async with either_runtime.scope(spec) as sibling:
+        attacker = await either_runtime.create(spec)
+        namespace = os.readlink(f"/proc/{await either_runtime.first_pid(attacker.id)}/ns/pid")
+        yield Scene(either_runtime, test_image, attacker, sibling, namespace)
+        await attacker.remove()
+        assert text(await sibling.exec(["echo", "on"], timeout_s=ANSWER_S)) == "on\n"

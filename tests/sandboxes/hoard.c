@@ -1,0 +1,335 @@
+/* Takes the kernel's memory from inside a sandbox, by ways that no control group counts: hoard KIND AT_MOST PROCESSES
+   Each process takes until it has AT_MOST or is refused; prints how many all have, and the last errno; they hold on. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define DATAGRAM 60000
+#define LOCKS_A_FILE 256
+#define CORK 1
+#define MSG_MORE_ 0x8000
+#define MSG_SPLICE_PAGES_ 0x8000000
+#define OFD_SETLK 37
+#define HIGH (1UL << 40) /* the kernel takes an int; a filter compares 64 bits */
+
+static char data[DATAGRAM];
+
+static int connected(int family) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(family, SOCK_DGRAM, 0), room = 1 << 20;
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    struct sockaddr *to = family == AF_INET ? (void *)&v4 : (void *)&v6;
+    if (!connect(fd, to, family == AF_INET ? sizeof v4 : sizeof v6)) return fd;
+    close(fd);
+    return -1;
+}
+
+static long kept(int fd, long sent) {
+    if (fd >= 0 && sent <= 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+    }
+    return sent > 0;
+}
+
+/* One datagram that is never sent off. */
+
+static long sendto_more(void) {
+    int fd = connected(AF_INET);
+    return kept(fd, syscall(SYS_sendto, fd, data, DATAGRAM, MSG_MORE_, 0, 0));
+}
+
+static long sendto_more_v6(void) {
+    int fd = connected(AF_INET6);
+    return kept(fd, syscall(SYS_sendto, fd, data, DATAGRAM, HIGH | MSG_MORE_, 0, 0));
+}
+
+static struct iovec part = {data, DATAGRAM};
+
+static long sendmsg_more(void) {
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    int fd = connected(AF_INET);
+    return kept(fd, syscall(SYS_sendmsg, fd, &message, HIGH | MSG_MORE_));
+}
+
+static long sendmmsg_more(void) {
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+    int fd = connected(AF_INET);
+    return kept(fd, syscall(SYS_sendmmsg, fd, &message, 1, MSG_MORE_));
+}
+
+static long cork(void) {
+    int fd = connected(AF_INET), on = 1;
+    if (fd < 0 || syscall(SYS_setsockopt, fd, HIGH | IPPROTO_UDP, HIGH | CORK, &on, sizeof on)) return kept(fd, 0);
+    return kept(fd, write(fd, data, DATAGRAM));
+}
+
+/* A socket of UDP takes the level of UDP-Lite for its own. */
+static long cork_lite(void) {
+    int fd = connected(AF_INET), on = 1;
+    if (fd < 0 || syscall(SYS_setsockopt, fd, 136, CORK, &on, sizeof on)) return kept(fd, 0);
+    return kept(fd, write(fd, data, DATAGRAM));
+}
+
+/* Each datagram to a closed port is an error that waits to be read. */
+static long errors(int family, int level, int option) {
+    int fd = connected(family), room = 1 << 22, on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    if (fd < 0 || setsockopt(fd, level, option, &on, sizeof on)) return kept(fd, 0);
+    long waiting = 0;
+    for (int i = 0; i < 4000; i++) send(fd, data, 1000, MSG_DONTWAIT);
+    union {
+        struct cmsghdr header;
+        char room[256];
+    } control;
+    struct iovec into = {data, 1};
+    struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    waiting = recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0;
+    return kept(fd, waiting);
+}
+
+static long errors_v4(void) { return errors(AF_INET, IPPROTO_IP, 11); }
+static long errors_v6(void) { return errors(AF_INET6, 41, 25); }
+
+/* sendfile(2) and splice(2) themselves say that more follows, as long as it does. */
+
+static int a_file(void) {
+    static int file = -1;
+    if (file < 0) {
+        char name[64];
+        snprintf(name, sizeof name, "/tmp/file.%d", getpid());
+        file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        if (file >= 0 && write(file, data, DATAGRAM) != DATAGRAM) return -1;
+    }
+    return file;
+}
+
+static long sendfile_more(void) {
+    int fd = connected(AF_INET);
+    off_t at = 0;
+    return kept(fd, sendfile(fd, a_file(), &at, DATAGRAM - 4096));
+}
+
+static long splice_more(void) {
+    static int ends[2] = {-1, -1};
+    if (ends[0] < 0 && pipe(ends)) return 0;
+    char rest[8192];
+    int fd = connected(AF_INET);
+    if (write(ends[1], data, 8192) != 8192) return kept(fd, 0);
+    long sent = splice(ends[0], NULL, fd, NULL, 4096, SPLICE_F_MORE);
+    int error = errno;
+    if (read(ends[0], rest, sent > 0 ? 4096 : 8192) < 0) return kept(fd, 0);
+    errno = error;
+    return kept(fd, sent);
+}
+
+/* Options of sockets that are kept in memory of their own. */
+
+static long packet_options(void) {
+    static char control[60000];
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    for (size_t at = 0; at + CMSG_SPACE(sizeof(int)) <= sizeof control; at += CMSG_SPACE(sizeof(int))) {
+        struct cmsghdr *one = (void *)(control + at);
+        *one = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = 41, .cmsg_type = 52};
+        memcpy(CMSG_DATA(one), &(int){1}, sizeof(int));
+    }
+    return kept(fd, fd >= 0 && !setsockopt(fd, 41, 6 /* IPV6_2292PKTOPTIONS */, control, sizeof control));
+}
+
+static long md5_keys(void) {
+    struct {
+        struct sockaddr_storage address;
+        uint8_t flags, prefix;
+        uint16_t length;
+        int interface;
+        uint8_t key[80];
+    } asked = {.flags = 1, .prefix = 32, .length = 16};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    long made = 0;
+    for (int i = 0; fd >= 0 && i < 400; i++) {
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x0a000000 + i)};
+        memcpy(&asked.address, &address, sizeof address);
+        if (setsockopt(fd, IPPROTO_TCP, 32 /* TCP_MD5SIG_EXT */, &asked, sizeof asked)) break;
+        made++;
+    }
+    return kept(fd, made);
+}
+
+static long groups(void) {
+    static uint32_t next;
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    long made = 0;
+    if (!next) next = 0xe1000000 + (getpid() % 256) * 65536;
+    for (int i = 0; fd >= 0 && i < 20; i++) {
+        struct ip_mreqn asked = {.imr_multiaddr.s_addr = htonl(next++), .imr_ifindex = 1};
+        if (setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &asked, sizeof asked)) break;
+        made++;
+    }
+    return kept(fd, made) * made;
+}
+
+static long groups_v6(void) {
+    static uint32_t next;
+    int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    long made = 0;
+    if (!next) next = getpid() << 20;
+    for (int i = 0; fd >= 0 && i < 1000; i++) {
+        struct ipv6_mreq asked = {.ipv6mr_interface = 1};
+        asked.ipv6mr_multiaddr.s6_addr[0] = 0xff, asked.ipv6mr_multiaddr.s6_addr[1] = 0x02;
+        uint32_t number = htonl(next++);
+        memcpy(asked.ipv6mr_multiaddr.s6_addr + 8, &number, 4);
+        if (setsockopt(fd, 41, IPV6_ADD_MEMBERSHIP, &asked, sizeof asked)) break;
+        made++;
+    }
+    return kept(fd, made) * made;
+}
+
+/* Locks of single bytes, none beside another, or they would be one; in files of some each, or each new one would be
+   looked for among all. */
+
+static long lock_bytes(int command) {
+    static int file = -1;
+    static long made, files;
+    if (made % LOCKS_A_FILE == 0) {
+        char name[64];
+        snprintf(name, sizeof name, "/tmp/lock.%d.%ld", getpid(), files++);
+        if ((file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600)) < 0) return 0;
+        unlink(name);
+    }
+    struct flock lock = {.l_type = F_WRLCK, .l_start = 2 * (made++ % LOCKS_A_FILE), .l_len = 1};
+    return !fcntl(file, command, &lock);
+}
+
+static long posix_locks(void) { return lock_bytes(F_SETLK); }
+static long description_locks(void) { return lock_bytes(OFD_SETLK); }
+
+static long in_memory(void) {
+    static int file = -1;
+    static long made;
+    if (made % LOCKS_A_FILE == 0 && (file = (int)syscall(SYS_memfd_create, "it", 1)) < 0) return 0;
+    struct flock lock = {.l_type = F_WRLCK, .l_start = 2 * (made++ % LOCKS_A_FILE), .l_len = 1};
+    return !fcntl(file, F_SETLK, &lock);
+}
+
+static long flocks(void) {
+    int fd = open("/tmp/whole", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    return kept(fd, fd >= 0 && !flock(fd, LOCK_SH));
+}
+
+static long directory(void) {
+    mkdir("/srv/directory", 0700);
+    return open("/srv/directory", O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0;
+}
+
+static long file(void) { return open("/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0; }
+static long udp_socket(void) { return socket(AF_INET, SOCK_DGRAM, 0) >= 0; }
+static long tcp_socket(void) { return socket(AF_INET, SOCK_STREAM, 0) >= 0; }
+
+static long unix_datagram(void) {
+    static int ends[2] = {-1, -1};
+    if (ends[0] < 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) return 0;
+    for (int fresh = 0;; fresh = 1) {
+        if (send(ends[0], data, 32768, MSG_DONTWAIT) > 0) return 1;
+        if (fresh || errno != EAGAIN || socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) return 0;
+    }
+}
+
+static long pipe_page(void) {
+    static int ends[2];
+    if (pipe(ends)) return 0;
+    long held = 0;
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    while (write(ends[1], data, 4096) == 4096) held++;
+    return held;
+}
+
+/* What is read of a directory that consists of two layers is kept as long as it is open. */
+static long listing(void) {
+    static long made;
+    char name[256], listed[32768];
+    if (!made)
+        for (int i = 0; i < 2000; i++) {
+            memset(name, 'n', 250);
+            snprintf(name, sizeof name, "/tmp/%d", i);
+            name[strlen(name)] = 'n', name[250] = 0;
+            close(open(name, O_CREAT | O_WRONLY, 0600));
+        }
+    snprintf(name, sizeof name, "/tmp/changed.%d.%ld", getpid(), made++);
+    close(open(name, O_CREAT | O_WRONLY, 0600));
+    unlink(name);
+    int fd = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return kept(fd, fd < 0 ? 0 : syscall(SYS_getdents64, fd, listed, sizeof listed));
+}
+
+static const struct {
+    const char *name;
+    long (*take)(void);
+} kinds[] = {
+    {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
+    {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"sendfile", sendfile_more}, {"splice", splice_more}, {"pktoptions", packet_options},
+    {"md5", md5_keys}, {"groups", groups}, {"groups6", groups_v6}, {"posix", posix_locks}, {"ofd", description_locks},
+    {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"files", file}, {"udp", udp_socket},
+    {"tcp", tcp_socket}, {"unix", unix_datagram}, {"pipes", pipe_page}, {"listings", listing},
+};
+
+struct taken {
+    long amount;
+    int error;
+};
+
+static struct taken take_all(long (*take)(void), long at_most) {
+    struct taken taken = {0, 0};
+    while (taken.amount < at_most) {
+        errno = 0;
+        long got = take();
+        if (!got) {
+            taken.error = errno;
+            break;
+        }
+        taken.amount += got;
+    }
+    return taken;
+}
+
+int main(int argc, char **argv) {
+    long (*take)(void) = NULL;
+    for (size_t i = 0; argc > 3 && i < sizeof kinds / sizeof *kinds; i++)
+        if (!strcmp(argv[1], kinds[i].name)) take = kinds[i].take;
+    if (!take) return 2;
+    struct taken all = {0, 0}, one;
+    for (long left = atol(argv[3]); left > 0; left--) {
+        int ends[2];
+        if (pipe(ends)) return 1;
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(ends[0]);
+            one = take_all(take, atol(argv[2]));
+            if (write(ends[1], &one, sizeof one) != sizeof one) return 1;
+            close(ends[1]), close(1), close(2);
+            for (;;) pause();
+        }
+        close(ends[1]);
+        if (pid < 0 || read(ends[0], &one, sizeof one) != sizeof one) one = (struct taken){0, errno};
+        close(ends[0]);
+        all.amount += one.amount;
+        if (one.error) all.error = one.error;
+    }
+    printf("%ld %d\n", all.amount, all.error);
+    return 0;
+}
