@@ -19,7 +19,8 @@ from sandboxes.builds import BuildSettings, OnLine, build, write_context
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.origins import ImageOrigins
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
-from sandboxes.runtimes.engine import DEFAULT_HOST, Engine, explain_socket
+from sandboxes.runtimes.engine import DEFAULT_HOST, Engine
+from sandboxes.runtimes.engine_socket import explain_socket
 from sandboxes.scratch import scratch
 from sandboxes.spec import check_image_name
 from sandboxes.uses import ImageUses

@@ -206,7 +206,8 @@ class DockerRuntime(ServingRuntime):
             self._copies.use(source)
             self._bases[name] = source
         else:
-            await self._copies.make(name, container_name(source), below=self._bases.get(source))
+            below, at_most = self._bases.get(source), spec.limits.disk_mib
+            await self._copies.make(name, container_name(source), below=below, at_most_mib=at_most)
             self._bases[name] = name
 
     async def _drop(self, snapshot_id: str) -> None:

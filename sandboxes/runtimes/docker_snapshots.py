@@ -1,11 +1,15 @@
 """Snapshots as images of the daemon, each kept as long as anything is made of it: before that it cannot be removed."""
 
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sandboxes.errors import SnapshotError
 from sandboxes.owner import Owner
+from sandboxes.runtimes.ending import is_ending
 from sandboxes.runtimes.engine import Engine, EngineError, ListedImage
 from sandboxes.runtimes.marks import LABEL_SNAPSHOT, SNAPSHOTS, labels, of_image
+from sandboxes.sandbox import MIB
 from sandboxes.uninterrupted import uninterrupted
 
 
@@ -26,22 +30,48 @@ class SnapshotImages:
         self._owner = owner
         self._kept: dict[str, _Kept] = {}
 
-    async def make(self, name: str, container: str, below: str | None) -> None:
-        """Raises SnapshotError, with nothing to be given back."""
+    async def make(self, name: str, container: str, below: str | None, *, at_most_mib: int) -> None:
+        """Raises SnapshotError, with nothing to be given back; also for files of more than ``at_most_mib``.
+
+        The daemon fills the holes of sparse files when it makes an image.
+        """
         if below is not None:
             self.use(below)
         self._kept[name] = _Kept(below)
         try:
-            await uninterrupted(self._make(name, container))
+            await uninterrupted(self._make(name, container, at_most_mib))
         except BaseException as error:
             await uninterrupted(self.give_back(name))
             if isinstance(error, EngineError):
                 raise SnapshotError(f"Docker makes no image of it: {error.message}") from None
             raise
 
-    async def _make(self, name: str, container: str) -> None:
+    async def _make(self, name: str, container: str, at_most_mib: int) -> None:
         marked = labels(self._owner, snapshot=name)
-        self._kept[name].image = await self._engine.commit(container, SNAPSHOTS, name, marked)
+        async with self._paused(container):  # or files could grow once they are measured
+            written = await self._engine.written_bytes(container)
+            if written is None or written > at_most_mib * MIB:
+                size = "an unknown size" if written is None else f"{written // MIB} MiB, holes included"
+                raise SnapshotError(
+                    f"no snapshot of it: its changed files have {size}, of {at_most_mib} allowed; remove some",
+                    unfit=True,
+                )
+            self._kept[name].image = await self._engine.commit(container, SNAPSHOTS, name, marked)
+
+    @contextlib.asynccontextmanager
+    async def _paused(self, container: str) -> AsyncIterator[None]:
+        """Let no process of a container run during the block."""
+        try:
+            await self._engine.pause(container)
+        except EngineError:
+            state = await self._engine.state(container)
+            if state is not None and state.running and not is_ending(state.pid):
+                raise
+        try:
+            yield
+        finally:
+            with contextlib.suppress(EngineError):  # it has ended, or is gone
+                await self._engine.unpause(container)
 
     def use(self, name: str) -> None:
         """Raises SnapshotError where it is not there any more."""

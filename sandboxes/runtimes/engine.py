@@ -7,8 +7,6 @@ would hold a thread and could not be cancelled; over its socket the interface is
 import asyncio
 import contextlib
 import json
-import os
-import stat
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from typing import Any
 import httpx
 
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
+from sandboxes.runtimes.engine_socket import explain_socket
 from sandboxes.runtimes.names import Names
 from sandboxes.trees import remove_tree
 
@@ -237,6 +236,21 @@ class Engine:
             for item in found
         ]
 
+    async def pause(self, container: str) -> None:
+        await self._request("POST", f"/containers/{container}/pause")
+
+    async def unpause(self, container: str) -> None:
+        await self._request("POST", f"/containers/{container}/unpause")
+
+    async def written_bytes(self, container: str) -> int | None:
+        """The sizes of all files that a container has changed, holes included; None if the daemon cannot say.
+
+        Each file is looked at, however long that takes.
+        """
+        found = await self._request("GET", f"/containers/{container}/json", params={"size": "1"}, timeout_s=None)
+        size = found.get("SizeRw")
+        return int(size) if size is not None and int(size) >= 0 else None
+
     async def commit(self, container: str, repository: str, tag: str, labels: Mapping[str, str]) -> str:
         """The id of an image made of a container, which the daemon pauses meanwhile. It cannot be stopped, so however
         long that takes is waited for."""
@@ -371,20 +385,3 @@ def _message(answer: httpx.Response) -> str:
         return " ".join(str(answer.json()["message"]).split())[:MESSAGE_MAX]
     except (ValueError, KeyError, TypeError):
         return answer.reason_phrase
-
-
-def explain_socket(path: Path) -> None:
-    """Raise RuntimeUnavailable where it can be seen without connecting why the socket cannot be used."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        raise RuntimeUnavailable(
-            f"Docker is not running: there is no {path}; install docker.io and start the daemon "
-            "(systemctl start docker, or dockerd &), or set docker_host"
-        ) from None
-    except PermissionError:
-        mode = stat.S_IFSOCK
-    if not stat.S_ISSOCK(mode):
-        raise RuntimeUnavailable(f"{path} is not a socket; set docker_host to the daemon's")
-    if not os.access(path, os.R_OK | os.W_OK):
-        raise RuntimeUnavailable(f"permission denied on {path}; run as root or add this user to its group (docker)")

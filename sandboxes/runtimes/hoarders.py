@@ -1,8 +1,8 @@
 """Ends sandboxes that hold too much memory which no control group counts, before the machine runs out of it.
 
 Each second the loop reads two figures, in 0.2 ms: how much memory the kernel itself has, and how many file locks there
-are. If one has grown much, and else twice a minute, ``uncounted.survey`` measures each sandbox in a thread, which takes
-0.3 ms of processor time for each. A sandbox is ended only for what it holds itself, so no sandbox can have another ended.
+are. If one has grown much, and else twice a minute, ``uncounted.survey`` measures each sandbox in a thread, in
+0.3 ms of processor time each. A sandbox is ended only for what it holds itself, so no sandbox can have another ended.
 """
 
 import asyncio

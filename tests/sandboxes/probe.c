@@ -1,6 +1,7 @@
 /* Tries from inside a sandbox what must not work there.
      probe calls          each forbidden system call: a line "NAME ERRNO", 0 where it worked
      probe options        options of a socket, by level and number, that the filter refuses: a line "LEVEL OPTION"
+     probe syncs          each call that waits for a disk: a line "NAME ERRNO"
      probe forks          children until no more can be had: prints how many, and leaves them asleep
      probe memory MIB     touches that much; prints "kept" when it lives to tell
      probe files          opens files until no more can be had: prints how many
@@ -23,11 +24,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -166,6 +170,27 @@ static int options(void) {
     return 0;
 }
 
+static int syncs(void) {
+    struct iovec part = {zeros, sizeof zeros};
+    long flags = 8 /* FS_SYNC_FL */;
+    struct { unsigned flags, rest[6]; } attributes = {.flags = 0x20 /* FS_XFLAG_SYNC */};
+    int fd = open("/srv/synced", O_CREAT | O_RDWR, 0600), shared = open("/.farm/bin/toolserver", O_RDONLY);
+    if (fd < 0 || shared < 0 || write(fd, zeros, sizeof zeros) < 0) return 1;
+    void *mapped = mmap(NULL, sizeof zeros, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    TRY("sync", SYS_sync);
+    TRY("syncfs", SYS_syncfs, fd);
+    TRY("syncfs_of_the_machine", SYS_syncfs, shared);
+    TRY("fsync", SYS_fsync, fd);
+    TRY("fsync_of_the_machine", SYS_fsync, shared);
+    TRY("fdatasync", SYS_fdatasync, fd);
+    TRY("sync_file_range", SYS_sync_file_range, fd, 0, 0, 7);
+    TRY("msync", SYS_msync, mapped, sizeof zeros, MS_SYNC);
+    TRY("pwritev2", SYS_pwritev2, fd, &part, 1, 0, 0, 2 /* RWF_DSYNC */);
+    TRY("flags", SYS_ioctl, fd, 0x40086602UL | 1UL << 40 /* FS_IOC_SETFLAGS */, &flags);
+    TRY("attributes", SYS_ioctl, fd, 0x401C5820UL /* FS_IOC_FSSETXATTR */, &attributes);
+    return 0;
+}
+
 static int forks(void) {
     int made = 0;
     for (;;) {
@@ -270,6 +295,7 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "calls")) return calls();
     if (!strcmp(what, "options")) return options();
+    if (!strcmp(what, "syncs")) return syncs();
     if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "files")) return files();
     if (argc > 2 && !strcmp(what, "memory")) return memory(atol(argv[2]));

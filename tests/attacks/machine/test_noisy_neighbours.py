@@ -1,0 +1,77 @@
+"""What slows the neighbours: waits for the machine's disk, and files that grow when they are copied."""
+
+import asyncio
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from sandboxes import Limits, SandboxSpec, SnapshotError
+from sandboxes.runtimes.docker import DockerRuntime
+from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
+from tests.sandboxes.conformance import text
+
+MIB = 2**20
+ALLOWED, SPARSE = 96, 60
+ATTEMPTS = 10
+
+pytestmark = [pytest.mark.docker]
+
+
+FS_IOC_FIEMAP, DELAYED = 0xC020660B, 0x4
+"""An extent that has no place on the disk yet, of <linux/fiemap.h>."""
+
+
+def is_unwritten(path: Path) -> bool:
+    """Whether a file waits in memory to be written: its first extent has no place on the disk."""
+    asked = bytearray(struct.pack("<QQIIII", 0, 1 << 40, 0, 0, 1, 0).ljust(88, b"\0"))
+    with path.open("rb") as file:
+        fcntl.ioctl(file, FS_IOC_FIEMAP, asked)
+    return bool(int.from_bytes(asked[72:76], "little") & DELAYED)
+
+
+async def test_no_sync_of_a_sandbox_reaches_the_machine(after_an_attack: Scene, tmp_path: Path) -> None:
+    """The machine's own sync writes a new file down; a sandbox's never does. Others may, so it is tried again."""
+    mine = tmp_path / "mine"
+    for _ in range(ATTEMPTS):
+        await asyncio.to_thread(mine.write_bytes, b"x" * MIB)
+        result = await after_an_attack.attack("probe syncs > /dev/null; echo on", timeout_s=ANSWER_S)
+        assert text(result) == "on\n"
+        if is_unwritten(mine):
+            break
+        mine.unlink()
+    else:
+        pytest.fail("the file was written each time")
+    await asyncio.to_thread(os.sync)
+    assert not is_unwritten(mine)
+
+
+async def test_syncs_say_that_they_succeeded(after_an_attack: Scene) -> None:
+    tried = dict(line.split() for line in text(await after_an_attack.attack("probe syncs")).splitlines())
+    assert {name for name, code in tried.items() if code != "0"} == {"pwritev2", "flags", "attributes"}
+
+
+@pytest.mark.parametrize("either_runtime", ["docker"], indirect=True)
+async def test_no_write_waits_for_dockers_disk(after_an_attack: Scene) -> None:
+    """Under oci a sandbox's disk never waits for the machine's."""
+    refused = await after_an_attack.attack("dd if=/dev/zero of=/srv/it bs=1 count=1 oflag=sync,dsync")
+    assert refused.exit_code != 0
+
+
+async def test_sparse_files_of_a_container_do_not_become_real(docker_runtime: DockerRuntime, test_image: str) -> None:
+    """Three of 60 MiB hold nothing, and would be 180 MiB of the daemon's disk."""
+    limits = Limits(memory_mib=SMALL.memory_mib, file_size_mib=SPARSE + 1, disk_mib=ALLOWED)
+    async with docker_runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:
+        holes = "for i in 1 2 3; do dd if=/dev/zero of=/srv/$i bs=1 count=1 seek=60M 2>/dev/null; done"
+        assert (await sandbox.exec(["sh", "-c", holes], timeout_s=ANSWER_S)).exit_code == 0
+        for copy in (sandbox.snapshot, sandbox.fork):
+            with pytest.raises(SnapshotError, match="180 MiB, holes included, of 96 allowed") as refused:
+                await copy()
+            assert refused.value.unfit
+        await sandbox.remove_path("/srv/3")
+        await sandbox.remove_path("/srv/2")
+        fork = await sandbox.fork()
+        assert (await fork.stat("/srv/1")).size > SPARSE * MIB
+        await fork.remove()
