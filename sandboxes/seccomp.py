@@ -127,8 +127,8 @@ shell. Where users are not mapped they are root's, who is inside too."""
 
 
 OFD_LOCKS = frozenset((36, 37, 38))
-"""F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW of fcntl(2). Such a lock lives as long as its file, also where no process
-has it open, so that nobody could find whose it is. Kernels without them answer EINVAL too."""
+"""F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW of fcntl(2). Such a lock lives as long as its file, even if no
+process has it open; then its owner cannot be found. Kernels without these locks answer EINVAL too."""
 
 
 def profile(*, own_disk: bool = False) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _opening(*, own_disk: bool) -> Iterator[dict[str, Any]]:
     for name, flags in (("open", 1), ("openat", 2)):
         yield _refused(name, errno.EINVAL, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", O_DSYNC))
         yield _when(name, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", 0))
-    # Its flags lie in memory, where a filter cannot read them. Programs that get ENOSYS use openat.
+    # Its flags lie in memory, out of reach of a filter. Programs that get ENOSYS use openat.
     yield _refused("openat2", errno.ENOSYS)
 
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Baseline:
-    """What the last survey found nothing wrong with."""
+    """Figures of the last survey that ended no sandbox."""
 
     kernel: int = 0
     locks: int = 0
@@ -47,7 +47,7 @@ class Baseline:
 
 
 class Hoarders:
-    """Of the sandboxes of one owner."""
+    """Watches the sandboxes of one owner."""
 
     def __init__(self) -> None:
         self._groups: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""Memory of the machine that a sandbox holds and that no control group counts, measured from outside.
+"""Measure memory of the machine that a sandbox holds and that no control group counts.
 
 | held                 | why it is not counted                    | measured by                                  |
 |----------------------|------------------------------------------|----------------------------------------------|
@@ -30,9 +30,9 @@ DIRECTORY_BYTES = 4096
 MEMBERSHIP_BYTES = 256
 
 DESCRIPTORS_MOST = 50_000
-"""So many descriptors of a sandbox are looked at in one survey, some 0.1 s; of more, a random part."""
+"""Maximum number of descriptors of a sandbox that one survey reads, in some 0.1 s; of more it reads a random part."""
 TABLE_BYTES = 4 << 20
-"""So much is read of a table of sockets."""
+"""Maximum that is read of a table of sockets."""
 
 OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
 """File systems that no two sandboxes share."""
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Held:
-    """What one sandbox holds, at least."""
+    """Lower bounds of the uncounted memory of one sandbox."""
 
     locks: int = 0
     directories: int = 0
@@ -93,7 +93,7 @@ def locks_on_machine() -> int:
 def survey(groups: Mapping[str, Path], lock_table_bytes: int) -> dict[str, Held]:
     """Measure what each sandbox holds. ``groups`` has the control group of each. Blocks.
 
-    ``lock_table_bytes``: how much of ``/proc/locks`` is read, where the newest locks come first; 0 for none.
+    ``lock_table_bytes``: how much of ``/proc/locks`` is read, newest locks first; 0 for none.
     """
     processes = {name: list(_processes(group)) for name, group in groups.items()}
     found = {name: Held() for name, pids in processes.items() if pids}
@@ -142,7 +142,7 @@ def _add_descriptor(
 
 
 def _is_same_file(pid: int, other: int, number: int) -> bool:
-    """Whether a process has a descriptor in common with another by inheritance; also if the kernel does not say."""
+    """Return whether two processes share an inherited descriptor; also true if the kernel does not say."""
     return KCMP is None or _libc.syscall(KCMP, pid, other, KCMP_FILE, number, number) in (0, -1)
 
 

@@ -7,12 +7,17 @@ import asyncio
 import contextlib
 import errno
 import os
+import random
 import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from farm.core.change import Change
+from farm.core.task import ReportFormat
+from farm.grading import grade
 from sandboxes import GoneBy, Limits, SandboxGone, SandboxSpec
 from sandboxes.runtimes import hoarders
 from sandboxes.runtimes.uncounted import survey
@@ -21,6 +26,7 @@ from tests.images import PROGRAMS, compiled
 from tests.outside import EitherRuntime
 from tests.sandboxes.conformance import text
 from tests.services import needs_root
+from tests.unit.grading_fixtures import make_bundle, make_verifier, write
 
 MIB = 2**20
 FEW, MANY = 20, 40_000
@@ -119,6 +125,18 @@ async def test_whole_locks_are_counted_by_file_system(after_an_attack: Scene) ->
     held = await asyncio.to_thread(survey, both, hoarders.LOCK_TABLE_BYTES)
     assert held[after_an_attack.attacker.id].locks >= 500
     assert held[after_an_attack.sibling.id].locks < 500
+
+
+async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherRuntime, test_image: str) -> None:
+    """And not tried again, as if the machine had failed."""
+    command = f"hoard posix {MANY} 4; sleep {ANSWER_S}"
+    verifier = make_verifier(report=ReportFormat.EXIT_CODE, command=command, timeout_s=2 * ANSWER_S)
+    bundle = make_bundle(verifier, tests={})
+    bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=256))
+    change = Change((write("hoarding.py"),))
+    verdict = await grade(bundle, change, either_runtime, verify_s=None, rng=random.Random(0))
+    assert verdict.reward == 0.0
+    assert "memory" in verdict.reason
 
 
 def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
