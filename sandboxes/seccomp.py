@@ -30,19 +30,19 @@ PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, UNAME26 of either, and the question which it is."""
 
 FILES = """
-    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fadvise64
+    access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2
     fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fgetxattr flistxattr flock fremovexattr
     fsetxattr fstat fstatfs ftruncate futimesat getcwd getdents getdents64 getxattr getxattrat lchown
     lgetxattr link linkat listxattr listxattrat llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod
-    mknodat newfstatat pread64 preadv preadv2 pwrite64 pwritev read readahead readlink
+    mknodat newfstatat pread64 preadv pwrite64 pwritev read readahead readlink
     readlinkat readv removexattr removexattrat rename renameat renameat2 rmdir sendfile setxattr setxattrat stat
     statfs statx symlink symlinkat tee truncate umask unlink unlinkat utime utimensat utimes
     vmsplice write writev inotify_add_watch inotify_init inotify_init1 inotify_rm_watch landlock_add_rule
     landlock_create_ruleset landlock_restrict_self
 """
 MEMORY = """
-    brk cachestat get_mempolicy madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2 mlockall mmap
-    mprotect mremap mseal munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect process_madvise
+    brk get_mempolicy map_shadow_stack membarrier memfd_create mlock mlock2 mlockall mmap
+    mprotect mremap mseal munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect
     process_mrelease remap_file_pages shmat shmctl shmdt shmget
 """
 PROCESSES = """
@@ -120,10 +120,21 @@ PR_SET_SECCOMP = 22
 DISTANT_PRCTL = (0x53564D41, 0x59616D61)
 """PR_SET_VMA and PR_SET_PTRACER; all others lie below 128."""
 
-LEASES = frozenset((1024, 1040))
-"""F_SETLEASE and F_SETDELEG of fcntl(2). Whoever opens a file that another has leased waits, for three quarters of a
-minute unless that one lets go; and some files are the same for all sandboxes, such as /etc/hosts and the toolbox's
-shell. Where users are not mapped they are root's, who is inside too."""
+SIGNALLING_FCNTL = frozenset((1024, 1036, 1038, 1040))
+"""F_SETLEASE, F_SET_RW_HINT, F_SET_FILE_RW_HINT and F_SETDELEG of fcntl(2). Whoever opens a file that another has leased
+waits, for three quarters of a minute unless the lease is given up. A hint is a number that one process writes to an inode
+and another reads. The descriptors of epoll(7), eventfd(2) and their like have one inode for the whole machine, which
+belongs to root: where users are not mapped root is inside too."""
+
+DONTNEED = 4
+"""POSIX_FADV_DONTNEED: answered as done. Whoever evicts pages of an image, or reads which of them are in memory, signals
+to every sandbox of that image; so mincore(2) and cachestat(2) are refused too."""
+EVICTIONS = frozenset((20, 21))
+"""MADV_COLD and MADV_PAGEOUT."""
+RWF_PLAIN = 0x37
+"""RWF_HIPRI | DSYNC | SYNC | APPEND | NOAPPEND."""
+RWF_REFUSED = (0x8, 0x40, 0x80)
+"""RWF_NOWAIT, which reads only what is in memory; RWF_ATOMIC; RWF_DONTCACHE, which evicts what it read."""
 
 
 OFD_LOCKS = frozenset((36, 37, 38))
@@ -153,13 +164,14 @@ def profile(*, own_disk: bool = False) -> dict[str, Any]:
             _refused("prctl", errno.EINVAL, (0, C_INT, "SCMP_CMP_MASKED_EQ", PR_SET_SECCOMP)),
             *(_when("prctl", condition) for condition in _unless(0, frozenset((PR_SET_SECCOMP,)))),
             *(_when("prctl", (0, option, "SCMP_CMP_EQ", 0)) for option in DISTANT_PRCTL),
-            *(_when("fcntl", condition) for condition in _unless(1, LEASES | OFD_LOCKS, 0, 1024)),
+            *(_when("fcntl", condition) for condition in _unless(1, SIGNALLING_FCNTL | OFD_LOCKS, 0, 1024)),
             *(_refused("fcntl", errno.EINVAL, (1, C_INT, "SCMP_CMP_MASKED_EQ", value)) for value in sorted(OFD_LOCKS)),
-            *(_when("fcntl", condition) for condition in _unless(1, LEASES, 1024)),
+            *(_when("fcntl", condition) for condition in _unless(1, SIGNALLING_FCNTL, 1024)),
             *_socket_options(),
             *_sending(),
             *_syncing(),
             *_opening(own_disk=own_disk),
+            *_memory_of_files(),
             _when("socket", (0, AF_UNIX, "SCMP_CMP_EQ", 0)),
             *(
                 _when("socket", (0, family, "SCMP_CMP_EQ", 0), (2, protocol, "SCMP_CMP_EQ", 0))
@@ -197,9 +209,6 @@ def _syncing() -> Iterator[dict[str, Any]]:
         yield _refused(name, SUCCESS)
     yield _refused("msync", SUCCESS, (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", MS_SYNC))
     yield _when("msync", (2, MS_SYNC, "SCMP_CMP_MASKED_EQ", 0))
-    for flag in RWF_SYNCS:
-        yield _refused("pwritev2", errno.EOPNOTSUPP, (5, flag, "SCMP_CMP_MASKED_EQ", flag))
-    yield _when("pwritev2", (5, sum(RWF_SYNCS), "SCMP_CMP_MASKED_EQ", 0))
     for command in FILE_FLAGS:
         yield _refused("ioctl", errno.ENOTTY, (1, C_INT, "SCMP_CMP_MASKED_EQ", command))
     for condition in _unless(1, FILE_FLAGS, 0, 1 << 32):
@@ -217,6 +226,21 @@ def _opening(*, own_disk: bool) -> Iterator[dict[str, Any]]:
         yield _when(name, (flags, O_DSYNC, "SCMP_CMP_MASKED_EQ", 0))
     # Its flags lie in memory, out of reach of a filter. Programs that get ENOSYS use openat.
     yield _refused("openat2", errno.ENOSYS)
+
+
+def _memory_of_files() -> Iterator[dict[str, Any]]:
+    """Calls on pages of files, without those that evict pages or tell which are in memory."""
+    for name in ("mincore", "cachestat", "process_madvise"):
+        yield _refused(name, errno.ENOSYS)
+    yield _refused("fadvise64", 0, (3, C_INT, "SCMP_CMP_MASKED_EQ", DONTNEED))
+    yield from (_when("fadvise64", condition) for condition in _unless(3, frozenset((DONTNEED,)), 0, 8))
+    for advice in sorted(EVICTIONS):
+        yield _refused("madvise", errno.EINVAL, (2, C_INT, "SCMP_CMP_MASKED_EQ", advice))
+    yield from (_when("madvise", condition) for condition in _unless(2, EVICTIONS))
+    for name, refused in (("preadv2", RWF_REFUSED), ("pwritev2", (*RWF_REFUSED, *RWF_SYNCS))):
+        yield _when(name, (5, C_INT & ~RWF_PLAIN | sum(RWF_SYNCS), "SCMP_CMP_MASKED_EQ", 0))
+        for flag in refused:
+            yield _refused(name, errno.EOPNOTSUPP, (5, flag, "SCMP_CMP_MASKED_EQ", flag))
 
 
 def _unless(index: int, values: frozenset[int], first: int = 0, count: int = 128) -> Iterator[Condition]:

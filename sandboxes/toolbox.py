@@ -42,6 +42,11 @@ class Toolbox:
     path: Path
 
     @property
+    def below(self) -> Path:
+        """An empty directory: an overlay without an upper layer has two layers at least."""
+        return self.path.with_name("below")
+
+    @property
     def starter(self) -> Path:
         """The program that ``sandboxes/starter/starter.c`` describes."""
         return self.path.with_name("starter")
@@ -135,11 +140,12 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
     inside = building / INSIDE
     (inside / "bin").mkdir(parents=True)
     (inside / "lib").mkdir()
+    (building / "below").mkdir()
     _compile(STARTER_SOURCES, building, programs)
     _compile(SOURCES, inside / "bin", programs)
     for name, source in parts.files.items():
         shutil.copyfile(source, inside / name)
-    for path in (building, inside, *inside.rglob("*")):  # for anybody inside, whatever the umask here is
+    for path in (building, building / "below", inside, *inside.rglob("*")):  # for anybody inside, whatever the umask here is
         os.chmod(path, 0o755)
 
 

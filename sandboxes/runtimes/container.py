@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sandboxes.errors import RuntimeUnavailable
 from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
 from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.toolbox import Toolbox
 
 TOOLBOX_MOUNT = "/.farm"
 RUN_MOUNT = "/.farm-run"
+HOSTS_NAME = "hosts"
 HOSTNAME = "sandbox"
 HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 
@@ -35,22 +38,45 @@ SIGNALS = 4096
 MASKED = (
     "/proc/acpi",
     "/proc/asound",
+    "/proc/buddyinfo",
+    "/proc/diskstats",
     "/proc/interrupts",
     "/proc/kallsyms",
     "/proc/kcore",
+    "/proc/key-users",
     "/proc/keys",
     "/proc/latency_stats",
+    "/proc/locks",
+    "/proc/pagetypeinfo",
+    "/proc/pressure",
     "/proc/sched_debug",
+    "/proc/schedstat",
     "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/softirqs",
+    "/proc/sys/fs/aio-nr",
+    "/proc/sys/fs/dentry-state",
+    "/proc/sys/fs/file-nr",
+    "/proc/sys/fs/inode-nr",
+    "/proc/sys/fs/inode-state",
+    "/proc/sys/kernel/pty/nr",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/proc/vmallocinfo",
+    "/proc/vmstat",
+    "/proc/zoneinfo",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
-READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/pressure", "/proc/sys", "/proc/sysrq-trigger")
-"""In ``/proc/pressure`` anybody may ask to be woken when the machine stalls. No limit counts these requests, and each
-takes an RCU grace period to be taken back: a process that had made 4,093 took over 32 s to die."""
+"""Besides secrets, what lists or counts exactly what all sandboxes of the machine do: one sandbox could write there by
+taking file locks, opening files or asking for terminals, and another could read it.
+
+In ``/proc/pressure`` anybody may also ask for an event when the machine stalls. No limit counts these requests, and each
+takes an RCU grace period to be removed: a process that had made 4,093 took over 32 s to die."""
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SECCOMP = json.dumps(profile())
+OVERLAY_SIGNS = ",:\\"
+"""What parts an overlay's options and layers; Docker passes a volume's options on as they are."""
 
 
 def container_config(
@@ -58,9 +84,8 @@ def container_config(
     *,
     image_id: str,
     labels: Mapping[str, str],
-    toolbox: Path,
+    toolbox: Toolbox,
     run_dir: Path,
-    hosts: Path,
     oci_runtime: str | None = None,
 ) -> dict[str, Any]:
     """The body of the daemon's create call. ``spec`` has been through ``check_spec``.
@@ -78,9 +103,9 @@ def container_config(
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             "Mounts": [
-                _bind(toolbox, TOOLBOX_MOUNT, read_only=True),
+                _toolbox_volume(toolbox),
                 _bind(run_dir, RUN_MOUNT, read_only=False),
-                _bind(hosts, "/etc/hosts", read_only=True),
+                _bind(run_dir / HOSTS_NAME, "/etc/hosts", read_only=True),
             ],
             "NetworkMode": "none",
             **({"Runtime": oci_runtime} if oci_runtime else {}),
@@ -122,6 +147,31 @@ def _resources(limits: Limits) -> dict[str, Any]:
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "sigpending", "Soft": SIGNALS, "Hard": SIGNALS},
         ],
+    }
+
+
+def check_toolbox(toolbox: Toolbox) -> None:
+    """Raise RuntimeUnavailable if Docker cannot be told of an overlay of ``toolbox``."""
+    path = str(toolbox.path.absolute())
+    if found := sorted(set(path) & set(OVERLAY_SIGNS)):
+        raise RuntimeUnavailable(
+            f"the toolbox cannot be mounted: its path {path} holds {found[0]!r}; choose another state_dir"
+        )
+
+
+def _toolbox_volume(toolbox: Toolbox) -> dict[str, Any]:
+    """An anonymous volume that is an overlay of ``toolbox`` without an upper layer, which nothing can write to.
+
+    A bind would share the inodes of the toolbox among all sandboxes, and by file locks on them one sandbox could
+    signal to another. The inodes of an overlay are its own, and the pages of its files are shared all the same. The daemon
+    removes the volume with its container.
+    """
+    layers = f"lowerdir={toolbox.path.absolute()}:{toolbox.below.absolute()}"
+    options = {"type": "overlay", "device": "overlay", "o": f"{layers},ro"}
+    return {
+        "Type": "volume",
+        "Target": TOOLBOX_MOUNT,
+        "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 
 

@@ -22,6 +22,8 @@ from sandboxes.reaper import bury_groups, reap
 from sandboxes.record import Record
 from sandboxes.runtimes.container import (
     HOSTS,
+    HOSTS_NAME,
+    check_toolbox,
     container_config,
     socket_bytes,
 )
@@ -35,6 +37,7 @@ from sandboxes.runtimes.oci.cgroups import find_hierarchies, limit_sockets, memo
 from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
+from sandboxes.shared_inodes import SharedInodes
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
@@ -52,13 +55,13 @@ FOREVER_S = 86_400.0
 class DockerRuntime(ServingRuntime):
     """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
-    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, hosts: Path, oci_runtime: str | None) -> None:
+    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None) -> None:
         super().__init__(owner)
         self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
         self._oci_runtime = oci_runtime
         self._engine = engine
         self._toolbox = toolbox
-        self._hosts = hosts
+        self._shared = SharedInodes()
         self._copies = SnapshotImages(engine, owner)
         self._hunger = Hunger(unified=find_hierarchies().unified)
         self._hoarders = Hoarders()
@@ -95,15 +98,12 @@ class DockerRuntime(ServingRuntime):
             undo.callback(claim.release)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
-            hosts = claim.sandbox_dir("hosts")
-            if not hosts.exists():  # sandboxes that live on have it mounted
-                hosts.write_text(HOSTS)
-                hosts.chmod(0o644)
+            check_toolbox(toolbox)
             if claim.inherited:
                 await bury_groups(claim.identity)
                 claim.take_over()
             undo.pop_all()
-        return cls(engine, claim, toolbox, hosts, oci_runtime)
+        return cls(engine, claim, toolbox, oci_runtime)
 
     async def digest_of(self, image: str) -> str:
         return (await self._engine.image(image)).id
@@ -150,6 +150,7 @@ class DockerRuntime(ServingRuntime):
             self._hunger.close()
             self._hoarders.close()
             self._held.clear()
+            self._shared.close()
             self._owner.release()
         finally:
             await self._engine.close()
@@ -176,9 +177,8 @@ class DockerRuntime(ServingRuntime):
             spec,
             image_id=copy.id if copy else image.id,
             labels=labels(self._owner, sandbox=sandbox_id, snapshot=self._bases.get(sandbox_id, "")),
-            toolbox=self._toolbox.path.absolute(),
+            toolbox=self._toolbox,
             run_dir=run_dir,
-            hosts=self._hosts,
             oci_runtime=self._oci_runtime,
         )
         if copy:
@@ -309,6 +309,11 @@ def _make_run_dir(run_dir: Path) -> None:
     """Open to the sandbox's first process, whoever it is: nothing of the image has run yet."""
     run_dir.mkdir()
     run_dir.chmod(0o777)
+    hosts = run_dir / HOSTS_NAME
+    hosts.write_text(HOSTS)
+    hosts.chmod(0o444)
+    if os.geteuid() == 0:
+        os.chown(hosts, HOST_ONLY_ID, HOST_ONLY_ID)
 
 
 def _close_run_dir(run_dir: Path) -> None:

@@ -122,18 +122,7 @@ static bool keep_mounts(char **needed)
     return true;
 }
 
-/* One for all: the kernel looks through all that there are when another is made, and again when a group is removed. Its
-   interfaces are those of who mounts it, as long as that namespace is held. */
-static bool mount_system(void)
-{
-    int own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-    if (own < 0 || unshare(CLONE_NEWNET) || open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC) < 0)
-        return false;
-    bool done = !mount("sysfs", SYSTEM, "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
-    return !setns(own, CLONE_NEWNET) && !close(own) && done;
-}
-
-bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies)
+bool settle(int disk, int layer, char **needed, char **hierarchies)
 {
     if (chdir("/") || unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || !keep_mounts(needed))
         return false;
@@ -143,9 +132,8 @@ bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies)
        that has too little fails, whosever the notes are that fill it. */
     if (mount("farm", PLACE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=2g"))
         return false;
-    return !mkdir(DISK, 0755) && !mkdir(TOOLBOX, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
-           !mkdir(SYSTEM, 0755) && !mkdir(EMPTY, 0555) && touch(HOSTS) && touch(USERS) && mount_system() &&
-           attach(disk, DISK) && attach(toolbox, TOOLBOX) && attach(hosts, HOSTS);
+    return !mkdir(DISK, 0755) && !mkdir(LAYER, 0755) && !mkdir(ROOTFS, 0755) && !mkdir(STATE, 0700) &&
+           !mkdir(DEVICES, 0755) && touch(USERS) && attach(disk, DISK) && attach(layer, LAYER);
 }
 
 static int stand(void *nothing)
@@ -209,15 +197,24 @@ static int clone_layer(const char *path, int namespace)
 bool mount_overlay(char **layers, size_t count, const char *options, int namespace)
 {
     char data[4096];
-    int len = snprintf(data, sizeof data, "%s,lowerdir=", options);
+    int top = clone_layer(LAYER, namespace);
+    if (top < 0) /* a file system that maps no owners: these files are for everybody to read */
+        top = clone_layer(LAYER, -1);
+    if (top < 0)
+        return false;
+    int len = snprintf(data, sizeof data, "%s,lowerdir=/proc/self/fd/%d", options, top);
     for (size_t i = 0; i < count && len < (int)sizeof data; i++) {
         int fd = clone_layer(layers[i], namespace);
         if (fd < 0)
             return false;
-        len += snprintf(data + len, sizeof data - (size_t)len, "%s/proc/self/fd/%d", i ? ":" : "", fd);
+        len += snprintf(data + len, sizeof data - (size_t)len, ":/proc/self/fd/%d", fd);
     }
     errno = E2BIG;
-    return len < (int)sizeof data && !mount("overlay", ROOTFS, "overlay", MS_NODEV, data);
+    if (len >= (int)sizeof data)
+        return false;
+    /* Devices work at DEVICES alone: an image may bring device files too. */
+    return !mount("overlay", ROOTFS, "overlay", 0, data) && !mount(ROOTFS "/.farm/dev", DEVICES, NULL, MS_BIND, NULL) &&
+           !mount(NULL, ROOTFS, NULL, MS_REMOUNT | MS_BIND | MS_NODEV, NULL);
 }
 
 static int remove_entry(const char *path, const struct stat *entry, int kind, struct FTW *place)

@@ -7,24 +7,23 @@
 
 #define PLACE "/mnt" /* hidden by a tmpfs, where only we see it */
 #define DISK PLACE "/disk"
-#define TOOLBOX PLACE "/toolbox"
-#define HOSTS PLACE "/hosts"
+#define LAYER PLACE "/layer" /* files that every sandbox has, whatever its image: sandboxes/runtimes/oci/layer.py */
 #define ROOTFS PLACE "/rootfs"
 #define STATE PLACE "/state"
 #define USERS PLACE "/users"
-#define SYSTEM PLACE "/sys"
-#define EMPTY PLACE "/empty" /* stands before directories that are hidden */
+#define DEVICES PLACE "/dev"
 
-/* In a mount namespace of its own, with the detached mounts DISK, TOOLBOX and HOSTS at their places. Of the machine's
-   mounts those stay that lead to `needed`, of its control groups of version 1 `hierarchies`, where any is named. At
-   SYSTEM is what every sandbox has as its /sys: of a network namespace with nothing in it. */
-bool settle(int disk, int toolbox, int hosts, char **needed, char **hierarchies);
+/* In a mount namespace of its own, with the detached mounts DISK and LAYER at their places. Of the machine's mounts those
+   stay that lead to `needed`, of its control groups of version 1 `hierarchies`, where any is named. */
+bool settle(int disk, int layer, char **needed, char **hierarchies);
 
 /* Where the ids from 0 are those from `first` outside: bound at USERS, and its descriptor; below 0, and errno, where there
    is none. It belongs to `first`: what the kernel counts by who made a namespace is then no other sandbox's either. */
 int make_user_namespace(const char *first);
 
-/* At ROOTFS, of so many layers, their owners mapped where `namespace` is the descriptor of one. */
+/* Mount an overlay at ROOTFS of LAYER and below it so many `layers`, and bind its device files at DEVICES. Map the owners
+   of the layers if `namespace` is the descriptor of a user namespace. An overlay has inodes of its own for what lies in
+   its layers: so two sandboxes share a file's pages, and neither its locks nor its watches. */
 bool mount_overlay(char **layers, size_t count, const char *options, int namespace);
 
 /* What the OCI runtime noted of sandbox `id`, which it is never asked for. */

@@ -1,9 +1,9 @@
 /* The starter: makes the file system of each sandbox and runs the OCI runtime on it, in mount namespaces of its own, so
    that neither the machine's mount table nor anything else outlives it. One per owner of sandboxes, its only child.
 
-   starter HOST_FD DISK_FD TOOLBOX_FD HOSTS_FD PROGRAM_FD [PATH...] -- [CGROUP...]
-       HOST_FD  a SOCK_SEQPACKET socket to the owner; then three detached mounts: where sandboxes are kept, the
-                toolbox, the file that becomes /etc/hosts; and the OCI runtime. PATH: beside the system's own, where
+   starter HOST_FD DISK_FD LAYER_FD PROGRAM_FD [PATH...] -- [CGROUP...]
+       HOST_FD  a SOCK_SEQPACKET socket to the owner; then two detached mounts: where sandboxes are kept, and the
+                layer of files that every sandbox has; and the OCI runtime. PATH: beside the system's own, where
                 programs and layers are; of the machine's mounts only those are kept that lead there. CGROUP: the
                 hierarchies of control groups, version 1, that the OCI runtime is to see, below /sys/fs/cgroup; none: it
                 sees what the machine has.
@@ -284,20 +284,20 @@ static bool listen_to_host(void)
 
 static int serve(int argc, char **argv)
 {
-    char **split = argv + (argc < 6 ? argc : 6);
+    char **split = argv + (argc < 5 ? argc : 5);
     while (*split && strcmp(*split, "--"))
         split++;
     if (!*split)
         return 2;
     *split = NULL;
     host = atoi(argv[1]);
-    program = atoi(argv[5]);
+    program = atoi(argv[4]);
     fcntl(host, F_SETFD, FD_CLOEXEC);
     prctl(PR_SET_NAME, "starter");
     umask(022); /* what is made here is for whoever is inside to read */
-    if (!settle(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv + 6, split + 1))
+    if (!settle(atoi(argv[2]), atoi(argv[3]), argv + 5, split + 1))
         return fail("mounts of its own");
-    for (int i = 2; i < 5; i++)
+    for (int i = 2; i < 4; i++)
         close(atoi(argv[i]));
     sigset_t child;
     sigemptyset(&child);

@@ -5,12 +5,13 @@ What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.c
 
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.ids import IDS
+from sandboxes.runtimes.oci.layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
 from sandboxes.runtimes.oci.programs import Program
 from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import MIB
@@ -39,9 +40,7 @@ def config(
     program: Program,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
-    # By a bind: for a directory that is masked an OCI runtime makes a file system, and each that there is costs every
-    # start and every end of a sandbox a little. In /proc runc takes none.
-    hidden = [path for path in MASKED if (program.is_crun or path.startswith("/sys/")) and os.path.isdir(path)]
+    hidden = list(_hidden()) if program.is_crun else []
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -55,10 +54,10 @@ def config(
         },
         "root": {"path": str(starter.ROOTFS), "readonly": False},
         "hostname": HOSTNAME,
-        "mounts": [*_MOUNTS, *(_bind(starter.EMPTY, path, "noexec") for path in hidden)],
+        "mounts": [*_MOUNTS, *hidden],
         "linux": {
             "namespaces": [{"type": kind} for kind in NAMESPACES],
-            "maskedPaths": [path for path in MASKED if path not in hidden],
+            "maskedPaths": [] if hidden else [path for path in MASKED if not path.startswith("/sys/")],
             "readonlyPaths": list(READ_ONLY),
             "cgroupsPath": cgroup,
             "resources": _resources(limits, swap),
@@ -109,13 +108,25 @@ def _bind(source: object, destination: str, *options: str) -> dict[str, Any]:
     }
 
 
+def _hidden() -> Iterator[dict[str, Any]]:
+    """Mask paths in /proc by binds of files of the sandbox's own layer.
+
+    crun would bind the machine's own /dev/null over each file, which all sandboxes would share, and make a file system
+    for each directory. runc refuses binds in /proc; its masks are the sandbox's own.
+    """
+    for path in MASKED:
+        if not path.startswith("/sys/") and os.path.exists(path):
+            yield _bind(_LAYER / (HIDDEN_DIRECTORY if os.path.isdir(path) else HIDDEN_FILE), path, "noexec")
+
+
+_LAYER = starter.ROOTFS / LAYER_ROOT
 _MOUNTS = [
     _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
-    _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=64k"),
+    {**_bind(starter.DEVICES, "/dev"), "options": ["bind", "ro", "nosuid", "noexec"]},
     _mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", f"max={TERMINALS}"),
     _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={SHM_BYTES}"),
     _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
-    _bind(starter.SYSTEM, "/sys", "noexec"),
-    _bind(starter.TOOLBOX, TOOLBOX_MOUNT),
-    _bind(starter.HOSTS, "/etc/hosts"),
+    _bind(_LAYER / "sys", "/sys", "noexec"),
+    _bind(_LAYER, TOOLBOX_MOUNT),
+    _bind(_LAYER / "hosts", "/etc/hosts"),
 ]

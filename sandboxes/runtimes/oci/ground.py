@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.owner import Owner
-from sandboxes.runtimes.container import HOSTS
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.names import DRIVER
 from sandboxes.runtimes.oci import mounts, starter
 from sandboxes.runtimes.oci.btrfs import IMAGE, QuotaDisk
 from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
 from sandboxes.runtimes.oci.disk import Disk, open_disk
+from sandboxes.runtimes.oci.layer import ensure_layer
 from sandboxes.runtimes.oci.programs import Program, sealed
 from sandboxes.runtimes.oci.starter import Starter
 from sandboxes.toolbox import Toolbox
@@ -22,13 +22,13 @@ from sandboxes.toolbox import Toolbox
 @dataclass(slots=True)
 class Ground:
     """``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what the machine cannot, a
-    line each. ``disk`` changes where it is renewed."""
+    line each. ``layer``: see ``sandboxes.runtimes.oci.layer``. ``disk`` changes where it is renewed."""
 
     engine: Engine
     images: Path
     owner: Owner
     toolbox: Toolbox
-    hosts: Path
+    layer: Path
     disk: Disk
     places: int
     hierarchies: Hierarchies
@@ -46,13 +46,11 @@ class Ground:
         images = (await engine.root()).resolve()
         if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
             raise RuntimeUnavailable(f"{hidden[0]} lies below {starter.PLACE}, which the oci runtime hides; move it")
-        hosts = owner.sandbox_dir("hosts")
-        if not hosts.exists():  # sandboxes that live on have it mounted
-            hosts.write_text(HOSTS)
-            hosts.chmod(0o644)
-        disk, lack = await asyncio.to_thread(open_disk, hosts.parent, places)
+        home = owner.sandbox_dir("")
+        layer = await asyncio.to_thread(ensure_layer, home, toolbox.path)
+        disk, lack = await asyncio.to_thread(open_disk, home, places)
         lacks = (lack,) if lack else ()
-        ground = cls(engine, images, owner, toolbox, hosts, disk, places, hierarchies, undo, lacks)
+        ground = cls(engine, images, owner, toolbox, layer, disk, places, hierarchies, undo, lacks)
         undo.callback(lambda: ground.disk.close())
         return ground
 
@@ -62,7 +60,7 @@ class Ground:
 
     def renew_disk(self) -> None:
         """What lives on the old one goes on until it is removed. Raises RuntimeUnavailable; blocks."""
-        home = self.hosts.parent
+        home = self.layer.parent
         (home / IMAGE).unlink(missing_ok=True)  # or the old one would be found again
         failed = self.disk
         self.disk = QuotaDisk(home, self.places)
@@ -74,8 +72,7 @@ class Ground:
         try:
             with (
                 mounts.closing(self.disk.tree()) as disk,
-                mounts.closing(mounts.clone(self.toolbox.path, read_only=True)) as toolbox,
-                mounts.closing(mounts.clone(self.hosts, read_only=True)) as hosts,
+                mounts.closing(mounts.clone(self.layer, read_only=True)) as layer,
                 mounts.closing(sealed(program.path)) as copy,
             ):
                 return await Starter.launch(
@@ -83,8 +80,7 @@ class Ground:
                     program=copy,
                     inside=self.toolbox.starter_library if program.loaded_once else None,
                     disk=disk,
-                    toolbox=toolbox,
-                    hosts=hosts,
+                    layer=layer,
                     needed=[program.path, program.path.resolve(), self.images / DRIVER, self.owner.state_dir],
                     hierarchies=self.seen_by(program).roots if narrow else [],
                 )

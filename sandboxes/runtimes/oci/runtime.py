@@ -40,6 +40,7 @@ from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import Sandbox
 from sandboxes.served import Ending, ServedSandbox, ServingRuntime
 from sandboxes.server import ToolServer
+from sandboxes.shared_inodes import SharedInodes
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox, ensure_toolbox
 from sandboxes.uninterrupted import uninterrupted
@@ -116,6 +117,7 @@ class OciRuntime(ServingRuntime):
             await engine.connect()
             claim = Owner.claim(state_dir, owner, grace_s=grace_s)
             undo.callback(claim.release)
+            undo.callback(SharedInodes().close)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
             ground = await Ground.prepare(undo, engine, claim, toolbox, places)

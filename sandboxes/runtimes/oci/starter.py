@@ -27,9 +27,7 @@ SO_SNDBUFFORCE = 32
 
 # Where the starter puts things, in a mount namespace that only it and its children see.
 PLACE = Path("/mnt")
-DISK, TOOLBOX, HOSTS, ROOTFS, USERS, STATE, SYSTEM, EMPTY = (
-    PLACE / name for name in ("disk", "toolbox", "hosts", "rootfs", "users", "state", "sys", "empty")
-)
+DISK, ROOTFS, USERS, STATE, DEVICES = (PLACE / name for name in ("disk", "rootfs", "users", "state", "dev"))
 
 Told = Callable[[int | None], None]
 
@@ -55,19 +53,18 @@ class Starter:
         program: int,
         inside: Path | None,
         disk: int,
-        toolbox: int,
-        hosts: int,
+        layer: int,
         needed: Sequence[Path],
         hierarchies: Sequence[Path],
     ) -> "Starter":
         """``program``: the OCI runtime, which the library ``inside``, beside ``starter``, makes one where it is given.
-        ``disk``, ``toolbox``, ``hosts``: detached mounts. All descriptors stay the caller's to close. ``needed``: paths
+        ``disk``, ``layer``: detached mounts. All descriptors stay the caller's to close. ``needed``: paths
         with no symlink in them, where programs and layers are."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with contextlib.suppress(PermissionError):  # then all that wait are the fewer
             ours.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, UNHEARD_BYTES)
-        given = (theirs.fileno(), disk, toolbox, hosts, program)
+        given = (theirs.fileno(), disk, layer, program)
         try:
             process = await asyncio.create_subprocess_exec(
                 starter,
