@@ -34,12 +34,13 @@ class SharedInodes:
 
     def __init__(self) -> None:
         self._held = list(_open_each())
-        if not all([_lock(fd) for fd in self._held]):
+        refused = [fd for fd in self._held if not _lock(fd)]
+        if refused:
             log.warning(
                 "a process holds an exclusive lock on an inode of the machine; sandboxes can signal to each other by "
                 "locks until the process ends: find it in /proc/locks"
             )
-            waiting = [os.dup(fd) for fd in self._held]  # stay open after ``close``, until the locks are had
+            waiting = [os.dup(fd) for fd in refused]  # stay open after ``close``, until the locks are had
             threading.Thread(target=_lock_in_turn, args=(waiting,), daemon=True, name="shared inodes").start()
 
     def close(self) -> None:

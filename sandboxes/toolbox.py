@@ -145,7 +145,12 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
     _compile(SOURCES, inside / "bin", programs)
     for name, source in parts.files.items():
         shutil.copyfile(source, inside / name)
-    for path in (building, building / "below", inside, *inside.rglob("*")):  # for anybody inside, whatever the umask here is
+    for path in (
+        building,
+        building / "below",
+        inside,
+        *inside.rglob("*"),
+    ):  # for anybody inside, whatever the umask here is
         os.chmod(path, 0o755)
 
 

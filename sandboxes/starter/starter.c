@@ -55,6 +55,9 @@
 #define DESCRIPTORS_MAX 8
 #define STARTS_MAX 256
 
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
 #define OOM_SCORE 500 /* sandboxes/runtimes/container.py has it too */
 
 struct start {
@@ -146,6 +149,9 @@ static int run(const struct wanted *wanted, int socket)
     /* What is mounted from here on is the sandbox's alone and ends with it. */
     if (unshare(CLONE_NEWNS))
         return fail("unshare");
+    /* For the first process, which is our child: whoever opens a namespace's file is seen by all that watch that file. A
+       kernel without time namespaces has no such file either. */
+    unshare(CLONE_NEWTIME);
     go_first(); /* while nobody shares our memory, or the kernel would look at every process for who does */
     bool mapped = strcmp(wanted->first, "0") != 0;
     int namespace = mapped ? make_user_namespace(wanted->first) : -1;

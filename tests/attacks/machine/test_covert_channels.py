@@ -1,0 +1,227 @@
+"""Signals from one sandbox to another by file locks, watches, hints and the pages of files that both can open.
+
+The naive place is two containers with one file bound into both, as every sandbox once had its hosts file, its toolbox
+and, without a daemon, /sys.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import json
+import mmap
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+from docker.models.containers import Container
+
+from sandboxes import Limits, Sandbox, SandboxSpec
+from sandboxes.toolbox import Toolbox
+from tests.attacks.machine import covert
+from tests.outside import EitherRuntime
+from tests.sandboxes.conformance import WAIT_S, text, until_there
+from tests.services import missing, needs_root
+
+pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("shares")]
+
+BASE_IMAGE = "farm-base:1"
+SCRIPT = Path(covert.__file__)
+PROGRAM = SCRIPT.read_bytes()
+SHARED, INSIDE = "/shared", "/tmp/covert.py"
+SECRET_BYTES = 32
+ROOMY = Limits(memory_mib=256, open_files=8192)
+LONG_S = 4 * WAIT_S
+SHARED_UNDER_DOCKER = {f"/proc/self/ns/{name}" for name in ("time", "time_for_children", "user")}
+"""Docker gives a container no user and no time namespace of its own, and no filter of system calls can tell a watch on
+their files from another."""
+
+
+@pytest.fixture
+def base_image(docker_client: docker.DockerClient) -> str:
+    if not docker_client.images.list(BASE_IMAGE):
+        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+    return BASE_IMAGE
+
+
+@pytest.fixture
+async def pair(either_runtime: EitherRuntime, base_image: str) -> AsyncIterator[tuple[Sandbox, Sandbox]]:
+    spec = SandboxSpec(base_image, limits=ROOMY)
+    async with either_runtime.scope(spec) as sender, either_runtime.scope(spec) as receiver:
+        for sandbox in (sender, receiver):
+            await sandbox.write_file(INSIDE, PROGRAM)
+        yield sender, receiver
+
+
+@pytest.fixture
+def naive_pair(
+    docker_client: docker.DockerClient, base_image: str, tmp_path: Path
+) -> Iterator[tuple[Container, Container]]:
+    """Two plain containers that share one read-only file."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "hosts").write_text("127.0.0.1 localhost\n")
+    with contextlib.ExitStack() as undo:
+        made = []
+        for _ in range(2):
+            container = docker_client.containers.run(
+                base_image,
+                ["sleep", "1000"],
+                detach=True,
+                network_mode="none",
+                volumes=[f"{shared}:{SHARED}:ro", f"{SCRIPT}:{INSIDE}:ro"],
+            )
+            undo.callback(container.remove, force=True)
+            made.append(container)
+        yield made[0], made[1]
+
+
+async def works(sandbox: Sandbox, *arguments: str) -> Any:
+    """What the script prints, as a value."""
+    done = await sandbox.exec(["python3", INSIDE, *arguments], timeout_s=LONG_S, output_limit=16 << 20)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(text(done) or "null")
+
+
+@contextlib.asynccontextmanager
+async def at_work(sandbox: Sandbox, *arguments: str) -> AsyncIterator["asyncio.Task[Any]"]:
+    """The script has done its part within the block, and ends with it."""
+    working = asyncio.create_task(works(sandbox, *arguments))
+    ready = asyncio.create_task(until_there(sandbox, covert.READY))
+    await asyncio.wait({working, ready}, return_when=asyncio.FIRST_COMPLETED)
+    assert not working.done(), working.result()
+    await ready
+    yield working
+    await sandbox.write_file(covert.RELEASE, b"")
+    await working
+    await sandbox.exec(["rm", covert.READY, covert.RELEASE], timeout_s=WAIT_S)
+
+
+def works_naively(container: Container, *arguments: str) -> Any:
+    code, output = container.exec_run(["python3", INSIDE, *arguments])
+    assert code == 0, output
+    return json.loads(output)
+
+
+@contextlib.contextmanager
+def naively_at_work(container: Container, *arguments: str) -> Iterator[None]:
+    container.exec_run(["python3", INSIDE, *arguments], detach=True)
+    assert container.exec_run(["sh", "-c", f"until test -e {covert.READY}; do sleep 0.05; done"]).exit_code == 0
+    yield
+    container.exec_run(["touch", covert.RELEASE])
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
+    return {name for name in before.keys() & after.keys() if before[name] != after[name]}
+
+
+async def test_locks_of_one_sandbox_show_in_none(pair: tuple[Sandbox, Sandbox]) -> None:
+    sender, receiver = pair
+    free = await works(receiver, "observe")
+    assert len(free) > 400
+    assert {"epoll", "eventfd", "pidfd", "/etc/hosts", "/dev/null", "/.farm/bin/bash", "/proc/self/ns/time"} <= set(
+        free
+    )
+    async with at_work(sender, "hold"):
+        assert differing(free, await works(receiver, "observe")) == set()
+
+
+async def test_locks_on_a_bound_file_show(naive_pair: tuple[Container, Container]) -> None:
+    sender, receiver = naive_pair
+    free = works_naively(receiver, "observe")
+    with naively_at_work(sender, "hold"):
+        assert f"{SHARED}/hosts" in differing(free, works_naively(receiver, "observe"))
+
+
+async def test_secret_by_locks_crosses_to_no_sandbox(pair: tuple[Sandbox, Sandbox]) -> None:
+    sender, receiver = pair
+    secret = secrets.token_hex(SECRET_BYTES)
+    idle_by_files, idle_by_ranges = await works(receiver, "receive", str(SECRET_BYTES))
+    async with at_work(sender, "send", secret):
+        by_files, by_ranges = await works(receiver, "receive", str(SECRET_BYTES))
+    assert by_files == idle_by_files
+    assert differing(idle_by_ranges, by_ranges) == set()
+    assert set(by_ranges.values()) <= {"00" * SECRET_BYTES, "ff" * SECRET_BYTES}
+
+
+async def test_secret_by_locks_crosses_a_bound_file(naive_pair: tuple[Container, Container]) -> None:
+    sender, receiver = naive_pair
+    secret = secrets.token_hex(SECRET_BYTES)
+    with naively_at_work(sender, "send", secret):
+        _, by_ranges = works_naively(receiver, "receive", str(SECRET_BYTES))
+    assert by_ranges[f"{SHARED}/hosts"] == secret
+
+
+async def test_watches_report_nothing_of_another_sandbox(
+    either_runtime: EitherRuntime, pair: tuple[Sandbox, Sandbox]
+) -> None:
+    sender, receiver = pair
+    async with at_work(receiver, "watch") as quiet:
+        pass
+    async with at_work(receiver, "watch") as beside_another, at_work(sender, "hold"):
+        await works(sender, "observe")
+    watched, events = quiet.result()
+    assert watched > 200
+    told = {path for path, _ in beside_another.result()[1]} - {path for path, _ in events}
+    assert told <= (SHARED_UNDER_DOCKER if either_runtime.name == "docker" else set())
+
+
+async def test_watches_report_openers_of_a_bound_file(naive_pair: tuple[Container, Container]) -> None:
+    sender, receiver = naive_pair
+    watching = asyncio.create_task(asyncio.to_thread(works_naively, receiver, "watch"))
+    await asyncio.to_thread(receiver.exec_run, ["sh", "-c", f"until test -e {covert.READY}; do sleep 0.05; done"])
+    await asyncio.to_thread(works_naively, sender, "observe")
+    receiver.exec_run(["touch", covert.RELEASE])
+    _, events = await watching
+    assert f"{SHARED}/hosts" in {path for path, _ in events}
+
+
+async def test_pages_of_files_are_neither_counted_nor_evicted(pair: tuple[Sandbox, Sandbox]) -> None:
+    sandbox, _ = pair
+    said = await works(sandbox, "pages", "/usr/bin/python3")
+    for refused in ("mincore", "cachestat", "process_madvise"):
+        assert said[refused] == -errno.ENOSYS, refused
+    assert (said["cold"], said["pageout"]) == (-errno.EINVAL, -errno.EINVAL)
+    assert (said["nowait"], said["dontcache"]) == (-errno.EOPNOTSUPP, -errno.EOPNOTSUPP)
+    assert (said["plain"], said["hipri"], said["random"], said["dontneed"]) == (16, 16, 0, 0)
+
+
+@needs_root
+async def test_sandbox_evicts_no_page_of_a_shared_file(pair: tuple[Sandbox, Sandbox], toolbox: Toolbox) -> None:
+    shared = max((toolbox.path / "lib").iterdir(), key=lambda path: path.stat().st_size)
+    os.sync()  # only clean pages are evicted
+    read_in = pages_after_reading(shared)
+    await asyncio.to_thread(run_here, "pages", str(shared))
+    assert pages_in_memory(shared) < read_in
+    assert pages_after_reading(shared) == read_in
+    await works(pair[0], "pages", f"/.farm/lib/{shared.name}")
+    assert pages_in_memory(shared) == read_in
+
+
+def run_here(*arguments: str) -> None:
+    subprocess.run([sys.executable, SCRIPT, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def pages_after_reading(path: Path) -> int:
+    path.read_bytes()
+    return pages_in_memory(path)
+
+
+def pages_in_memory(path: Path) -> int:
+    """Of the machine's copy, by mincore(2)."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    vector = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    start = ctypes.c_char.from_buffer(mapped)
+    found = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), vector)
+    del start
+    mapped.close()
+    assert found == 0
+    return sum(page & 1 for page in vector)
