@@ -56,7 +56,7 @@ class Footprint:
     own_user: bool = False
 
 
-DOCKER = Footprint(tasks=13, files=52, own_files=1, key_bytes=70, memory_mib=5, daemon_files=4, mounts=1, inotify=1)
+DOCKER = Footprint(tasks=13, files=52, own_files=1, key_bytes=70, memory_mib=5, daemon_files=4, mounts=2, inotify=1)
 
 
 def oci_footprint(*, mapped: bool) -> Footprint:
@@ -196,7 +196,9 @@ def _of_files(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
     why = f"open files: {footprint.files} of a sandbox that idles, {OPEN_FILES} more of each of {PIDS} processes"
     yield from _sysctl(host, "fs.file-max", each, why, used=host.open_files)
     if each := footprint.mounts:
-        yield from _sysctl(host, "fs.mount-max", each, "the daemon mounts its file system", used=host.mounts)
+        yield from _sysctl(
+            host, "fs.mount-max", each, "the daemon mounts its file system and its toolbox", used=host.mounts
+        )
     each = footprint.own_files + FILES_IN_FLIGHT
     yield from _sysctl(host, "fs.nr_open", each, "the most that RLIMIT_NOFILE can be", used=AGENT_FILES)
 

@@ -121,14 +121,14 @@ DISTANT_PRCTL = (0x53564D41, 0x59616D61)
 """PR_SET_VMA and PR_SET_PTRACER; all others lie below 128."""
 
 SIGNALLING_FCNTL = frozenset((1024, 1036, 1038, 1040))
-"""F_SETLEASE, F_SET_RW_HINT, F_SET_FILE_RW_HINT and F_SETDELEG of fcntl(2). Whoever opens a file that another has leased
-waits, for three quarters of a minute unless the lease is given up. A hint is a number that one process writes to an inode
-and another reads. The descriptors of epoll(7), eventfd(2) and their like have one inode for the whole machine, which
-belongs to root: where users are not mapped root is inside too."""
+"""F_SETLEASE, F_SET_RW_HINT, F_SET_FILE_RW_HINT and F_SETDELEG of fcntl(2). To open a file that another process has
+leased takes three quarters of a minute, unless the lease is given up. A hint is a number that one process writes to
+an inode and another reads; the descriptors of epoll(7), eventfd(2) and their like have one inode for the whole machine,
+which belongs to root, and where users are not mapped root is inside too."""
 
 DONTNEED = 4
-"""POSIX_FADV_DONTNEED: answered as done. Whoever evicts pages of an image, or reads which of them are in memory, signals
-to every sandbox of that image; so mincore(2) and cachestat(2) are refused too."""
+"""POSIX_FADV_DONTNEED: answered as done. A program that evicts pages of an image, or learns which are in memory,
+exchanges signals with every sandbox of that image; so mincore(2) and cachestat(2) are refused too."""
 EVICTIONS = frozenset((20, 21))
 """MADV_COLD and MADV_PAGEOUT."""
 RWF_PLAIN = 0x37

@@ -1,15 +1,19 @@
-"""File locks on inodes that all sandboxes of the machine share, held by the farm so that no lock of a sandbox shows.
+"""Hold file locks on the inodes that all sandboxes of a machine share, so that sandboxes can neither take nor see any.
 
-The descriptors of epoll(7), eventfd(2), timerfd(2), signalfd(2), inotify(7) and landlock(7) have one anonymous inode for
-the whole machine, and before Linux 6.9 those of pidfd_open(2) too. The files in ``/proc/self/ns`` of namespaces that a
-sandbox does not have of its own are shared as well. No mount and no filter of system calls keeps a program from locking
-them. So an owner takes a shared lock of both kinds on all of each of these inodes before its first sandbox starts.
+No mount and no filter of system calls keeps a program from locking its descriptors, and two kinds are shared:
 
-| a sandbox asks for        | answer                                                                            |
-|---------------------------|-----------------------------------------------------------------------------------|
-| a shared lock             | always granted: nobody can have an exclusive one                                  |
-| an exclusive lock         | never granted, because of the owner's lock                                        |
-| what hinders a lock       | always the owner's: the kernel keeps locks in the order in which they were taken  |
+| inode                                                         | the farm's lock | what a sandbox gets              |
+|---------------------------------------------------------------|-----------------|----------------------------------|
+| of epoll(7), eventfd(2), timerfd(2), signalfd(2), inotify(7), | exclusive       | no lock at all, and always the   |
+| landlock(7), before Linux 6.9 pidfd_open(2): one per machine  |                 | same answer of what hinders it   |
+| of ``/proc/self/ns/*``, if a sandbox has no such namespace of | shared          | shared locks alone, and always   |
+| its own                                                       |                 | the same answer                  |
+
+A file of the second kind opens for reading alone, which allows shared locks only. The kernel lists locks in the order in
+which they were taken. So F_GETLK reports the farm's lock, which is older than every sandbox.
+
+An exclusive lock is held by one process, and the next one waits for it: in the moment between two farms, and after the
+death of a farm, a sandbox that lives on can lock.
 """
 
 import fcntl
@@ -18,7 +22,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -26,47 +30,61 @@ log = logging.getLogger(__name__)
 NAMESPACES = Path("/proc/self/ns")
 F_OFD_SETLK, F_OFD_SETLKW = 37, 38
 """fcntl(2): locks of the descriptor, which a close of another descriptor of the same file does not end."""
-WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class SharedInodes:
-    """Shared locks on the inodes that sandboxes of this machine share, from ``__init__`` to ``close``."""
+    """File locks on all shared inodes, from ``__init__`` to ``close``."""
 
     def __init__(self) -> None:
-        self._held = list(_open_each())
-        refused = [fd for fd in self._held if not _lock(fd)]
-        if refused:
-            log.warning(
-                "a process holds an exclusive lock on an inode of the machine; sandboxes can signal to each other by "
-                "locks until the process ends: find it in /proc/locks"
-            )
-            waiting = [os.dup(fd) for fd in refused]  # stay open after ``close``, until the locks are had
-            threading.Thread(target=_lock_in_turn, args=(waiting,), daemon=True, name="shared inodes").start()
+        self._held = [_anonymous(), *(_Hold(_open(path), exclusive=False) for path in sorted(NAMESPACES.iterdir()))]
+        waiting = [hold.again() for hold in self._held if not hold.take()]
+        if waiting:
+            log.info("another process holds the shared inodes; this one waits to hold them after it")
+            threading.Thread(target=_take_in_turn, args=(waiting,), daemon=True, name="shared inodes").start()
 
     def close(self) -> None:
         """Give up the locks. Idempotent."""
         while self._held:
-            os.close(self._held.pop())
+            os.close(self._held.pop().fd)
 
 
-def _open_each() -> Iterator[int]:
-    with select.epoll() as anonymous:
-        yield fcntl.fcntl(anonymous.fileno(), fcntl.F_DUPFD_CLOEXEC, 0)
-    for namespace in sorted(NAMESPACES.iterdir()):
-        yield os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    fd: int
+    exclusive: bool
+
+    def take(self) -> bool:
+        """Return False if another process holds a lock that excludes this one."""
+        try:
+            self._lock(fcntl.LOCK_NB, F_OFD_SETLK)
+        except BlockingIOError:
+            return False
+        return True
+
+    def wait(self) -> None:
+        """Take the locks when they are free; blocks."""
+        self._lock(0, F_OFD_SETLKW)
+
+    def again(self) -> "_Hold":
+        """Return the same hold by another descriptor, which survives a close of the first."""
+        return _Hold(os.dup(self.fd), self.exclusive)
+
+    def _lock(self, flag: int, command: int) -> None:
+        kind = fcntl.F_WRLCK if self.exclusive else fcntl.F_RDLCK
+        fcntl.flock(self.fd, (fcntl.LOCK_EX if self.exclusive else fcntl.LOCK_SH) | flag)
+        fcntl.fcntl(self.fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
 
 
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.fcntl(fd, F_OFD_SETLK, WHOLE_FILE)
-    except BlockingIOError:
-        return False
-    return True
+def _anonymous() -> _Hold:
+    with select.epoll() as made:
+        return _Hold(fcntl.fcntl(made.fileno(), fcntl.F_DUPFD_CLOEXEC, 0), exclusive=True)
 
 
-def _lock_in_turn(descriptors: list[int]) -> None:
-    for fd in descriptors:
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        fcntl.fcntl(fd, F_OFD_SETLKW, WHOLE_FILE)
-        os.close(fd)
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _take_in_turn(holds: list[_Hold]) -> None:
+    for hold in holds:
+        hold.wait()
+        os.close(hold.fd)

@@ -68,15 +68,15 @@ MASKED = (
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
-"""Besides secrets, what lists or counts exactly what all sandboxes of the machine do: one sandbox could write there by
-taking file locks, opening files or asking for terminals, and another could read it.
+"""Secrets, and exact counts of what all sandboxes of the machine do: one sandbox could change such a count by taking
+file locks, opening files or asking for terminals, and another could read it.
 
-In ``/proc/pressure`` anybody may also ask for an event when the machine stalls. No limit counts these requests, and each
-takes an RCU grace period to be removed: a process that had made 4,093 took over 32 s to die."""
+In ``/proc/pressure`` anybody may also ask for an event when the machine stalls. No limit counts these requests, and
+each takes an RCU grace period to be removed: a process that had made 4,093 took over 32 s to die."""
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SECCOMP = json.dumps(profile())
 OVERLAY_SIGNS = ",:\\"
-"""What parts an overlay's options and layers; Docker passes a volume's options on as they are."""
+"""Separators of an overlay's options and layers; Docker passes a volume's options on as they are."""
 
 
 def container_config(
@@ -163,8 +163,8 @@ def _toolbox_volume(toolbox: Toolbox) -> dict[str, Any]:
     """An anonymous volume that is an overlay of ``toolbox`` without an upper layer, which nothing can write to.
 
     A bind would share the inodes of the toolbox among all sandboxes, and by file locks on them one sandbox could
-    signal to another. The inodes of an overlay are its own, and the pages of its files are shared all the same. The daemon
-    removes the volume with its container.
+    signal to another. The inodes of an overlay are its own; the pages of its files are shared all the same. The
+    daemon removes the volume with its container.
     """
     layers = f"lowerdir={toolbox.path.absolute()}:{toolbox.below.absolute()}"
     options = {"type": "overlay", "device": "overlay", "o": f"{layers},ro"}

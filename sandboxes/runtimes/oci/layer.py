@@ -1,4 +1,4 @@
-"""The topmost layer below what a sandbox writes: files that every sandbox has, whatever its image.
+"""Make the layer of files that every sandbox has, topmost below what a sandbox writes.
 
 .farm/bin, lib    the toolbox
 .farm/hosts       bound at /etc/hosts
@@ -74,7 +74,7 @@ def _make(root: Path, toolbox: Path) -> None:
     copy_system(root / "sys")
     (root / HIDDEN_DIRECTORY).mkdir(parents=True)
     (root / HIDDEN_FILE).touch()
-    for path in (root, *root.rglob("*")):  # readable inside, whatever the umask here is
+    for path in (root, *root.rglob("*")):  # readable inside, also with a closed umask here
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
         elif path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:

@@ -1,4 +1,4 @@
-"""What a sandbox has as /sys: copies of the files that programs read to learn about processors and pages.
+"""Make a sandbox's /sys: copies of the files that programs read to learn about processors and pages.
 
 A mount of sysfs is either one for all sandboxes, whose file locks and watches they would share, or one more file system
 for each sandbox, which makes every start slower the more sandboxes there are. The copies are as they were when the

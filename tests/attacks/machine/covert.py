@@ -75,7 +75,7 @@ def below(tree: str, most: int) -> Iterator[str]:
 
 def opened() -> Iterator[tuple[str, int]]:
     for path in dict.fromkeys(named()):
-        # A program that somebody may write to does not start.
+        # A program that is open for writing does not start.
         for mode in (os.O_RDONLY,) if path.startswith("/usr/") else (os.O_RDWR, os.O_RDONLY):
             with contextlib.suppress(OSError):
                 if stat.S_ISFIFO(os.stat(path).st_mode):
@@ -160,7 +160,11 @@ def said_by(fd: int) -> list[object]:
 
 def watch() -> None:
     watcher = libc.inotify_init1(os.O_NONBLOCK)
-    paths = dict.fromkeys(name for name, fd in opened() if os.close(fd) is None and name.startswith("/"))
+    paths = []
+    for name, fd in opened():
+        os.close(fd)
+        if name.startswith("/"):
+            paths.append(name)
     anonymous = [libc.eventfd(0, 0), libc.epoll_create1(0)]
     watches = {}
     for path in [*paths, *(f"/proc/self/fd/{fd}" for fd in anonymous)]:

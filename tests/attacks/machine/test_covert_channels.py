@@ -83,7 +83,7 @@ def naive_pair(
 
 
 async def works(sandbox: Sandbox, *arguments: str) -> Any:
-    """What the script prints, as a value."""
+    """Return as a value what the script prints."""
     done = await sandbox.exec(["python3", INSIDE, *arguments], timeout_s=LONG_S, output_limit=16 << 20)
     assert done.exit_code == 0, done.stderr
     return json.loads(text(done) or "null")
@@ -106,6 +106,7 @@ async def at_work(sandbox: Sandbox, *arguments: str) -> AsyncIterator["asyncio.T
 def works_naively(container: Container, *arguments: str) -> Any:
     code, output = container.exec_run(["python3", INSIDE, *arguments])
     assert code == 0, output
+    assert isinstance(output, bytes)
     return json.loads(output)
 
 
@@ -214,7 +215,7 @@ def pages_after_reading(path: Path) -> int:
 
 
 def pages_in_memory(path: Path) -> int:
-    """Of the machine's copy, by mincore(2)."""
+    """Count pages of the machine's copy by mincore(2)."""
     size = path.stat().st_size
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
