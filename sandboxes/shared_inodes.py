@@ -9,8 +9,8 @@ No mount and no filter of system calls keeps a program from locking its descript
 | of ``/proc/self/ns/*``, if a sandbox has no such namespace of | shared          | shared locks alone, and always   |
 | its own                                                       |                 | the same answer                  |
 
-A file of the second kind opens for reading alone, which allows shared locks only. The kernel lists locks in the order in
-which they were taken. So F_GETLK reports the farm's lock, which is older than every sandbox.
+A file of the second kind opens for reading alone, which allows shared locks only. The kernel lists locks in the order
+in which they were taken. So F_GETLK reports the farm's lock, which is older than every sandbox.
 
 An exclusive lock is held by one process, and the next one waits for it: in the moment between two farms, and after the
 death of a farm, a sandbox that lives on can lock.
