@@ -38,7 +38,6 @@ SIGNALS = 4096
 MASKED = (
     "/proc/acpi",
     "/proc/asound",
-    "/proc/buddyinfo",
     "/proc/diskstats",
     "/proc/interrupts",
     "/proc/kallsyms",
@@ -50,10 +49,8 @@ MASKED = (
     "/proc/pagetypeinfo",
     "/proc/pressure",
     "/proc/sched_debug",
-    "/proc/schedstat",
     "/proc/scsi",
     "/proc/slabinfo",
-    "/proc/softirqs",
     "/proc/sys/fs/aio-nr",
     "/proc/sys/fs/dentry-state",
     "/proc/sys/fs/file-nr",
@@ -64,7 +61,6 @@ MASKED = (
     "/proc/timer_stats",
     "/proc/vmallocinfo",
     "/proc/vmstat",
-    "/proc/zoneinfo",
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )

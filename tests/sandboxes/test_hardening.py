@@ -124,6 +124,7 @@ async def test_nothing_of_the_host_is_in_reach(sandbox: Sandbox) -> None:
         assert not await works(sandbox, f"test -s {path} && test -n \"$(head -c 1 {path} | tr -d '\\0')\""), path
     for path in MASKED:
         assert not await works(sandbox, f"test -d {path} && ls -A {path} | grep ."), path
+        assert not await works(sandbox, f"test -f {path} && grep . {path}"), path
     assert (await run(sandbox, "ls", "/sys/class/net")).split() == ["lo"]
     for path in (
         "/.farm/bin/toolserver",

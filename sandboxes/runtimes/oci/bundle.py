@@ -5,7 +5,8 @@ What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.c
 
 import os
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
@@ -13,6 +14,7 @@ from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.ids import IDS
 from sandboxes.runtimes.oci.layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
 from sandboxes.runtimes.oci.programs import Program
+from sandboxes.runtimes.oci.system import SETTINGS
 from sandboxes.runtimes.oci.users import User
 from sandboxes.sandbox import MIB
 from sandboxes.seccomp import profile
@@ -40,7 +42,7 @@ def config(
     program: Program,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
-    hidden = list(_hidden()) if program.is_crun else []
+    hidden = _hidden(mapped=bool(first_id)) if program.is_crun else ()
     made: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
@@ -108,15 +110,21 @@ def _bind(source: object, destination: str, *options: str) -> dict[str, Any]:
     }
 
 
-def _hidden() -> Iterator[dict[str, Any]]:
+@cache
+def _hidden(*, mapped: bool) -> tuple[dict[str, Any], ...]:
     """Mask paths in /proc by binds of files of the sandbox's own layer.
 
     crun would bind the machine's own /dev/null over each file, which all sandboxes would share, and make a file system
-    for each directory. runc refuses binds in /proc; its masks are the sandbox's own.
+    for each directory. runc refuses binds in /proc; its masks are the sandbox's own. If users are ``mapped``, a file
+    that root alone may read is closed without a mask.
     """
-    for path in MASKED:
-        if not path.startswith("/sys/") and os.path.exists(path):
-            yield _bind(_LAYER / (HIDDEN_DIRECTORY if os.path.isdir(path) else HIDDEN_FILE), path, "noexec")
+    hidden = (path for path in MASKED if not path.startswith(("/sys/", SETTINGS)) and os.path.exists(path))
+    binds = [
+        _bind(_LAYER / (HIDDEN_DIRECTORY if os.path.isdir(path) else HIDDEN_FILE), path, "noexec")
+        for path in hidden
+        if os.stat(path).st_mode & 0o004 or not mapped
+    ]
+    return _bind(_LAYER / "settings", SETTINGS, "noexec"), *binds
 
 
 _LAYER = starter.ROOTFS / LAYER_ROOT

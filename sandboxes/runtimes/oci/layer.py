@@ -4,6 +4,7 @@
 .farm/hosts       bound at /etc/hosts
 .farm/dev         device files, bound at /dev
 .farm/sys         what programs read in /sys, as files (``sandboxes.runtimes.oci.system``), bound at /sys
+.farm/settings    the same of /proc/sys/fs
 .farm/hidden      an empty file and an empty directory, bound over paths of /proc
 
 An overlay has inodes of its own for the files of its layers. So sandboxes that use one layer share the pages of its
@@ -17,8 +18,8 @@ import stat
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.runtimes.container import HOSTS, TOOLBOX_MOUNT
-from sandboxes.runtimes.oci.system import COPIED, copy_system
+from sandboxes.runtimes.container import HOSTS, MASKED, TOOLBOX_MOUNT
+from sandboxes.runtimes.oci.system import COPIED, copy_settings, copy_system
 from sandboxes.scratch import scratch
 
 LAYER_ROOT = TOOLBOX_MOUNT.removeprefix("/")
@@ -60,7 +61,7 @@ def ensure_layer(home: Path, toolbox: Path) -> Path:
 
 
 def _digest(toolbox: Path) -> str:
-    digest = hashlib.sha256(repr((toolbox, HOSTS, DEVICES, LINKS, COPIED)).encode())
+    digest = hashlib.sha256(repr((toolbox, HOSTS, DEVICES, LINKS, COPIED, MASKED)).encode())
     for path in sorted(toolbox.rglob("*")):
         found = path.lstat()
         digest.update(f"{path.name}\0{found.st_ino}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
@@ -72,6 +73,7 @@ def _make(root: Path, toolbox: Path) -> None:
     (root / "hosts").write_text(HOSTS)
     _make_devices(root / "dev")
     copy_system(root / "sys")
+    copy_settings(root / "settings")
     (root / HIDDEN_DIRECTORY).mkdir(parents=True)
     (root / HIDDEN_FILE).touch()
     for path in (root, *root.rglob("*")):  # readable inside, also with a closed umask here

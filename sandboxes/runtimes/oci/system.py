@@ -9,7 +9,11 @@ import contextlib
 import os
 from pathlib import Path
 
+from sandboxes.runtimes.container import MASKED
+
 SYSFS = Path("/sys")
+SETTINGS = "/proc/sys/fs"
+"""Settings of the machine among exact counts of what all sandboxes do: one copy is one mount for all masks."""
 FILE_BYTES = 64 * 1024
 COPIED = (
     "devices/system/cpu/*",
@@ -40,6 +44,15 @@ def copy_system(place: Path, source: Path = SYSFS) -> None:
     for pattern in COPIED:
         for path in source.glob(pattern):
             with contextlib.suppress(OSError):  # a file that says nothing, or a processor that went just now
+                _copy(path, place / path.relative_to(source))
+
+
+def copy_settings(place: Path, source: Path = Path(SETTINGS)) -> None:
+    """Copy to the new directory ``place`` the settings in ``source``, without the counts that are masked."""
+    place.mkdir()
+    for path in source.rglob("*"):
+        if str(path) not in MASKED:
+            with contextlib.suppress(OSError):
                 _copy(path, place / path.relative_to(source))
 
 
