@@ -69,6 +69,7 @@ file locks, opening files or asking for terminals, and another could read it.
 
 In ``/proc/pressure`` anybody may also ask for an event when the machine stalls. No limit counts these requests, and
 each takes an RCU grace period to be removed: a process that had made 4,093 took over 32 s to die."""
+PROC = Path("/proc")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 SECCOMP = json.dumps(profile())
 OVERLAY_SIGNS = ",:\\"
@@ -111,13 +112,25 @@ def container_config(
             "CgroupnsMode": "private",
             "IpcMode": "private",
             "MaskedPaths": list(MASKED),
-            "ReadonlyPaths": list(READ_ONLY),
+            "ReadonlyPaths": read_only_paths(root_is_root=True),
             "OomScoreAdj": oom_score(),
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
             **_resources(spec.limits),
         },
     }
+
+
+def read_only_paths(*, root_is_root: bool) -> list[str]:
+    """Return the paths of /proc that a sandbox may not change.
+
+    ``root_is_root``: root inside is root outside, and so the owner of the files in /proc. The mode of a file there is
+    the machine's: every container sees what one has set. So all files of the machine are read-only.
+    """
+    if not root_is_root:
+        return list(READ_ONLY)
+    names = {entry.name for entry in PROC.iterdir() if not entry.name.isdigit() and not entry.is_symlink()}
+    return sorted({*READ_ONLY, *(f"{PROC}/{name}" for name in names)} - set(MASKED))
 
 
 def oom_score() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, READ_ONLY, SIGNALS, TOOLBOX_MOUNT
+from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, SIGNALS, TOOLBOX_MOUNT, read_only_paths
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.ids import IDS
 from sandboxes.runtimes.oci.layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
@@ -60,7 +60,7 @@ def config(
         "linux": {
             "namespaces": [{"type": kind} for kind in NAMESPACES],
             "maskedPaths": [] if hidden else [path for path in MASKED if not path.startswith("/sys/")],
-            "readonlyPaths": list(READ_ONLY),
+            "readonlyPaths": read_only_paths(root_is_root=not first_id),
             "cgroupsPath": cgroup,
             "resources": _resources(limits, swap),
         },

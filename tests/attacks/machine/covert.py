@@ -133,14 +133,15 @@ def until_released() -> None:
 
 
 def hold() -> None:
-    for _, fd in opened():
+    for name, fd in opened():
         flock(fd, fcntl.LOCK_EX)
         for command in (fcntl.F_SETLK, F_OFD_SETLK):
             if lock(fd, command, fcntl.F_WRLCK, 0, 8) in (9, 11):
                 lock(fd, command, fcntl.F_RDLCK, 0, 8)
         hint(fd, F_SET_RW_HINT, 3)
         with contextlib.suppress(OSError):
-            os.fchmod(fd, 0o757)
+            if not name.startswith("/proc"):  # a mode in /proc is the machine's
+                os.fchmod(fd, 0o757)
     until_released()
 
 

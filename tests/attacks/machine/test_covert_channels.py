@@ -193,6 +193,30 @@ async def test_pages_of_files_are_neither_counted_nor_evicted(pair: tuple[Sandbo
     assert (said["plain"], said["hipri"], said["random"], said["dontneed"]) == (16, 16, 0, 0)
 
 
+MACHINE_FILES = "cd /proc; for file in $(find . -maxdepth 1 ! -name '[0-9]*' ! -type l ! -name .); do"
+
+
+async def test_modes_of_the_machines_files_are_not_set(pair: tuple[Sandbox, Sandbox]) -> None:
+    """To the mode that each has, so that a machine on which it works is none the worse."""
+    # A masked file is the container's own device.
+    command = f"{MACHINE_FILES} test -c $file || ! chmod $(stat -c %a $file) $file || echo $file; done; true"
+    done = await pair[0].exec(["sh", "-c", command], timeout_s=WAIT_S)
+    assert text(done) == ""
+    assert done.stderr.head.count(b"chmod") > 20
+
+
+def test_mode_set_in_one_container_shows_in_the_next(docker_client: docker.DockerClient, base_image: str) -> None:
+    def run(command: str) -> str:
+        output = docker_client.containers.run(base_image, ["sh", "-c", command], remove=True, network_mode="none")
+        return output.decode().strip()
+
+    try:
+        run("chmod 445 /proc/version")
+        assert run("stat -c %a /proc/version") == "445"
+    finally:
+        run("chmod 444 /proc/version")
+
+
 @needs_root
 async def test_sandbox_evicts_no_page_of_a_shared_file(pair: tuple[Sandbox, Sandbox], toolbox: Toolbox) -> None:
     shared = max((toolbox.path / "lib").iterdir(), key=lambda path: path.stat().st_size)
