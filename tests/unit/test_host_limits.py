@@ -32,7 +32,7 @@ def verdict(
         ("kernel.keys.root_maxbytes", 25_000, 357, "sysctl -w kernel.keys.root_maxbytes=131072"),
         ("fs.file-max", 2_466_170, 1, "sysctl -w fs.file-max=2147483648"),
         ("fs.file-max", 2**63 - 1, (2**63 - 1) // (DOCKER.files + 512 * 4096), ""),
-        ("fs.mount-max", 100_000, 100_000, ""),
+        ("fs.mount-max", 100_000, 50_000, ""),
         ("fs.nr_open", 1024, 256, "sysctl -w fs.nr_open=4096"),
     ],
 )

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("shares")]
 BASE_IMAGE = "farm-base:1"
 SCRIPT = Path(covert.__file__)
 PROGRAM = SCRIPT.read_bytes()
-SHARED, INSIDE = "/shared", "/tmp/covert.py"
+INSIDE = "/tmp/covert.py"
 SECRET_BYTES = 32
 ROOMY = Limits(memory_mib=256, open_files=8192)
 LONG_S = 4 * WAIT_S
@@ -75,7 +75,7 @@ def naive_pair(
                 ["sleep", "1000"],
                 detach=True,
                 network_mode="none",
-                volumes=[f"{shared}:{SHARED}:ro", f"{SCRIPT}:{INSIDE}:ro"],
+                volumes=[f"{shared}:{covert.SHARED}:ro", f"{SCRIPT}:{INSIDE}:ro"],
             )
             undo.callback(container.remove, force=True)
             made.append(container)
@@ -137,7 +137,7 @@ async def test_locks_on_a_bound_file_show(naive_pair: tuple[Container, Container
     sender, receiver = naive_pair
     free = works_naively(receiver, "observe")
     with naively_at_work(sender, "hold"):
-        assert f"{SHARED}/hosts" in differing(free, works_naively(receiver, "observe"))
+        assert f"{covert.SHARED}/hosts" in differing(free, works_naively(receiver, "observe"))
 
 
 async def test_secret_by_locks_crosses_to_no_sandbox(pair: tuple[Sandbox, Sandbox]) -> None:
@@ -156,7 +156,7 @@ async def test_secret_by_locks_crosses_a_bound_file(naive_pair: tuple[Container,
     secret = secrets.token_hex(SECRET_BYTES)
     with naively_at_work(sender, "send", secret):
         _, by_ranges = works_naively(receiver, "receive", str(SECRET_BYTES))
-    assert by_ranges[f"{SHARED}/hosts"] == secret
+    assert by_ranges[f"{covert.SHARED}/hosts"] == secret
 
 
 async def test_watches_report_nothing_of_another_sandbox(
@@ -180,7 +180,7 @@ async def test_watches_report_openers_of_a_bound_file(naive_pair: tuple[Containe
     await asyncio.to_thread(works_naively, sender, "observe")
     receiver.exec_run(["touch", covert.RELEASE])
     _, events = await watching
-    assert f"{SHARED}/hosts" in {path for path, _ in events}
+    assert f"{covert.SHARED}/hosts" in {path for path, _ in events}
 
 
 async def test_pages_of_files_are_neither_counted_nor_evicted(pair: tuple[Sandbox, Sandbox]) -> None:
