@@ -31,6 +31,7 @@ from farm.exchange import (
     packed,
     plain,
 )
+from farm.gateway_tokens import token_for
 from farm.wire.answers import (
     ExtendedAnswer,
     FarmAnswer,
@@ -78,6 +79,8 @@ class Lease:
 class FarmClient:
     """One gateway. Safe to share between threads.
 
+    ``token`` None: ``FARM_TOKEN``, or the token of the farm that is up on this machine, if ``url`` is its address.
+
     Every call that changes something carries an Idempotency-Key and is repeated, for up to ``retry_s``, while the
     gateway cannot be reached, says 503, or breaks off in mid-answer; ``on_wait`` is told why, once a call, before it
     is first repeated. Every method may raise FarmError.
@@ -91,7 +94,7 @@ class FarmClient:
         retry_s: float = 30.0,
         on_wait: Callable[[FarmError], object] = lambda why: None,
     ) -> None:
-        self._exchange = Exchange(url, token, retry_s=retry_s, on_wait=on_wait)
+        self._exchange = Exchange(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
         self.url = self._exchange.url
 
     def __enter__(self) -> Self:

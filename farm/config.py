@@ -40,7 +40,8 @@ class Config(BaseModel):
 
     ``redis_url`` None: the farm runs its own redis-server in ``state_dir``. ``slots`` None: as many sandboxes as the
     machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
-    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``. ``ray_port`` 0 lets Ray choose.
+    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``; without any, ``farm up`` makes an operator's
+    and a viewer's (``farm.gateway_tokens``). ``token`` is what commands send to the gateway. ``ray_port`` 0 lets Ray choose.
     ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
     ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
     ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
@@ -73,6 +74,7 @@ class Config(BaseModel):
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
     tokens_file: Path | None = None
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
+    token: SecretStr | None = None
     join_token: SecretStr | None = Field(default=None, min_length=16)
     policy_key: SecretStr | None = None
     tasksets: Path | None = None
@@ -177,7 +179,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"{chosen} is nested too deeply; a key here holds one value") from None
     if "tokens" in found:
         raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
-    for secret in ("join_token", "policy_key"):
+    for secret in ("join_token", "policy_key", "token"):
         if secret in found:
             raise ConfigError(f"{chosen}: {secret} does not belong in it; use FARM_{secret.upper()}")
     return found

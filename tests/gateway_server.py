@@ -16,6 +16,10 @@ from farm.store import Store
 from tests.rollouts import TASK
 
 
+OPERATOR = "a-token-of-the-tests"
+AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR}"}
+
+
 class RecordingScheduler:
     """Keeps what it was told; ``away`` makes it refuse."""
 
@@ -74,8 +78,9 @@ async def running_gateway(
     port: int = 0,
     **settings: Any,
 ) -> AsyncIterator[str]:
-    """Yields its URL."""
-    secrets = {role: SecretStr(token) for role, token in (tokens or {}).items()}
+    """Yields its URL. ``tokens`` None: it knows ``OPERATOR`` alone."""
+    known = {"operator": OPERATOR} if tokens is None else tokens
+    secrets = {role: SecretStr(token) for role, token in known.items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)
     async with serving(app, listen("127.0.0.1", port), idle_s=idle_s, shares=shares) as url:

@@ -12,6 +12,7 @@ import typer
 from farm.cli.errors import CliError
 from farm.cli.options import progress_console
 from farm.config import Config
+from farm.gateway_tokens import local_token
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
@@ -37,12 +38,14 @@ def connected(config: Config) -> "Iterator[FarmClient]":
     info = running_farm(config.state_dir)
     if info is None:
         raise no_farm(config)
-    token = next((config.tokens[role] for role in ("operator", "learner", "viewer") if role in config.tokens), None)
+    token = local_token(config)
     with FarmClient(info.url, token.get_secret_value() if token else None) as client:
         try:
             yield client
         except FarmError as error:
-            remedy = "; set FARM_TOKENS or tokens_file as the farm has it" if error.status in (401, 403) else ""
+            remedy = (
+                "; set FARM_TOKEN, FARM_TOKENS or tokens_file as the farm has it" if error.status in (401, 403) else ""
+            )
             raise CliError(f"{error}{remedy}") from None
 
 

@@ -23,6 +23,7 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_
 from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
+from farm.gateway_tokens import own_tokens
 
 if TYPE_CHECKING:
     from farm.cluster.farm import RunningFarm
@@ -227,8 +228,10 @@ def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[Run
         with listen(config.host, config.port) as listener:
 
             def serve(store: "Store", scheduler: "SchedulerPort") -> AbstractAsyncContextManager[str]:
+                # Only this process, which serves, holds the tokens: what Ray's processes are given has none.
+                served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
                 app = make_app(
-                    store, scheduler, config, prepare=lambda path, tools: _prepare(path, tools, config.state_dir)
+                    store, scheduler, served, prepare=lambda path, tools: _prepare(path, tools, config.state_dir)
                 )
                 return serving(app, listener)
 

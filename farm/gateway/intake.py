@@ -1,12 +1,10 @@
 """What reaches a route: a known host, a known caller, and a whole body within bounds that is JSON and sane."""
 
 import asyncio
-from urllib.parse import urlsplit
 
 import pydantic_core
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from farm.config import LOOPBACK
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.connections import admit
 from farm.gateway.refusals import Refused
@@ -27,8 +25,7 @@ class Intake:
     """ASGI middleware: a caller without a valid token is refused before a byte of the body is read.
 
     The answer to such a caller, also one that needs no token, is the last of its connection.
-    A gateway without tokens takes only loopback's names as ``Host``. Without that, and without asking for JSON's
-    content type, a web page in a browser of this machine could drive it.
+    A web page in a browser of this machine has no token, and cannot send one.
     """
 
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
@@ -44,7 +41,6 @@ class Intake:
         public = scope["path"] in FOR_ANYBODY and scope["method"] not in _WITH_BODY
         known = False
         try:
-            self._check_host(headers.get(b"host", b"").decode("latin-1"))
             if not public or self._gatekeeper.role(authorization) is not None:
                 role = self._gatekeeper.admit(scope, authorization)
                 known = admit(scope, role)
@@ -60,13 +56,6 @@ class Intake:
             return
         replay = receive if body is None else _replayed(body, receive)
         await self._app(scope, replay, send if known else _last(send))
-
-    def _check_host(self, host: str) -> None:
-        if self._gatekeeper.open and _name_of(host) not in LOOPBACK:
-            raise Refused(
-                ProblemType.FORBIDDEN,
-                "a gateway without tokens answers only to loopback names, such as 127.0.0.1, in the Host header",
-            )
 
 
 def _most(scope: Scope) -> int:
@@ -92,13 +81,6 @@ def _last(send: Send) -> Send:
         await send(message)
 
     return closing
-
-
-def _name_of(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
 
 
 async def _read(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:

@@ -20,7 +20,7 @@ from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
 from farm.wire.packing import pack, unpack
 from farm.wire.problem import PREFIX
 from farm.wire.record import RolloutRecord, from_json, from_msgpack
-from tests.gateway_server import RecordingScheduler, prepare, running_gateway
+from tests.gateway_server import AS_OPERATOR, OPERATOR, RecordingScheduler, prepare, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -60,7 +60,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with (
         running_store(tmp_path) as store,
         running_gateway(store, tmp_path, scheduler=scheduler) as url,
-        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, headers=AS_OPERATOR) as http,
     ):
         yield Place(http, store, scheduler, tmp_path)
 
@@ -161,7 +161,7 @@ async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(
     async with (
         running_store(tmp_path / "redis") as store,
         running_gateway(store, tmp_path, prepare=slowly) as url,
-        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, headers=AS_OPERATOR) as http,
     ):
         leaving = asyncio.create_task(http.post("/v1/runs", json=body))
         await begun.wait()
@@ -382,7 +382,7 @@ async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, ho
 
     def learn() -> tuple[list[str], str]:
         seen: list[str] = []
-        with FarmClient(str(place.http.base_url)) as farm:
+        with FarmClient(str(place.http.base_url), OPERATOR) as farm:
             with pytest.raises(Unreadable, match="run-a-g000000-000: ") as refusal:
                 farm.lease("c", run_id="run-a", max_groups=2)
             while (lease := farm.lease("c", run_id="run-a", wait_s=0)) and lease.groups:

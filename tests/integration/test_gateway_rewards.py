@@ -13,7 +13,7 @@ from farm.client import FarmClient, FarmError
 from farm.rewards import default_rules, default_text
 from farm.store import Store
 from farm.wire.problem import PREFIX
-from tests.gateway_server import running_gateway
+from tests.gateway_server import AS_OPERATOR, OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -48,7 +48,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     async with (
         running_store(tmp_path) as store,
         running_gateway(store, tmp_path) as url,
-        httpx.AsyncClient(base_url=url, timeout=30) as http,
+        httpx.AsyncClient(base_url=url, timeout=30, headers=AS_OPERATOR) as http,
     ):
         yield Place(http, store, url)
 
@@ -153,7 +153,7 @@ async def test_the_client_goes_on_to_the_end(place: Place) -> None:
     await place.fill(3)
 
     def work() -> list[dict[str, int]]:
-        with FarmClient(place.url) as client:
+        with FarmClient(place.url, OPERATOR) as client:
             version = client.put_rewards(DOUBLE, current=False).version
             assert [one.version for one in client.rewards()] == [version, default_rules().version]
             with pytest.raises(FarmError, match="nearest one is 'verdict'"):

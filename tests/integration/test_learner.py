@@ -14,7 +14,7 @@ from farm.client import FarmClient, FarmError, GatewayUnavailable, LeaseLost
 from farm.examples.sample_learner import learn
 from farm.store import EmbeddedRedis, RunState, Store
 from farm.wire.problem import PREFIX
-from tests.gateway_server import running_gateway
+from tests.gateway_server import OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 from tests.services import require_program
@@ -104,6 +104,8 @@ async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
         "farm.examples.sample_learner",
         "--url",
         f"http://127.0.0.1:{own_port}",
+        "--token",
+        OPERATOR,
         "--run",
         "run-a",
         stdout=asyncio.subprocess.PIPE,
@@ -251,7 +253,7 @@ async def test_a_client_waits_out_a_redis_that_restarts(tmp_path: Path, own_port
         await fill(store, groups=1)
         async with running_gateway(store, tmp_path) as url:
             await first.__aexit__(None, None, None)
-            leasing = asyncio.create_task(using(url, lambda farm: farm.lease("c", run_id="run-a"), None))
+            leasing = asyncio.create_task(using(url, lambda farm: farm.lease("c", run_id="run-a"), OPERATOR))
             async with EmbeddedRedis(tmp_path, port=own_port):
                 lease = await leasing
                 assert lease is not None

@@ -16,7 +16,7 @@ from farm.client import FarmClient, Unreadable
 from farm.store import Store
 from farm.wire.frames import pack_frame
 from farm.wire.packing import pack
-from tests.gateway_server import running_gateway
+from tests.gateway_server import OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -48,7 +48,7 @@ async def test_what_is_written_reads_back_as_it_is_answered(tmp_path: Path, name
         await fill(store, groups=40)
 
         def work() -> list[dict[str, Any]]:
-            with FarmClient(url) as client, writer(tmp_path / name, with_turns=with_turns) as write:
+            with FarmClient(url, OPERATOR) as client, writer(tmp_path / name, with_turns=with_turns) as write:
                 rows = [fetch(client, head.rollout_id, with_turns=with_turns) for head in client.rollouts("run-a")]
                 for row in rows:
                     write(row)
@@ -74,7 +74,7 @@ async def test_records_that_cannot_be_read_are_named_and_the_others_exported(tmp
         def work() -> tuple[list[str], list[str], list[str], list[str]]:
             unlisted: list[str] = []
             unfetched: list[str] = []
-            with FarmClient(url) as client:
+            with FarmClient(url, OPERATOR) as client:
                 names = [head.rollout_id for head in client.rollouts(on_unreadable=unlisted.append)]
                 rows = list(
                     fetch_all(client, names, with_turns=True, on_unreadable=lambda name, why: unfetched.append(name))
