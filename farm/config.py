@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
+from farm.core.endpoint_url import EndpointUrl
+
 if TYPE_CHECKING:
     from sandboxes.builds import BuildSettings
 
@@ -35,16 +37,34 @@ def _default_state_dir() -> Path:
     return Path("/var/lib/farm") if os.geteuid() == 0 else Path.home() / ".local" / "state" / "farm"
 
 
+class PolicyEndpoint(BaseModel):
+    """An endpoint that runs may name, with all below its address; its key is in a variable or a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    key_env: str | None = None
+    key_file: Path | None = None
+    key: SecretStr | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _usable(cls, text: str) -> str:
+        return str(EndpointUrl.parse(text))
+
+
 class Config(BaseModel):
     """Every key of ``farm.toml``; the environment variable of ``key`` is ``FARM_KEY``.
 
     ``redis_url`` None: the farm runs its own redis-server in ``state_dir``. ``slots`` None: as many sandboxes as the
     machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
-    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``; without any, ``farm up`` makes an operator's
-    and a viewer's (``farm.gateway_tokens``). ``token`` is what commands send to the gateway. ``ray_port`` 0 lets Ray choose.
+    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``; without any, ``farm up`` makes its own
+    (``farm.gateway_tokens``). ``token`` is what commands send to the gateway. ``ray_port`` 0 lets Ray choose.
     ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
     ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
-    ``policy_key`` goes to the policy's endpoint as its bearer token. Both come only from the environment.
+    ``policy_key`` is the bearer token of the endpoints at ``policy_url`` (commas between several), or without it of
+    those ``policy_endpoints`` that have no key of their own. Both secrets come only from the environment.
+    ``policy_endpoints``: the only ones that runs may name; empty: any.
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time. ``image_mirror`` is put
@@ -77,6 +97,8 @@ class Config(BaseModel):
     token: SecretStr | None = None
     join_token: SecretStr | None = Field(default=None, min_length=16)
     policy_key: SecretStr | None = None
+    policy_url: str | None = None
+    policy_endpoints: tuple[PolicyEndpoint, ...] = ()
     tasksets: Path | None = None
     image_disk_high: float = Field(default=0.85, gt=0, le=1)
     image_disk_low: float = Field(default=0.75, gt=0, le=1)
@@ -117,6 +139,17 @@ class Config(BaseModel):
             )
         return self
 
+    @field_validator("policy_endpoints", mode="before")
+    @classmethod
+    def _tables(cls, given: Any) -> Any:
+        found = [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+        return [{"url": item} if isinstance(item, str) else item for item in found]
+
+    @field_validator("policy_url")
+    @classmethod
+    def _usable_url(cls, text: str | None) -> str | None:
+        return text and ",".join(str(EndpointUrl.parse(part.strip())) for part in text.split(","))
+
     @model_validator(mode="after")
     def _low_below_high(self) -> "Config":
         if self.image_disk_low > self.image_disk_high:
@@ -129,6 +162,13 @@ class Config(BaseModel):
     def run_dir(self) -> Path:
         """Sockets and process files of what runs now; short, since a Unix socket's path holds 107 bytes."""
         return self.state_dir / "run"
+
+    @property
+    def key_urls(self) -> list[str]:
+        """The addresses to which ``policy_key`` is sent; none if the operator named none."""
+        if self.policy_url:
+            return self.policy_url.split(",")
+        return [one.url for one in self.policy_endpoints if one.key_env is None and one.key_file is None]
 
     @property
     def url(self) -> str:
@@ -155,7 +195,7 @@ def load_config(
     try:
         if values.get("tokens_file"):
             values["tokens"] = _parse_tokens(_read_secret(Path(values["tokens_file"]))) | values.get("tokens", {})
-        return Config(**values)
+        return _with_keys(Config(**values), environ)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -163,6 +203,17 @@ def load_config(
         if first["type"] == "path_type":
             what = "should be a path"
         raise ConfigError(f"{key}: {what}" if key else what) from None
+
+
+def _with_keys(config: Config, environ: Mapping[str, str]) -> Config:
+    """Take the keys of endpoints from the variables that they name; a key that is not set stays None."""
+    found = tuple(
+        endpoint.model_copy(update={"key": SecretStr(environ[endpoint.key_env])})
+        if endpoint.key_env and environ.get(endpoint.key_env)
+        else endpoint
+        for endpoint in config.policy_endpoints
+    )
+    return config.model_copy(update={"policy_endpoints": found})
 
 
 def _read_file(path: Path | None) -> dict[str, Any]:
@@ -182,7 +233,13 @@ def _read_file(path: Path | None) -> dict[str, Any]:
     for secret in ("join_token", "policy_key", "token"):
         if secret in found:
             raise ConfigError(f"{chosen}: {secret} does not belong in it; use FARM_{secret.upper()}")
+    if any(isinstance(item, dict) and "key" in item for item in _listed(found.get("policy_endpoints"))):
+        raise ConfigError(f"{chosen}: a key does not belong in it; name its variable with key_env, or a key_file")
     return found
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _read_environ(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from farm.gateway.connections import Shares
 from farm.store import Store
 from tests.rollouts import TASK
 
-
 OPERATOR = "a-token-of-the-tests"
 AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR}"}
 
@@ -79,7 +78,7 @@ async def running_gateway(
     **settings: Any,
 ) -> AsyncIterator[str]:
     """Yields its URL. ``tokens`` None: it knows ``OPERATOR`` alone."""
-    known = {"operator": OPERATOR} if tokens is None else tokens
+    known: Mapping[Literal["learner", "operator", "viewer"], str] = {"operator": OPERATOR} if tokens is None else tokens
     secrets = {role: SecretStr(token) for role, token in known.items()}
     config = Config(state_dir=state_dir, tokens=secrets, tasksets=state_dir / "tasksets", **settings)
     app = make_app(store, scheduler or RecordingScheduler(), config, prepare=prepare)

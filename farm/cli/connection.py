@@ -1,5 +1,6 @@
 """The way from a command to a running farm, and to one that is started for the command alone."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,14 +51,21 @@ def connected(config: Config) -> "Iterator[FarmClient]":
 
 
 @contextmanager
-def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False) -> "Iterator[FarmClient]":
-    """The running farm, or one brought up now; unless ``lasting``, that one is taken down at the end."""
+def farm_for(
+    config: Config, config_file: Path | None, *, lasting: bool = False, endpoint: str | None = None
+) -> "Iterator[FarmClient]":
+    """Yield the running farm, or start one and, unless ``lasting``, stop it at the end.
+
+    A farm that is started for a policy at ``endpoint`` sends this user's FARM_POLICY_KEY there, unless the
+    configuration names where it goes. A farm that runs already keeps the keys that it was started with.
+    """
     from farm.cluster import running_farm
 
     started = running_farm(config.state_dir) is None
     if started:
         progress_console.print("no farm is up here; starting one for this run", style="dim")
-        _farm("up", "--detach", config=config, config_file=config_file)
+        bound = config.policy_key is None or config.key_urls
+        _farm("up", "--detach", config=config, config_file=config_file, policy_url=None if bound else endpoint)
     try:
         with connected(config) as client:
             yield client
@@ -66,11 +74,12 @@ def farm_for(config: Config, config_file: Path | None, *, lasting: bool = False)
             _farm("down", config=config, config_file=config_file)
 
 
-def _farm(*arguments: str, config: Config, config_file: Path | None) -> None:
+def _farm(*arguments: str, config: Config, config_file: Path | None, policy_url: str | None = None) -> None:
     """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
     line that says why it failed, with which this command ends too."""
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
     command = [sys.executable, "-P", "-m", "farm.cli.main", *arguments, *chosen]
-    status = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+    environ = {**os.environ, **({"FARM_POLICY_URL": policy_url} if policy_url else {})}
+    status = subprocess.run(command, stdout=sys.stderr, check=False, env=environ).returncode
     if status:
         raise typer.Exit(status)

@@ -54,6 +54,10 @@ def up(
         raise CliError(f"--head needs the address that other machines reach: set FARM_NODE_IP, not {settings.node_ip}")
     if join and not _is_address(join):
         raise typer.BadParameter(f"{join!r} is not HOST:PORT", param_hint="--join")
+    if settings.policy_key is not None and not settings.key_urls:
+        progress_console.print(
+            "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
+        )
     if detach:
         _detach(settings)
         return

@@ -76,7 +76,8 @@ def run(
     meant = _meant(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
         read_rules(Path(rewards))
-    with farm_for(settings, config, lasting=detach) as client:
+    endpoint = None if policy in ("oracle", "nop") else policy
+    with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
             begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated)

@@ -146,7 +146,7 @@ class NodeAgentActor:
             image_disk=equipment.image_disk,
             library=equipment.library,
             plugins=equipment.plugins,
-            endpoints=Endpoints(api_key=plan.policy_key),
+            endpoints=Endpoints(plan.access),
             settings=AgentSettings(tracebacks=plan.test_tracebacks),
         )
         return await stack.enter_async_context(agent)

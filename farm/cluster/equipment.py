@@ -13,6 +13,7 @@ from farm.cluster.machine import places, short_of
 from farm.cluster.shelf import ImageShelf
 from farm.config import read_build_settings
 from farm.core.fleet import SchedulerSettings
+from farm.policy.access import Access
 from farm.rewards import Plugins
 from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
@@ -45,7 +46,8 @@ class AgentPlan:
 
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
-    ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
+    ``access``: which endpoints it may ask. ``embedder``: as ``Library`` takes it.
+    ``test_tracebacks``: as ``grade`` does.
     """
 
     node_id: str
@@ -54,7 +56,7 @@ class AgentPlan:
     slots: int
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
-    policy_key: str | None = None
+    access: Access = field(default_factory=Access)
     warm: bool = False
     image_disk: Watermarks = field(default_factory=Watermarks)
     image_pulls: int = 2

@@ -20,6 +20,7 @@ from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.config import LOOPBACK, Config
 from farm.core.fleet import SchedulerSettings
+from farm.policy.configured import endpoint_access
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
 from sandboxes.retention import Watermarks
 
@@ -119,7 +120,7 @@ async def join_farm(
                 f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
             ) from None
         on_step("starting the node agent")
-        agent = await _agent(stack, driver, config, redis_url, equip)
+        agent = await _agent(stack, driver, config, redis_url, equip, joined=True)
         await _unless_dead(node, driver.up(scheduler, agent))
         info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
         announce(info)
@@ -162,7 +163,9 @@ async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> t
     return node, await stack.enter_async_context(driver.connected(node))
 
 
-async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str) -> "AgentHandle":
+async def _agent(
+    stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str, *, joined: bool = False
+) -> "AgentHandle":
     plan = AgentPlan(
         node_id=driver.node_id,
         redis_url=redis_url,
@@ -171,7 +174,7 @@ async def _agent(stack: AsyncExitStack, driver: "Driver", config: Config, redis_
         runtime=config.runtime,
         docker_host=config.docker_host,
         warm=config.warm > 0,
-        policy_key=config.policy_key.get_secret_value() if config.policy_key else None,
+        access=endpoint_access(config, joined=joined),
         image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
         image_pulls=config.image_pulls,
         image_mirror=config.image_mirror,

@@ -17,6 +17,8 @@ from farm.gateway.once import OnceRoute
 from farm.gateway.refusals import Refused
 from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
 from farm.gateway.tasksets import Prepare, TasksetError, locate
+from farm.policy.configured import endpoint_rules
+from farm.rollout.policy import PolicyError
 from farm.store import RunRecord, RunState, Store, UnknownRun
 from farm.tasks import TaskError
 from farm.tasks.validated import refuse_unvalidated
@@ -47,6 +49,12 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         await store.put_run(begun.spec)
         await _tell(request.app.state.scheduler.submit(begun.spec))
         return await _look(request, run_id)
+    policy = body.policy_spec()
+    if policy.kind == "openai":
+        try:
+            endpoint_rules(config).admit(policy.endpoint)
+        except PolicyError as error:
+            raise Refused(ProblemType.FORBIDDEN, f"policy: {error}") from None
     if body.rewards is not None:
         await store.rules.get(body.rewards)
     try:
@@ -66,7 +74,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     spec = RunSpec(
         run_id=run_id,
         tasks=tuple(reference for reference, _ in tasks),
-        policy=body.policy_spec(),
+        policy=policy,
         group_size=body.group_size,
         groups=body.groups or len(tasks),
         limits=body.limits.to_core(),

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
-from farm.rollout.policy import PolicyError
+from farm.policy.access import Access
+from farm.policy.checked_transport import CheckedTransport
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -48,8 +49,10 @@ class Answer(Generic[Parsed]):
 
 
 class Endpoint:
-    """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``.
+    """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``; ``access`` gives its key, and says
+    which addresses it may be at.
 
+    Redirects are not followed: they would take the key and the conversation elsewhere.
     ``request_timeout_s`` bounds one whole reply, from the connection to the last byte, ``models_timeout_s`` the list
     of models; nothing of the environment (proxies, keys) is consulted. ``model`` is the served model, once the
     endpoint has named it.
@@ -62,18 +65,26 @@ class Endpoint:
         self,
         url: str,
         *,
-        api_key: str | None = None,
+        access: Access | None = None,
         request_timeout_s: float = 1800.0,
         models_timeout_s: float = 20.0,
     ) -> None:
-        self.url = url.rstrip("/").removesuffix("/chat/completions")
+        access = access or Access()
+        place = access.admit(url)
+        key = access.key(place)
+        self.url = str(place)
         self.model = ""
-        self._client = httpx.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
+        connections = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
             trust_env=False,
-            verify=self.url.startswith("https:"),  # without TLS, loading the certificates is 30 ms for nothing
+            verify=place.scheme == "https",  # without TLS, loading the certificates is 30 ms for nothing
+        )
+        self._client = httpx.AsyncClient(
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
+            transport=CheckedTransport(lambda address: access.refusal(place, address), connections),
+            trust_env=False,
+            follow_redirects=False,
         )
         self._dialect = 0
         self._settled = False
@@ -175,23 +186,17 @@ async def _refusal(response: httpx.Response) -> bytes:
 
 
 class Endpoints:
-    """A node's endpoints by address. ``api_key`` goes to every one of them."""
+    """A node's endpoints by address, as ``access`` admits them."""
 
-    def __init__(self, *, api_key: str | None = None, request_timeout_s: float = 1800.0) -> None:
-        self._api_key = api_key
+    def __init__(self, access: Access | None = None, *, request_timeout_s: float = 1800.0) -> None:
+        self._access = access or Access()
         self._request_timeout_s = request_timeout_s
         self._known: dict[str, Endpoint] = {}
 
     def at(self, url: str) -> Endpoint:
-        """The endpoint at ``url``, one for all who ask. Raises PolicyError for what is no http address."""
+        """Return the endpoint at an address, one for all who ask. Raises PolicyError for one that is not admitted."""
         if url not in self._known:
-            try:
-                parsed = httpx.URL(url)
-            except httpx.InvalidURL as error:
-                raise PolicyError(f"{url} is no address of an endpoint: {error}", retryable=False) from None
-            if parsed.scheme not in ("http", "https") or not parsed.host:
-                raise PolicyError(f"{url!r} is no address of an endpoint; write http://HOST:PORT/v1", retryable=False)
-            self._known[url] = Endpoint(url, api_key=self._api_key, request_timeout_s=self._request_timeout_s)
+            self._known[url] = Endpoint(url, access=self._access, request_timeout_s=self._request_timeout_s)
         return self._known[url]
 
     async def close(self) -> None:

@@ -22,7 +22,8 @@ from farm.rollout.policy import Message, PolicyError, Reply
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
 _NO_ENTRY = (401, 403)
-_SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY)"
+_SET_KEY = "set the endpoint's API key (FARM_POLICY_KEY with FARM_POLICY_URL, or policy_endpoints)"
+_MEDIA_TYPE = re.compile(r"[a-z]{1,20}/[a-z0-9.+-]{1,40}")
 _NAME_MODEL = "if that is the base address, ending in /v1, name the model (--model)"
 MAX_CONVERSATION_CHARS = 16 * 1024 * 1024
 """Text of all messages that is sent to an endpoint: more than any context holds."""
@@ -135,15 +136,15 @@ class OpenAIPolicy:
                 answer = await ask()
             except httpx.HTTPError as error:
                 failures += 1
-                await self._bear(f"{type(error).__name__}: {error}".removesuffix(": "), failures)
+                await self._bear(_failure(error), failures)
                 continue
             if answer.status in _BUSY:
                 failures, waits = 0, waits + 1
-                asked = answer.headers.get("retry-after", "")
+                asked_s = _seconds(answer.headers.get("retry-after", ""))
                 self._outage = f"{self._endpoint.url} answers {answer.status}"
-                if asked:
-                    self._outage += f" (Retry-After: {asked[:40]})"
-                await asyncio.sleep(min(_seconds(asked) or self._pause_s(waits), self._patience.longest_s))
+                if asked_s:
+                    self._outage += f" (Retry-After: {min(asked_s, 86_400):.0f})"
+                await asyncio.sleep(min(asked_s or self._pause_s(waits), self._patience.longest_s))
                 continue
             if answer.status < httpx.codes.INTERNAL_SERVER_ERROR:
                 return answer
@@ -219,15 +220,23 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _status(answer: Answer[Any]) -> str:
-    """The status and what comes with it, on one line."""
-    said = _said(answer)
-    if said.startswith("<"):
-        said = f"HTML, {said[:80]!r}"
-    return f"{answer.status}: {said}" if said else str(answer.status)
+    """Return the status and the media type. Never quote an answer: it may be an internal page, or hold a key."""
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return f"{answer.status} ({kind})" if _MEDIA_TYPE.fullmatch(kind) else str(answer.status)
+
+
+def _failure(error: httpx.HTTPError) -> str:
+    """Name a failure of the connection. What a parser complains of quotes what it read, so that is left out."""
+    kind = type(error).__name__
+    if isinstance(error, httpx.LocalProtocolError):
+        return f"{kind}: the request cannot be sent; is the key one line of plain characters?"
+    if isinstance(error, httpx.ProtocolError):
+        return f"{kind}: the answer is not HTTP"
+    return f"{kind}: {error}".removesuffix(": ")
 
 
 def _said(answer: Answer[Any]) -> str:
-    """What an error answer says, on one line."""
+    """Return what an error answer says, on one line, to look for a full context in it; for no error or log."""
     text = answer.refusal[:4000].decode(errors="replace")
     try:
         found = json.loads(answer.refusal)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from heapq import nsmallest
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from farm.core.endpoint_url import EndpointUrl
 from farm.core.orders import Limits, PolicySpec
 from farm.core.rollout import Split
 from farm.wire.fields import Scalar
@@ -52,7 +52,7 @@ RULES: Mapping[str, str] = {
     RUN_ID: "should be the id of a run, such as run-0123456789ab",
     ROLLOUT_ID: "should be the id of a rollout, such as run-0123456789ab-g000000-000",
     LEASE_ID: "should be the lease_id of a lease",
-    ADDRESS: "should be an address such as http://HOST:8000/v1",
+    ADDRESS: "should be an address such as http://HOST:8000/v1, without user, query, fragment or escapes",
 }
 """What each pattern asks for, in words."""
 
@@ -109,13 +109,9 @@ class LimitsBody(RequestBody):
 
 def _address(text: str) -> str:
     try:
-        parts = urlsplit(text)
-        usable = bool(parts.hostname) and parts.port != 0
+        return str(EndpointUrl.parse(text))
     except ValueError:
-        usable = False
-    if not usable:
-        raise ValueError(RULES[ADDRESS])
-    return text
+        raise ValueError(RULES[ADDRESS]) from None
 
 
 def _few(value: Any) -> Any:

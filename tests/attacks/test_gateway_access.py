@@ -80,7 +80,7 @@ async def test_loopback_without_a_token_gets_nothing(tmp_path: Path, naive: str)
         assert (await http.post(f"{naive}/v1/lease", json=LEASE)).json()["groups"], "loopback alone was enough"
         for method, path, body in ASKED:
             for headers in guesses:
-                raw = {name: value.encode("latin-1") for name, value in headers.items()}
+                raw = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
                 answer = await http.request(method, url + path, json=body, headers=raw)
                 assert (answer.status_code, "run-a" in answer.text) == (401, False), (method, path, headers)
             queried = await http.request(method, url + path, json=body, params={"token": OPERATOR})

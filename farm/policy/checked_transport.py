@@ -1,0 +1,60 @@
+"""HTTP that goes only to addresses which were checked after the name was resolved."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import httpx
+
+from farm.rollout.policy import PolicyError
+from sandboxes.egress.addresses import Address
+
+Refusal = Callable[[Address], str]
+"""Says why nothing may go to an address; "" if it may."""
+
+
+class CheckedTransport(httpx.AsyncBaseTransport):
+    """Resolves the name of each request, and connects to an address that ``refusal`` lets pass, never to the name.
+
+    Raises PolicyError if no address may be reached. A name that changes its address between the check and the
+    connection leads nowhere else. TLS still asks for, and verifies, the name.
+    """
+
+    def __init__(self, refusal: Refusal, inner: httpx.AsyncBaseTransport) -> None:
+        self._refusal = refusal
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        name = request.url.host
+        addresses = await _resolve(name)
+        reasons = [self._refusal(address) for address in addresses]
+        usable = [address for address, reason in zip(addresses, reasons, strict=True) if not reason]
+        if not usable:
+            raise PolicyError(f"{name}: {next(iter(reasons), 'it has no address')}", retryable=False)
+        request.extensions = {**request.extensions, "sni_hostname": name}
+        *others, last = usable
+        for address in others:
+            request.url = request.url.copy_with(host=str(address))
+            try:
+                return await self._inner.handle_async_request(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+        request.url = request.url.copy_with(host=str(last))
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _resolve(name: str) -> list[Address]:
+    """Return the addresses of a name in the resolver's order, each once. Raises httpx.ConnectError."""
+    try:
+        return [ip_address(name)]
+    except ValueError:
+        pass
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        raise httpx.ConnectError(f"the name {name} is not known") from None
+    return list(dict.fromkeys(ip_address(str(place[0]).partition("%")[0]) for *_, place in found))
