@@ -17,6 +17,7 @@ from farm.core.endpoint_url import EndpointUrl
 
 if TYPE_CHECKING:
     from sandboxes.builds import BuildSettings
+    from sandboxes.egress import Grants
 
 ENVIRONMENT = "the environment"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -65,6 +66,7 @@ class Config(BaseModel):
     ``policy_key`` is the bearer token of the endpoints at ``policy_url`` (commas between several), or without it of
     those ``policy_endpoints`` that have no key of their own. Both secrets come only from the environment.
     ``policy_endpoints``: the only ones that runs may name; empty: any.
+    ``private_hosts``: ``HOST:PORT`` of this machine or a private network; a sandbox reaches one that its task names.
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time. ``image_mirror`` is put
@@ -99,6 +101,7 @@ class Config(BaseModel):
     policy_key: SecretStr | None = None
     policy_url: str | None = None
     policy_endpoints: tuple[PolicyEndpoint, ...] = ()
+    private_hosts: tuple[str, ...] = ()
     tasksets: Path | None = None
     image_disk_high: float = Field(default=0.85, gt=0, le=1)
     image_disk_low: float = Field(default=0.75, gt=0, le=1)
@@ -144,6 +147,31 @@ class Config(BaseModel):
     def _tables(cls, given: Any) -> Any:
         found = [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
         return [{"url": item} if isinstance(item, str) else item for item in found]
+
+    @field_validator("private_hosts", mode="before")
+    @classmethod
+    def _hosts(cls, given: Any) -> Any:
+        return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+
+    @field_validator("private_hosts")
+    @classmethod
+    def _grants(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        if hosts:  # the import costs every command time
+            from sandboxes.egress import Grants
+            from sandboxes.errors import SpecError
+
+            try:
+                Grants.parse(hosts)
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+        return hosts
+
+    @property
+    def granted(self) -> "Grants":
+        """What sandboxes may reach beside the internet."""
+        from sandboxes.egress import Grants
+
+        return Grants.parse(self.private_hosts)
 
     @field_validator("policy_url")
     @classmethod

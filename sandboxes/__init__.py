@@ -8,6 +8,7 @@ async with runtime.scope(SandboxSpec("debian:12")) as sandbox:
 import logging
 from pathlib import Path
 
+from sandboxes.egress import Grants
 from sandboxes.errors import (
     AnswerLost,
     BootError,
@@ -65,6 +66,8 @@ __all__ = [
 RuntimeKind = str
 """``auto``, ``oci``, ``docker``, or ``docker:NAME`` with the name of an OCI runtime that the daemon knows."""
 
+_NO_GRANTS = Grants()
+
 log = logging.getLogger(__name__)
 
 
@@ -76,12 +79,13 @@ async def open_runtime(
     grace_s: float = 0.0,
     docker_host: str | None = None,
     places: int = PLACES,
+    granted: Grants = _NO_GRANTS,
 ) -> Runtime:
     """``auto``: ``oci`` where this machine can, else ``docker``; the log says why. Raises RuntimeUnavailable.
 
     ``owner`` None: a fresh name. What lives when a process of a name dies is spared for ``grace_s``, and may be adopted
-    by the next of that name. ``places``: that many share a disk under ``oci``, each an equal part. What sandboxes here
-    go without is logged.
+    by the next of that name. ``places``: that many share a disk under ``oci``, each an equal part. ``granted``: what
+    the operator lets sandboxes reach beside the internet. What sandboxes here go without is logged.
     """
     docker, _, oci_runtime = kind.partition(":")
     if docker != "docker":
@@ -91,11 +95,14 @@ async def open_runtime(
             )
             for lack in runtime.lacks:
                 log.warning("sandboxes here lack something: %s", lack)
+            runtime.granted = granted
             return runtime
         except RuntimeUnavailable as error:
             if kind == "oci" or isinstance(error, DiskFull):  # Docker's have no limits on disk at all
                 raise
             log.warning("sandboxes are Docker containers, which start slower: %s", error)
-    return await DockerRuntime.open(
+    containers = await DockerRuntime.open(
         state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, oci_runtime=oci_runtime or None
     )
+    containers.granted = granted
+    return containers

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sandboxes import login
 from sandboxes.answered import Answered
 from sandboxes.boots import why_not_booted
-from sandboxes.egress import AllowList, EgressLog, EgressProxy, check_seen, listen_inside
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, Grants, check_seen, listen_inside
 from sandboxes.errors import (
     GoneBy,
     PathError,
@@ -56,6 +56,8 @@ class ServingRuntime(ABC):
         self._held: set[str] = set()
         self._snapshots: dict[str, Snapshot] = {}
         self._proxies: dict[str, EgressProxy] = {}
+        self.granted = Grants()
+        """What the operator lets sandboxes reach beside the internet."""
         self._logins: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
         self._gate = Gate(Pace(len(os.sched_getaffinity(0))))
 
@@ -223,7 +225,7 @@ class ServingRuntime(ABC):
     async def _open_egress(self, sandbox: "ServedSandbox") -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
         allowed = AllowList.parse(sandbox.spec.egress)
-        self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log)
+        self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, granted=self.granted)
         check_seen(await sandbox.read_file("/proc/net/tcp"))
 
     async def shut_egress(self, sandbox_id: str) -> None:

@@ -278,7 +278,9 @@ async def _measured(bench: str, settings: Config, measure: "Measure") -> "BenchR
     from farm.bench import BenchResult, Machine
     from sandboxes import WarmPool, open_runtime
 
-    made = await open_runtime(settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host)
+    made = await open_runtime(
+        settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host, granted=settings.granted
+    )
     runtime = WarmPool(made)  # which does nothing where nothing is wanted of it
     try:
         await runtime.reap()  # of one like this that was killed

@@ -72,7 +72,9 @@ def _session(runner: asyncio.Runner, config: Config, spec: "SandboxSpec", comman
 async def _open(config: Config) -> "Runtime":
     from sandboxes import open_runtime
 
-    return await open_runtime(config.runtime, state_dir=config.state_dir, docker_host=config.docker_host)
+    return await open_runtime(
+        config.runtime, state_dir=config.state_dir, docker_host=config.docker_host, granted=config.granted
+    )
 
 
 def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:

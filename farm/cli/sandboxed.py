@@ -72,7 +72,9 @@ def with_sandboxes(
                 pulls=config.image_pulls,
             )
             stack.push_async_callback(images.close)
-            opened = await open_runtime(runtime, state_dir=config.state_dir, docker_host=config.docker_host)
+            opened = await open_runtime(
+                runtime, state_dir=config.state_dir, docker_host=config.docker_host, granted=config.granted
+            )
             stack.push_async_callback(opened.close)
             await opened.reap()  # of one like this that was killed
             say = stack.enter_context((show or progress)())

@@ -17,6 +17,7 @@ from farm.policy.access import Access
 from farm.rewards import Plugins
 from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
+from sandboxes.egress import Grants
 from sandboxes.images import ImageStore
 from sandboxes.origins import ImageOrigins
 from sandboxes.retention import Retention, Watermarks
@@ -46,8 +47,8 @@ class AgentPlan:
 
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
-    ``access``: which endpoints it may ask. ``embedder``: as ``Library`` takes it.
-    ``test_tracebacks``: as ``grade`` does.
+    ``access``: which endpoints it may ask. ``granted``: what sandboxes reach beside the internet.
+    ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
     """
 
     node_id: str
@@ -57,6 +58,7 @@ class AgentPlan:
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
     access: Access = field(default_factory=Access)
+    granted: Grants = field(default_factory=Grants)
     warm: bool = False
     image_disk: Watermarks = field(default_factory=Watermarks)
     image_pulls: int = 2
@@ -98,6 +100,7 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
             grace_s=GRACE_S,
             docker_host=plan.docker_host,
             places=places(plan.slots),
+            granted=plan.granted,
         )
         pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
         runtime = pool or runtime

@@ -82,7 +82,7 @@ def one_or_more(value: Any) -> Any:
 
 def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        AllowList.parse(value)
+        AllowList.parse(value).refuse_local()
     except SpecError as error:
         raise ValueError(str(error)) from None
     return value

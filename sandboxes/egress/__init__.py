@@ -1,6 +1,6 @@
 """The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else."""
 
-from sandboxes.egress.allowlist import AllowList
+from sandboxes.egress.allowlist import AllowList, Grants
 from sandboxes.egress.doorway import check_seen, listen_inside, proxy_environment
 from sandboxes.egress.exchange import Bounds
 from sandboxes.egress.proxy import EgressProxy
@@ -12,6 +12,7 @@ __all__ = [
     "EgressLog",
     "EgressProxy",
     "EgressRecord",
+    "Grants",
     "Verdict",
     "check_seen",
     "listen_inside",

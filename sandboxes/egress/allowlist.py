@@ -1,34 +1,32 @@
-"""Which hosts a sandbox may reach: patterns, and the addresses that a name of theirs may stand for.
+"""Which hosts a sandbox may reach: what its task names, and what the farm's operator grants beside that.
 
-| pattern                     | admits                                         | at                          |
-|-----------------------------|------------------------------------------------|-----------------------------|
-| ``pypi.org``                | that name; ports 80 and 443                    | addresses of the internet   |
-| ``*.pythonhosted.org``      | names below it, at any depth; ports 80 and 443 | addresses of the internet   |
-| ``*.pythonhosted.org:8443`` | the same; that port                            | addresses of the internet   |
-| ``mirror.lan:3141``         | that name; that port                           | these, and private networks |
-| ``10.0.0.7:3141``           | that address, whatever it is; that port        | itself                      |
+| pattern of a task           | admits                                         |
+|-----------------------------|------------------------------------------------|
+| ``pypi.org``                | that name; ports 80 and 443                    |
+| ``*.pythonhosted.org``      | names below it, at any depth; ports 80 and 443 |
+| ``*.pythonhosted.org:8443`` | the same; that port                            |
+| ``mirror.lan:3141``         | that name; that port                           |
+| ``10.0.0.7:3141``           | that address; that port                        |
 
-A name is never followed to loopback, link-local addresses (the cloud's metadata) and the like, whatever was granted.
+What is admitted is reached at addresses of the internet alone. Loopback, the node's own addresses and private networks
+need a grant of the operator besides. Nothing is ever reached at link-local addresses, a cloud's metadata, multicast, or
+an IPv4 address that is wrapped in IPv6.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address
 from typing import Self
 
+from sandboxes.egress.addresses import Address, is_local_name, is_own, is_public, is_usable
 from sandboxes.errors import SpecError
 
-Address = IPv4Address | IPv6Address
 Host = str | Address
 """A name in lower case without a dot at its end, or an address."""
 
 HTTP_PORT, HTTPS_PORT = 80, 443
 PATTERNS_MAX = 256
-
-GLOBAL_UNICAST = IPv6Network("2000::/3")
-PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
-UNIQUE_LOCAL = IPv6Network("fc00::/7")
 
 _AUTHORITY = re.compile(r"(\[[^\[\]]*\]|[^\[\]:]*)(?::([0-9]{1,5}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -65,22 +63,6 @@ def show(host: Host, port: int) -> str:
     return f"[{host}]:{port}" if isinstance(host, IPv6Address) else f"{host}:{port}"
 
 
-def is_public(address: Address) -> bool:
-    """An address of the internet, and one that stands for itself: no IPv4 address is wrapped in it."""
-    if isinstance(address, IPv6Address) and (
-        address not in GLOBAL_UNICAST or address.sixtofour is not None or address.teredo is not None
-    ):
-        return False
-    return address.is_global and not address.is_multicast and not address.is_reserved
-
-
-def is_private(address: Address) -> bool:
-    """An address that a site gives to its own machines (RFC 1918, RFC 4193)."""
-    if isinstance(address, IPv6Address):
-        return address in UNIQUE_LOCAL
-    return any(address in network for network in PRIVATE)
-
-
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """``host`` is what a wildcard's names lie below. ``port`` None: both default ports."""
@@ -107,11 +89,12 @@ class Pattern:
             return isinstance(host, str) and host.endswith(f".{self.host}")
         return host == self.host
 
-    def permits(self, address: Address) -> bool:
-        """Whether what it admits may be looked for at ``address``."""
-        if not isinstance(self.host, str):
-            return address == self.host
-        return is_public(address) or (self.port is not None and not self.below and is_private(address))
+    @property
+    def local(self) -> bool:
+        """Whether the pattern by itself names this machine, or an address that no sandbox may reach."""
+        if isinstance(self.host, str):
+            return is_local_name(self.host)
+        return self.host.is_loopback or not is_usable(self.host)
 
     @property
     def vouched(self) -> bool:
@@ -135,7 +118,46 @@ class AllowList:
                 f"egress: {error}; write a host such as pypi.org, *.pythonhosted.org or host:port"
             ) from None
 
+    def refuse_local(self) -> None:
+        """Raise SpecError if a pattern names this machine, or what no sandbox may reach, whatever is granted."""
+        for pattern in self.patterns:
+            if pattern.local:
+                raise SpecError(
+                    f"egress: {pattern.host} is loopback, this machine, or an address that no sandbox may reach; "
+                    "name a host of the internet, or one that the operator grants by its name (private_hosts)"
+                )
+
     def find(self, host: Host, port: int) -> Pattern | None:
         """The pattern that admits it; the one that grants most, where several do."""
         found = [pattern for pattern in self.patterns if pattern.admits(host, port)]
         return max(found, key=lambda pattern: (pattern.port is not None, not pattern.below), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Hosts of this machine and of private networks that the operator lets sandboxes reach, if their tasks name them.
+
+    Each pattern has a port, and names one host: an address is granted as it is, a name wherever it leads.
+    """
+
+    patterns: tuple[Pattern, ...] = ()
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Self:
+        """Raises SpecError."""
+        patterns = AllowList.parse(texts).patterns
+        for text, pattern in zip(texts, patterns, strict=True):
+            if pattern.port is None or pattern.below:
+                raise SpecError(f"egress: {text!r} grants more than one port of a host; write HOST:PORT")
+            if not isinstance(pattern.host, str) and not is_usable(pattern.host):
+                raise SpecError(f"egress: {text!r} is an address that no sandbox may reach; name another")
+        return cls(patterns)
+
+    def refusal(self, host: Host, port: int, address: Address) -> str:
+        """Say why ``host`` may not be reached at ``address``; "" if it may."""
+        granted = (pattern.host for pattern in self.patterns if pattern.port == port)
+        if is_usable(address) and any(mine == address or (isinstance(mine, str) and mine == host) for mine in granted):
+            return ""
+        if not is_public(address):
+            return f"{host} is at no address that a sandbox may reach, unless the farm's operator grants it"
+        return f"{host} is the machine that the sandbox is on" if is_own(address) else ""

@@ -11,7 +11,8 @@ from http import HTTPStatus
 
 import h11
 
-from sandboxes.egress.allowlist import HTTPS_PORT, Address, AllowList, Host, Pattern, parse_host, show
+from sandboxes.egress.addresses import Address
+from sandboxes.egress.allowlist import HTTPS_PORT, AllowList, Host, Pattern, parse_host, show
 from sandboxes.egress.hello import Hello, HelloReader
 from sandboxes.egress.record import EgressLog, EgressRecord, Verdict
 from sandboxes.egress.request import HEAD_BYTES_MAX, Refusal, understand
@@ -22,7 +23,8 @@ HELLO_BYTES_MAX = 64 * 1024
 LINGER_S = 2.0
 """For the client to read why it was refused."""
 
-Resolve = Callable[[str, int], Awaitable[list[Address]]]
+Resolve = Callable[[Host, int], Awaitable[list[Address]]]
+"""Finds the addresses that a host may be reached at, some at least. Raises Refusal, or OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +131,26 @@ class Exchange:
         if pattern.vouched and (asked.forward is None) is not (asked.port == HTTPS_PORT):
             raise Refusal(HTTPStatus.FORBIDDEN, f"{where}: only plain HTTP goes to port 80, and only TLS to port 443")
         idle_s = self._bounds.idle_s
-        outside = await self._reach(pattern, asked.host, asked.port)
+        outside = await self._reach(asked.host, asked.port)
         async with _closing(outside, idle_s), asyncio.timeout(idle_s) as self._idle:
             if asked.forward is not None:
                 await self._forward(asked.forward, parser, inside, outside)
             else:
                 await self._tunnel(pattern, asked.host, parser.trailing_data[0], inside, outside)
 
-    async def _reach(self, pattern: Pattern, host: Host, port: int) -> _Stream:
-        """A connection to one of the addresses that were looked at, and to no other. Raises Refusal."""
+    async def _reach(self, host: Host, port: int) -> _Stream:
+        """Connect to one of the addresses that were checked, and to no other. Raises Refusal."""
         try:
             async with asyncio.timeout(self._bounds.connect_s):
-                addresses = await self._resolve(host, port) if isinstance(host, str) else [host]
-                permitted = list(filter(pattern.permits, addresses))
-                if not permitted:
-                    raise Refusal(HTTPStatus.FORBIDDEN, f"{host} is at no address that a sandbox may reach")
+                permitted = await self._resolve(host, port)
                 self._verdict = Verdict.ALLOWED  # from now on something may arrive there, also if the way is shut amid
-                stream = await _dial(permitted, port, self._bounds.address_s)
+                return await _dial(permitted, port, self._bounds.address_s)
         except TimeoutError:
             raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer") from None
         except socket.gaierror:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, "its name is not known") from None
         except OSError as error:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, os.strerror(error.errno or 0)) from None
-        if isinstance(host, str) and _is_here(stream):
-            stream.writer.transport.abort()
-            raise Refusal(HTTPStatus.FORBIDDEN, f"{host} is the machine that the sandbox is on")
-        return stream
 
     async def _tunnel(self, pattern: Pattern, host: Host, first: bytes, inside: _Stream, outside: _Stream) -> None:
         self._tunnelled = True
@@ -223,11 +218,6 @@ async def _dial(addresses: Sequence[Address], port: int, each_s: float) -> _Stre
         except OSError as error:
             failure = error
     raise failure
-
-
-def _is_here(stream: _Stream) -> bool:
-    """The kernel gives a connection to one of its own addresses that very address as its source."""
-    return bool(stream.writer.get_extra_info("sockname")[0] == stream.writer.get_extra_info("peername")[0])
 
 
 def _unreachable(status: HTTPStatus, host: Host, port: int, why: str) -> Refusal:

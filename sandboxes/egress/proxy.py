@@ -10,11 +10,14 @@ import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from http import HTTPStatus
 from ipaddress import ip_address
 
-from sandboxes.egress.allowlist import Address, AllowList
+from sandboxes.egress.addresses import Address
+from sandboxes.egress.allowlist import AllowList, Grants, Host
 from sandboxes.egress.exchange import Bounds, Exchange
 from sandboxes.egress.record import EgressLog
+from sandboxes.egress.request import Refusal
 
 ACCEPT_EVERY_S = 0.02
 ACCEPT_AGAIN_S = 1.0
@@ -22,6 +25,7 @@ ACCEPT_AGAIN_S = 1.0
 RESOLVERS = 4
 
 _BOUNDS = Bounds()
+_NO_GRANTS = Grants()
 
 _logger = logging.getLogger(__name__)
 
@@ -38,8 +42,11 @@ class EgressProxy:
         allowed: AllowList,
         listener: socket.socket,
         log: EgressLog,
+        *,
+        granted: Grants = _NO_GRANTS,
         bounds: Bounds = _BOUNDS,
     ) -> None:
+        self._granted = granted
         self._log = log
         self._sandbox_id = sandbox_id
         self._allowed = allowed
@@ -88,9 +95,18 @@ class EgressProxy:
         if not task.cancelled() and task.exception() is not None:
             _logger.error("sandbox %s: its proxy met a defect of the farm", self._sandbox_id, exc_info=task.exception())
 
-    async def _resolve(self, name: str, port: int) -> list[Address]:
-        """In the resolver's order. Raises OSError."""
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._resolvers, lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        )
-        return [ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
+    async def _resolve(self, host: Host, port: int) -> list[Address]:
+        """Find the addresses that may be reached, in the resolver's order. Raises Refusal, or OSError."""
+        return await asyncio.get_running_loop().run_in_executor(self._resolvers, self._find, host, port)
+
+    def _find(self, host: Host, port: int) -> list[Address]:
+        if isinstance(host, str):
+            places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = [ip_address(str(place[0]).partition("%")[0]) for *_, place in places]
+        else:
+            addresses = [host]
+        refusals = [self._granted.refusal(host, port, address) for address in addresses]
+        permitted = [address for address, why in zip(addresses, refusals, strict=True) if not why]
+        if not permitted:
+            raise Refusal(HTTPStatus.FORBIDDEN, next(iter(refusals), f"{host} has no address"))
+        return permitted

@@ -17,7 +17,7 @@ from farm.grading import Verdict, grade, take_baseline, take_change
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.images import ImageStore
 from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.sandbox import Sandbox
 from sandboxes.spec import Limits, SandboxSpec
 from sandboxes.toolbox import Toolbox
 from tests.attacks.naive import Belief, naive_grade, put_tests
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Arena:
     """``attack`` is a shell script that an agent runs in its sandbox, in the workspace."""
 
-    runtime: Runtime
+    runtime: DockerRuntime
     image: str
 
     async def both(

@@ -16,6 +16,7 @@ from farm.rollout import Reply, run_episode
 from farm.workshop.finding import Finding, Reason
 from farm.workshop.residue import find_residue, secrets_of
 from farm.workshop.validating import validate
+from sandboxes.egress import Grants
 from sandboxes.images import ImageStore
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief, naive_sample
@@ -310,6 +311,7 @@ true
 async def test_the_fixed_release_is_downloaded_from_no_index(arena: Arena, hosts: tuple[str, ...]) -> None:
     with package_index(FIXED_CART) as index:
         attack = FIXED_RELEASE.format(index=index.url)
+        arena.runtime.granted = Grants.parse((index.host,))  # it is on loopback
         assert await arena.naive(attack, Belief.EXIT_CODE, egress=(index.host,)) == 1.0
         assert index.asked == ["/simple/pricing/", f"/{WHEEL}"]
         plain = make_task(arena.image, ReportFormat.PYTEST)

@@ -11,6 +11,7 @@ from farm.rollout import EpisodeEvent, EventKind, run_episode
 from farm.rollout.policy import Reply
 from farm.tasks.bundle import TaskBundle
 from sandboxes import DockerRuntime
+from sandboxes.egress import Grants
 from tests.integration.tiny import MENDED, task
 from tests.sandboxes.origin import Origin, origin
 from tests.sandboxes.proxying import HOST
@@ -47,6 +48,7 @@ def networked(image: str, far: Origin) -> TaskBundle:
 async def test_the_policy_reaches_what_its_task_names_and_nobody_does_while_it_is_judged(
     docker_runtime: DockerRuntime, tiny_image: str, far: Origin
 ) -> None:
+    docker_runtime.granted = Grants.parse((f"{HOST}:{far.port}",))
     home = f"http://{HOST}:{far.port}"
     visits_when_judged: list[int] = []
 

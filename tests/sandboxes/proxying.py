@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord
+from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord, Grants
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.serving import eventually
 
@@ -46,12 +46,19 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def proxying(*patterns: str, bounds: Bounds | None = None) -> AsyncIterator[Client]:
+async def proxying(
+    *patterns: str, bounds: Bounds | None = None, granted: Sequence[str] | None = None
+) -> AsyncIterator[Client]:
+    """``granted`` None: the operator grants what the patterns name at loopback."""
+    if granted is None:
+        granted = [pattern for pattern in patterns if pattern.startswith(f"{HOST}:")]
     listener = socket.create_server((HOST, 0))
     listener.setblocking(False)
     port = listener.getsockname()[1]
     log = EgressLog()
-    proxy = EgressProxy("box", AllowList.parse(patterns), listener, log, bounds or Bounds())
+    proxy = EgressProxy(
+        "box", AllowList.parse(patterns), listener, log, granted=Grants.parse(granted), bounds=bounds or Bounds()
+    )
     try:
         yield Client(port, proxy, log)
     finally:

@@ -19,7 +19,7 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
-from sandboxes.egress import Verdict, listen_inside
+from sandboxes.egress import Grants, Verdict, listen_inside
 from sandboxes.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S, living, text
 from tests.sandboxes.origin import BODY, Origin, origin
@@ -30,16 +30,18 @@ from tests.services import needs_root
 pytestmark = [pytest.mark.docker, needs_root]
 
 
-@pytest.fixture(params=["docker", "oci"])
-def runtime(request: pytest.FixtureRequest) -> DockerRuntime | OciRuntime:
-    found: DockerRuntime | OciRuntime = request.getfixturevalue(f"{request.param}_runtime")
-    return found
-
-
 @pytest.fixture
 async def far() -> AsyncIterator[Origin]:
     async with origin() as server:
         yield server
+
+
+@pytest.fixture(params=["docker", "oci"])
+def runtime(request: pytest.FixtureRequest, far: Origin) -> DockerRuntime | OciRuntime:
+    """Its operator grants the origin, which is on loopback."""
+    found: DockerRuntime | OciRuntime = request.getfixturevalue(f"{request.param}_runtime")
+    found.granted = Grants.parse((f"{HOST}:{far.port}",))
+    return found
 
 
 @pytest.fixture
@@ -162,6 +164,7 @@ async def test_a_runtime_that_closes_shuts_every_door(
 ) -> None:
     before = sorted(doors())
     other = await type(runtime).open(state_dir=tmp_path, toolbox=toolbox)
+    other.granted = runtime.granted
     sandbox = await other.create(SandboxSpec(test_image, egress=(f"{HOST}:{far.port}",)))
     assert (await fetch(sandbox, f"http://{HOST}:{far.port}/"))[0] == 0
     await other.close()

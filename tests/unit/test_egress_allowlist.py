@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes import SpecError
-from sandboxes.egress.allowlist import AllowList, Pattern, is_public, parse_authority, parse_host, show
+from sandboxes.egress.addresses import is_public
+from sandboxes.egress.allowlist import AllowList, Grants, parse_authority, parse_host, show
 
 LIST = (
     "pypi.org",
@@ -156,23 +157,28 @@ def test_which_addresses_are_of_the_internet(address: str, public: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("pattern", "permitted", "not_permitted"),
+    ("granted", "asked", "permitted", "not_permitted"),
     [
-        ("mirror.lan", "1.1.1.1", "10.0.0.1 192.168.0.1 127.0.0.1 169.254.169.254 fd00::1 ::1"),
-        ("*.mirror.lan:3141", "1.1.1.1", "10.0.0.1 127.0.0.1 169.254.169.254 fd00::1"),
+        ("", "mirror.lan:3141", "1.1.1.1", "10.0.0.1 192.168.0.1 127.0.0.1 169.254.169.254 fd00::1 ::1"),
+        ("mirror.lan:80", "mirror.lan:3141", "1.1.1.1", "10.0.0.1 127.0.0.1"),
+        ("other.lan:3141", "mirror.lan:3141", "1.1.1.1", "10.0.0.1 127.0.0.1"),
         (
             "mirror.lan:3141",
-            "1.1.1.1 10.0.0.1 172.16.0.1 192.168.0.1 fd00::1",
-            "127.0.0.1 169.254.169.254 100.64.0.1 0.0.0.0 ::1 ::ffff:10.0.0.1 fe80::1 64:ff9b::a00:1 2002:a00:1::",
+            "mirror.lan:3141",
+            "1.1.1.1 10.0.0.1 172.16.0.1 192.168.0.1 fd00::1 127.0.0.1 ::1",
+            "169.254.169.254 100.64.0.1 0.0.0.0 ::ffff:10.0.0.1 fe80::1 64:ff9b::a00:1 2002:a00:1:: 168.63.129.16",
         ),
-        ("127.0.0.1:80", "127.0.0.1", "127.0.0.2 ::1 1.1.1.1 ::ffff:127.0.0.1"),
-        ("1.1.1.1", "1.1.1.1", "1.0.0.1"),
+        ("10.0.0.7:80", "mirror.lan:80", "10.0.0.7 1.1.1.1", "10.0.0.8 ::ffff:10.0.0.7"),
+        ("127.0.0.1:80", "127.0.0.1:80", "127.0.0.1", "127.0.0.2 ::1 ::ffff:127.0.0.1"),
+        ("127.0.0.1:80", "127.0.0.1:8710", "", "127.0.0.1"),
     ],
 )
-def test_where_what_was_admitted_may_be(pattern: str, permitted: str, not_permitted: str) -> None:
-    found = Pattern.parse(pattern)
-    assert [address for address in permitted.split() if not found.permits(ip_address(address))] == []
-    assert [address for address in not_permitted.split() if found.permits(ip_address(address))] == []
+def test_where_what_was_admitted_may_be(granted: str, asked: str, permitted: str, not_permitted: str) -> None:
+    grants = Grants.parse(granted.split())
+    host, port = parse_authority(asked)
+    assert port is not None
+    assert [address for address in permitted.split() if grants.refusal(host, port, ip_address(address))] == []
+    assert [address for address in not_permitted.split() if not grants.refusal(host, port, ip_address(address))] == []
 
 
 def test_the_pattern_that_grants_most_decides() -> None:
