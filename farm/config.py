@@ -168,7 +168,7 @@ class Config(BaseModel):
 
     @property
     def granted(self) -> "Grants":
-        """What sandboxes may reach beside the internet."""
+        """The hosts that sandboxes may reach beside the internet."""
         from sandboxes.egress import Grants
 
         return Grants.parse(self.private_hosts)

@@ -1,4 +1,4 @@
-"""The address of a policy's endpoint, parsed strictly: it decides where a key is sent."""
+"""The address of a policy's endpoint, parsed strictly, because a key is sent there."""
 
 import re
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class EndpointUrl:
         return cls(parts.scheme, _host(parts.hostname or ""), port or _PORTS[parts.scheme], path)
 
     def covers(self, other: "EndpointUrl") -> bool:
-        """Decide whether ``other`` is this address or lies below it, by whole segments of the path."""
+        """Decide whether ``other`` is this address, or has a path below its path, by whole segments."""
         same = (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
         return same and (other.path == self.path or other.path.startswith(f"{self.path}/"))
 

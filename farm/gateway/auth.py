@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, each with one role. Without a token nobody is admitted, also on loopback.
+"""Bearer tokens, each with one role. A request without a known token is refused, also on loopback.
 
 The token is looked at before a request's body is read, the role by the route.
 """

@@ -10,6 +10,9 @@ import httpx
 from farm.rollout.policy import PolicyError
 from sandboxes.egress.addresses import Address
 
+KEPT_S = 10.0
+"""How long the addresses of a name are kept: many episodes ask one endpoint."""
+
 Refusal = Callable[[Address], str]
 """Says why nothing may go to an address; "" if it may."""
 
@@ -24,10 +27,12 @@ class CheckedTransport(httpx.AsyncBaseTransport):
     def __init__(self, refusal: Refusal, inner: httpx.AsyncBaseTransport) -> None:
         self._refusal = refusal
         self._inner = inner
+        self._resolving = asyncio.Lock()
+        self._name, self._addresses, self._until = "", list[Address](), 0.0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         name = request.url.host
-        addresses = await _resolve(name)
+        addresses = await self._resolve(name)
         reasons = [self._refusal(address) for address in addresses]
         usable = [address for address, reason in zip(addresses, reasons, strict=True) if not reason]
         if not usable:
@@ -45,6 +50,15 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    async def _resolve(self, name: str) -> list[Address]:
+        """Return the addresses of a name, resolved once for all who ask. Raises httpx.ConnectError."""
+        async with self._resolving:
+            now = asyncio.get_running_loop().time
+            if name != self._name or now() >= self._until:
+                self._addresses = await _resolve(name)
+                self._name, self._until = name, now() + KEPT_S
+            return self._addresses
 
 
 async def _resolve(name: str) -> list[Address]:

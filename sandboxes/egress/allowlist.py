@@ -1,4 +1,4 @@
-"""Which hosts a sandbox may reach: what its task names, and what the farm's operator grants beside that.
+"""The hosts that a sandbox may reach: its task names them, and the operator grants those of private networks.
 
 | pattern of a task           | admits                                         |
 |-----------------------------|------------------------------------------------|
@@ -91,7 +91,7 @@ class Pattern:
 
     @property
     def local(self) -> bool:
-        """Whether the pattern by itself names this machine, or an address that no sandbox may reach."""
+        """True if the pattern names this machine, or an address that is never reached."""
         if isinstance(self.host, str):
             return is_local_name(self.host)
         return self.host.is_loopback or not is_usable(self.host)
@@ -119,7 +119,7 @@ class AllowList:
             ) from None
 
     def refuse_local(self) -> None:
-        """Raise SpecError if a pattern names this machine, or what no sandbox may reach, whatever is granted."""
+        """Raise SpecError if a pattern names this machine, or an address that no operator can grant."""
         for pattern in self.patterns:
             if pattern.local:
                 raise SpecError(
@@ -137,7 +137,8 @@ class AllowList:
 class Grants:
     """Hosts of this machine and of private networks that the operator lets sandboxes reach, if their tasks name them.
 
-    Each pattern has a port, and names one host: an address is granted as it is, a name wherever it leads.
+    Each pattern has a port, and names one host: an address as it is written, or a name at all
+    its addresses.
     """
 
     patterns: tuple[Pattern, ...] = ()

@@ -68,7 +68,7 @@ def alone(scratch: Path, scenario: Coroutine[Any, Any, None], **names: str) -> N
 
 
 async def naive(host: str, port: int) -> bytes:
-    """A proxy that connects to whatever the allow-list names."""
+    """Ask as a proxy does that connects to any host of the allow-list."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(get(f"http://{host}/").encode())
     try:

@@ -35,7 +35,7 @@ ASKED = [
     ("POST", "/v1/lease", LEASE),
     ("PUT", "/v1/rewards", {"document": "x"}),
 ]
-"""What an attacker asks for: rollouts of others, a run of its own, an end to the operator's."""
+"""An attacker asks for rollouts of others, a run of its own, an end to the operator's."""
 
 
 class TrustsLoopback(BaseHTTPRequestHandler):

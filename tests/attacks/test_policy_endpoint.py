@@ -3,8 +3,11 @@
 import asyncio
 import json
 import logging
+import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -27,7 +30,7 @@ from farm.rollout.policy import PolicyError
 from tests.gateway_server import AS_OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.sandboxes.lone_network import FAR, HERE, in_lone_network
-from tests.services import needs_root
+from tests.services import needs_root, require_program
 
 KEY = "sk-the-operators-own"
 SECRET = "root:x:0:0 internal-secret"
@@ -317,8 +320,9 @@ def test_a_name_that_moves_after_the_check_leads_nowhere(tmp_path: Path, monkeyp
             inside.clear()
             monkeypatch.setattr(socket, "getaddrinfo", Rebinding([FAR[0], "127.0.0.1"]))
             said = await ask("http://rebound.example/v1", exposed)
-            assert (len(outside), inside) == (1, [])
-            assert "own machine" in said
+            assert outside
+            assert inside == []
+            assert "rebound.example" in said
 
     in_lone_network(scenario, {}, tmp_path)
 
@@ -374,3 +378,44 @@ def test_a_configured_key_is_bound_or_not_sent(tmp_path: Path) -> None:
     access = endpoint_access(load_config(environ=bound_to))
     assert KEY not in repr(access)
     assert pickle.loads(pickle.dumps(access)) == access
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_a_farm_sends_its_key_only_where_it_was_bound(tmp_path: Path, serve: Callable[[Page], Page]) -> None:
+    require_program("redis-server")
+    refusing = b'{"error": {"message": "' + SECRET.encode() + b'"}}'
+    owner, thief = (serve(Page(401, refusing, {"Content-Type": "application/json"})) for _ in range(2))
+    task = Path(__file__).resolve().parents[2] / "images" / "tasks" / "sqlparse-0.4.4"
+
+    def farm(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "FARM_STATE_DIR": str(tmp_path / "state"), "FARM_PORT": "0", **variables}
+        command = [str(Path(sys.executable).with_name("farm")), *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def run(url: str, **variables: str) -> str:
+        done = farm("run", str(task), "--policy", url, "--model", "m", "--group-size", "1", "--json", **variables)
+        assert "refuses with 401 (application/json)" in done.stdout, done.stderr
+        shown = farm("rollouts", "show", json.loads(done.stdout)["rollouts"][0]["rollout_id"], "--json")
+        return done.stdout + done.stderr + shown.stdout
+
+    # A user names the endpoint and has the key: the farm that is started for this run binds the one to the other.
+    said = run(f"{owner.url}/v1", FARM_POLICY_KEY=KEY)
+    assert {*owner.keys} == {f"Bearer {KEY}"}
+    owner.seen.clear()
+    up = farm("up", "--detach", FARM_POLICY_KEY=KEY, FARM_POLICY_URL=f"{owner.url}/v1")
+    assert up.returncode == 0, up.stderr
+    try:
+        said += run(f"{thief.url}/v1", FARM_POLICY_KEY=KEY)
+        assert thief.seen
+        assert not thief.keys
+        said += run(f"{owner.url}/v1")
+        assert {*owner.keys} == {f"Bearer {KEY}"}
+        said += up.stderr + (tmp_path / "state" / "log" / "farm.log").read_text()
+        said += "".join(path.read_text(errors="replace") for path in (tmp_path / "state" / "run").rglob("*.log"))
+        assert (KEY in said, "internal-secret" in said) == (False, False)
+    finally:
+        assert farm("down").returncode == 0
+    unbound = farm("up", "--detach", FARM_POLICY_KEY=KEY, FARM_DOCKER_HOST="unix:///nonexistent/docker.sock")
+    assert "FARM_POLICY_KEY is sent nowhere" in unbound.stderr
