@@ -62,14 +62,10 @@ def token_for(url: str, environ: Mapping[str, str] | None = None) -> str | None:
 
     The token of a state directory goes only to the loopback address at which that farm serves.
     """
-    environ = os.environ if environ is None else environ
-    if environ.get("FARM_TOKEN"):
-        return environ["FARM_TOKEN"]
     with contextlib.suppress(ConfigError):
         config = load_config(environ=environ)
-        if _serves(config.state_dir, url):
-            token = local_token(config)
-            return token.get_secret_value() if token else None
+        token = config.token or (local_token(config) if _serves(config.state_dir, url) else None)
+        return token.get_secret_value() if token else None
     return None
 
 
