@@ -54,7 +54,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         try:
             endpoint_rules(config).admit(policy.endpoint)
         except PolicyError as error:
-            raise Refused(ProblemType.FORBIDDEN, f"policy: {error}") from None
+            raise Refused(ProblemType.INVALID, f"policy: {error}") from None
     if body.rewards is not None:
         await store.rules.get(body.rewards)
     try:

@@ -192,6 +192,7 @@ def test_a_configured_token_comes_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.docker
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("ray")
 def test_a_farm_on_loopback_keeps_its_token_to_itself(tmp_path: Path) -> None:
     """Commands and the client need no telling; logs, process lists, Ray's files and a stranger get nothing."""

@@ -242,7 +242,7 @@ async def test_the_gateway_refuses_a_treacherous_address_in_a_run(tmp_path: Path
         for wrong in (*WRONG, *NEVER):
             for policy in (wrong, {"endpoint": wrong}):
                 answer = await http.post(f"{url}/v1/runs", json={**run, "policy": policy})
-                assert answer.status_code in (403, 422), wrong
+                assert answer.status_code == 422, wrong
                 assert "pw" not in answer.text
         for unlisted in (
             "http://127.0.0.1:8710/v1",
@@ -251,7 +251,7 @@ async def test_the_gateway_refuses_a_treacherous_address_in_a_run(tmp_path: Path
             "https://api.example.org",
         ):
             answer = await http.post(f"{listing}/v1/runs", json={**run, "policy": unlisted})
-            assert (answer.status_code, "policy_endpoints" in answer.text) == (403, True), unlisted
+            assert (answer.status_code, "policy_endpoints" in answer.text) == (422, True), unlisted
         assert not await store.list_runs()
         for address, policy in ((listing, "http://10.0.0.5:8000/v1"), (url, "http://127.0.0.1:8000/v1")):
             assert (await http.post(f"{address}/v1/runs", json={**run, "policy": policy})).status_code == 201
@@ -382,6 +382,7 @@ def test_a_configured_key_is_bound_or_not_sent(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("ray")
 def test_a_farm_sends_its_key_only_where_it_was_bound(tmp_path: Path, serve: Callable[[Page], Page]) -> None:
     require_program("redis-server")
