@@ -133,6 +133,9 @@ class DockerRuntime(ServingRuntime):
 
     async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
         name = container_name(sandbox_id)
+        state = await self._engine.state(name)
+        if state is not None and state.paused:  # the earlier process died while it made a snapshot
+            await self._engine.unpause(name)
         self._origins[sandbox_id] = await self._engine.image(record.image_digest)
         if base := (await self._engine.labels(name)).get(LABEL_SNAPSHOT):
             self._copies.use(base)
