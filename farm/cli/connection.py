@@ -45,7 +45,7 @@ def connected(config: Config) -> "Iterator[FarmClient]":
             yield client
         except FarmError as error:
             remedy = (
-                "; set FARM_TOKEN, FARM_TOKENS or tokens_file as the farm has it" if error.status in (401, 403) else ""
+                "; set FARM_TOKENS, FARM_TOKEN or tokens_file as the farm has it" if error.status in (401, 403) else ""
             )
             raise CliError(f"{error}{remedy}") from None
 
