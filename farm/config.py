@@ -8,14 +8,18 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from farm.core.endpoint_url import EndpointUrl
 
 if TYPE_CHECKING:
+    from sandboxes.building import NpmRegistry, PipIndex
     from sandboxes.builds import BuildSettings
     from sandboxes.egress import Grants
 
@@ -27,7 +31,18 @@ _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_C
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _CLIENT_VARIABLES = ("PATH", "HOME", "DOCKER_CONFIG")
-_PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
+_DEBIAN_HOSTS = ("deb.debian.org", "security.debian.org", "archive.ubuntu.com", "security.ubuntu.com")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The keys of the configuration that begin with ``build_``, as they travel to a node agent."""
+
+    hosts: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
+    memory_mib: int = 2048
+    processes: int = 1024
+    disk_mib: int = 2048
 
 
 class ConfigError(Exception):
@@ -71,6 +86,10 @@ class Config(BaseModel):
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
     first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time. ``image_mirror`` is put
     before the names of images of the default registry where they are pulled.
+    A step of an image build reaches the package indexes of this machine and ``build_hosts`` (patterns such as
+    ``pypi.org``, ``*.example.org``, ``mirror.lan:3141``). A Dockerfile may name images of public registries, of
+    ``image_mirror`` and of ``build_registries``. All steps of one build may take ``build_memory_mib`` of memory,
+    ``build_processes`` processes and ``build_disk_mib`` of disk together.
     ``embedder``: what gives code and questions about it their vectors: the farm's own table of ``words``, ``none``, or
     the factory ``package.module:name`` of another.
     A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
@@ -109,6 +128,11 @@ class Config(BaseModel):
         default=None, pattern=r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*/?"
     )
     image_pulls: int = Field(default=2, ge=1, le=64)
+    build_hosts: tuple[str, ...] = ()
+    build_registries: tuple[str, ...] = ()
+    build_memory_mib: int = Field(default=2048, ge=64)
+    build_processes: int = Field(default=1024, ge=16)
+    build_disk_mib: int = Field(default=2048, ge=64)
     embedder: str = Field(default="words", pattern=r"words|none|[\w.]+:\w+")
     test_tracebacks: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -128,6 +152,24 @@ class Config(BaseModel):
                 f"{str(path)!r} holds more than plain characters, which Docker's labels cannot; choose another"
             )
         return path.absolute()
+
+    @field_validator("build_hosts", "build_registries", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """In the environment a list is words with commas or blanks between them."""
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("build_hosts")
+    @classmethod
+    def _patterns(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        from sandboxes.egress import AllowList
+        from sandboxes.errors import SpecError
+
+        try:
+            AllowList.parse(hosts)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+        return hosts
 
     @field_validator("tasksets")
     @classmethod
@@ -185,6 +227,14 @@ class Config(BaseModel):
                 f"image_disk_low: {self.image_disk_low:g} is above image_disk_high, {self.image_disk_high:g}; lower it"
             )
         return self
+
+    @property
+    def build(self) -> BuildOptions:
+        mirror = (self.image_mirror or "").partition("/")[0]
+        registries = tuple(filter(None, (mirror, *self.build_registries)))
+        return BuildOptions(
+            self.build_hosts, registries, self.build_memory_mib, self.build_processes, self.build_disk_mib
+        )
 
     @property
     def run_dir(self) -> Path:
@@ -305,22 +355,32 @@ def _refuse_unknown(found: Mapping[str, Any], origin: str) -> None:
             raise ConfigError(f"{origin}: unknown key {key!r}; the nearest one is {near!r}")
 
 
-def read_build_settings(environ: Mapping[str, str] | None = None) -> "BuildSettings":
-    """What image builds borrow of this machine: its trust, its package settings, its Docker clients.
+_BUILD = BuildOptions()
+
+
+def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None) -> "BuildSettings":
+    """Return how images are built here: Docker clients, package indexes, and the limits that ``options`` set.
 
     Asks pip and apt, which takes about half a second.
     """
+    from sandboxes.building import BuildLimits, PackageIndexes
     from sandboxes.builds import BuildSettings
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
     return BuildSettings(
         clients=tuple(Path(directory, "docker") for directory in environ.get("PATH", os.defpath).split(os.pathsep)),
-        ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
-        pip_conf=_pip_conf(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
-        apt_conf=_apt_conf(_answer(environ, "apt-config", "dump")),
-        proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
         environment={name: environ[name] for name in _CLIENT_VARIABLES if name in environ},
+        ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
+        proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
+        indexes=PackageIndexes(
+            pip=_pip_index(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
+            npm=_npm_registry(environ),
+            apt_hosts=_apt_hosts(_answer(environ, "apt-get", "indextargets", "--format", "$(REPO_URI)")),
+            hosts=options.hosts,
+        ),
+        registries=options.registries,
+        limits=BuildLimits(options.memory_mib, options.processes, options.disk_mib),
     )
 
 
@@ -332,21 +392,51 @@ def _answer(environ: Mapping[str, str], *command: str) -> str:
         return ""
 
 
-def _pip_conf(listing: str) -> str:
-    """``pip config list`` as a pip.conf, less what names files of this machine."""
-    lines: dict[str, str] = {}
+def _pip_index(listing: str) -> "PipIndex":
+    """Read ``pip config list``, less what names files of this machine."""
+    from sandboxes.building import PipIndex
+
+    values: dict[str, str] = {}
     for line in listing.splitlines():
         name, _, literal = line.partition("=")
-        key = name.rpartition(".")[2]
-        if key not in _PIP_KEYS:
-            continue
-        words = [word for word in str(ast.literal_eval(literal)).split() if not word.startswith("file:")]
-        if words:
-            lines[key.removeprefix("default-")] = " ".join(words)
-    return "".join(["[global]\n", *(f"{key} = {value}\n" for key, value in sorted(lines.items()))]) if lines else ""
-
-
-def _apt_conf(dump: str) -> str:
-    return "".join(
-        f"{line}\n" for line in dump.splitlines() if line.startswith("Acquire::http") and "Proxy" in line.split(" ")[0]
+        values[name.rpartition(".")[2].removeprefix("default-")] = str(ast.literal_eval(literal))
+    urls = [values.get("index-url", PipIndex().urls[0]), *values.get("extra-index-url", "").split()]
+    return PipIndex(
+        urls=tuple(filter(_is_web, urls)),
+        find_links=tuple(filter(_is_web, values.get("find-links", "").split())),
+        trusted_hosts=frozenset(values.get("trusted-host", "").split()),
+        timeout_s=values.get("timeout", ""),
+        retries=values.get("retries", ""),
     )
+
+
+def _is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _npm_registry(environ: Mapping[str, str]) -> "NpmRegistry":
+    """Read the registry and its key from npm's file of the user."""
+    from sandboxes.building import NpmRegistry
+
+    values: dict[str, str] = {}
+    with suppress(OSError, UnicodeDecodeError):
+        text = Path(environ.get("NPM_CONFIG_USERCONFIG") or Path.home() / ".npmrc").read_text()
+        for line in text.splitlines():
+            key, sign, value = line.partition("=")
+            if sign and not key.lstrip().startswith(("#", ";")):
+                filled = re.sub(r"\$\{(\w+)\}", lambda found: environ.get(found[1], ""), value.strip().strip("\"'"))
+                values[key.strip()] = filled
+    url = environ.get("npm_config_registry") or environ.get("NPM_CONFIG_REGISTRY") or values.get("registry", "")
+    url = url if _is_web(url) else NpmRegistry().url
+    place = url.partition(":")[2].rstrip("/")
+    if token := values.get(f"{place}/:_authToken"):
+        return NpmRegistry(url, f"Bearer {token}")
+    if login := values.get(f"{place}/:_auth"):
+        return NpmRegistry(url, f"Basic {login}")
+    return NpmRegistry(url)
+
+
+def _apt_hosts(listing: str) -> tuple[str, ...]:
+    found = (urlsplit(line) for line in listing.splitlines() if _is_web(line))
+    names = {url.hostname for url in found if url.hostname and url.port in (None, 80, 443)}
+    return tuple(dict.fromkeys((*_DEBIAN_HOSTS, *sorted(names))))

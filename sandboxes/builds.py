@@ -1,4 +1,4 @@
-"""One image build: BuildKit through the Docker command line, with what the machine lends it for the build only."""
+"""One image build: BuildKit through the Docker command line, confined to package indexes and limits."""
 
 import asyncio
 import errno
@@ -10,7 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from sandboxes.building import BuildLimits, Confinement, PackageIndexes, confine, screen
+from sandboxes.building.mirror import Access
+from sandboxes.building.screening import Screened, Sources
 from sandboxes.dockerfile import grant
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 
@@ -19,17 +23,6 @@ OnLine = Callable[[str], None]
 BUILDKIT_BY_DEFAULT = 23
 """The first Docker client whose ``build`` needs the buildx plugin for BuildKit; older ones bring their own."""
 
-_CA_PATH = "/run/farm-build-ca.crt"
-_PIP_PATH = "/run/farm-build-pip.conf"
-_APT_PATH = "/run/farm-build-apt.conf"
-_CA_VARIABLES = (
-    "SSL_CERT_FILE",
-    "PIP_CERT",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-)
 _FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
 _FETCH = re.compile(
     r"#\d+ (?:\[internal\] load metadata for |resolve image config for |docker-image://|\[[^]]*\] FROM )"
@@ -51,29 +44,37 @@ _LINE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """What builds on this machine need of its surroundings; none of it remains in an image.
+    """What builds on this machine need of their surroundings. Steps see none of it: the farm fetches for them.
 
-    ``clients``: Docker command lines to choose from. ``ca_bundle``: certificates a build step trusts. ``pip_conf``
-    and ``apt_conf``: the text of a configuration file each, or empty. ``proxies``: ``HTTP_PROXY`` and its kin.
-    ``environment``: what the Docker client itself runs with (``PATH``, ``HOME``, ``DOCKER_CONFIG``).
+    ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
+    (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to
+    ``indexes``. ``registries``: those that a Dockerfile may name beside the public ones.
     """
 
     clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
-    ca_bundle: Path | None = None
-    pip_conf: str = ""
-    apt_conf: str = ""
-    proxies: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    ca_bundle: Path | None = None
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    indexes: PackageIndexes = field(default_factory=PackageIndexes)
+    registries: tuple[str, ...] = ()
+    limits: BuildLimits = field(default_factory=BuildLimits)
+
+    @property
+    def access(self) -> Access:
+        return Access(self.ca_bundle, self.proxies)
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
-    """A file that every ``RUN`` sees at ``target``, and the variables that point there."""
+class Order:
+    """One build: ``context`` is a directory, ``text`` its screened Dockerfile, ``root`` the engine's data root."""
 
-    id: str
-    source: Path
-    target: str
-    variables: tuple[str, ...]
+    name: str
+    context: Path
+    text: str
+    timeout_s: float
+    docker_host: str | None = None
+    root: Path | None = None
+    on_line: OnLine | None = None
 
 
 def write_context(root: Path, files: Mapping[str, bytes], executables: Collection[str] = ()) -> Path:
@@ -104,74 +105,61 @@ async def find_client(settings: BuildSettings) -> Path:
     raise ImageError(f"no Docker client here can build with BuildKit ({found}); apt-get install docker-buildx-plugin")
 
 
-async def build(
-    name: str,
-    context: Path,
-    *,
-    settings: BuildSettings,
-    docker_host: str | None,
-    scratch: Path,
-    timeout_s: float,
-    on_line: OnLine | None,
-) -> None:
-    """Build ``context`` and tag it ``name``. The client is killed at the time-out and under cancellation.
-
-    Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable where a base
-    image cannot be fetched for something that may pass.
-    """
+def read_dockerfile(name: str, context: Path, sources: Sources) -> Screened:
+    """Read and screen the Dockerfile of a build context. Raises ImageError."""
     dockerfile = context / "Dockerfile"
-    if not dockerfile.is_file():
+    if dockerfile.is_symlink() or not dockerfile.is_file():
         raise ImageError(f"{name} does not build: its context has no Dockerfile; add one")
+    try:
+        return screen(dockerfile.read_text(errors="surrogateescape"), sources)
+    except ImageError as error:
+        raise ImageError(f"{name} does not build: {error}") from None
+
+
+async def build(order: Order, settings: BuildSettings, scratch: Path) -> None:
+    """Build ``order.context`` and tag it. The client is killed at the time-out and under cancellation.
+
+    Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable if a base
+    image cannot be fetched for something that may pass or the build cannot be confined.
+    """
     client = await find_client(settings)
-    lent = _lend(settings, scratch)
+    ends_at = asyncio.get_running_loop().time() + order.timeout_s
+    for is_last in (False, True):
+        async with confine(order.root, settings.indexes, settings.access, settings.limits) as confinement:
+            try:
+                await _run(order, _command(client, order, settings, confinement, scratch), confinement, ends_at)
+            except ImageError:
+                # A step that began before its doors were open may have failed for want of them. What worked is cached.
+                if is_last or not confinement.was_late or confinement.exceeded.done():
+                    raise
+            else:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    line: list[str]
+    environment: Mapping[str, str]
+
+
+def _command(client: Path, order: Order, settings: BuildSettings, confinement: Confinement, scratch: Path) -> _Command:
     rewritten = scratch / "Dockerfile"
-    rewritten.write_text(_granted(dockerfile.read_text(errors="surrogateescape"), lent), errors="surrogateescape")
+    text = grant(order.text, mounts=(), arguments=list(confinement.variables))
+    rewritten.write_text(text, errors="surrogateescape")
     # A killed farm cannot end its build; then ``timeout`` does.
-    command = ["timeout", "--signal=KILL", f"{timeout_s + _GRACE_S:.0f}", str(client), "build"]
-    command += ["--progress", "plain", "--network", "host", "--file", str(rewritten)]
-    for item in lent:
-        command += ["--secret", f"id={item.id},src={item.source}"]
-        command += [flag for variable in item.variables for flag in ("--build-arg", f"{variable}={item.target}")]
-    # Without a value the client takes it from its own environment: a proxy's password stays off the command line.
-    command += [flag for proxy in settings.proxies for flag in ("--build-arg", proxy)]
-    command += ["--tag", name, str(context)]
-    environment = _environment(settings) | dict(settings.proxies)
-    if docker_host:
-        environment["DOCKER_HOST"] = docker_host
-    await _run(name, command, environment, timeout_s, on_line)
+    line = ["timeout", "--signal=KILL", f"{order.timeout_s + _GRACE_S:.0f}", str(client), "build"]
+    line += ["--progress", "plain", "--network", "none", "--file", str(rewritten)]
+    for name, value in (confinement.variables | confinement.proxy_arguments).items():
+        line += ["--build-arg", f"{name}={value}"]
+    line += ["--tag", order.name, str(order.context)]
+    environment = _environment(settings)
+    if order.docker_host:
+        environment["DOCKER_HOST"] = order.docker_host
+    return _Command(line, environment)
 
 
 def _environment(settings: BuildSettings) -> dict[str, str]:
     return {**settings.environment, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
-
-
-def _lend(settings: BuildSettings, scratch: Path) -> tuple[Lent, ...]:
-    lent: list[Lent] = []
-    if settings.ca_bundle is not None:
-        lent.append(Lent("farm-ca", settings.ca_bundle, _CA_PATH, _CA_VARIABLES))
-    for text, id_, target, variable in (
-        (settings.pip_conf, "farm-pip", _PIP_PATH, "PIP_CONFIG_FILE"),
-        (_apt_conf(settings), "farm-apt", _APT_PATH, "APT_CONFIG"),
-    ):
-        if text:
-            source = scratch / id_
-            source.write_text(text)
-            lent.append(Lent(id_, source, target, (variable,)))
-    return tuple(lent)
-
-
-def _apt_conf(settings: BuildSettings) -> str:
-    trust = f'Acquire::https::CAInfo "{_CA_PATH}";\n' if settings.ca_bundle else ""
-    return trust + settings.apt_conf
-
-
-def _granted(text: str, lent: tuple[Lent, ...]) -> str:
-    return grant(
-        text,
-        # Package managers drop root while they fetch, so the file is readable by all for the length of a step.
-        mounts=[f"type=secret,id={item.id},target={item.target},mode=0444" for item in lent],
-        arguments=[variable for item in lent for variable in item.variables],
-    )
 
 
 async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | None:
@@ -191,32 +179,39 @@ async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | 
     return answer.decode(errors="replace") if process.returncode == 0 else None
 
 
-async def _run(
-    name: str, command: list[str], environment: Mapping[str, str], timeout_s: float, on_line: OnLine | None
-) -> None:
+async def _run(order: Order, command: _Command, confinement: Confinement, ends_at: float) -> None:
+    name = order.name
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *command.line,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=dict(environment),
+        env=dict(command.environment),
         start_new_session=True,
         limit=_LINE_LIMIT,
     )
     last: deque[str] = deque(maxlen=60)
+    streaming = asyncio.create_task(_stream(process, last, order.on_line))
     try:
-        async with asyncio.timeout(timeout_s):
-            await _stream(process, last, on_line)
-            code = await process.wait()
+        async with asyncio.timeout_at(ends_at):
+            waiting: set[asyncio.Future[Any]] = {streaming, confinement.exceeded}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not confinement.exceeded.done():
+                await streaming
+                code = await process.wait()
     except TimeoutError:
         raise ImageError(
-            f"{name} does not build: not done after {timeout_s:g} s; raise build_timeout_sec or lighten the Dockerfile"
+            f"{name} does not build: not done after {order.timeout_s:g} s; "
+            "raise build_timeout_sec or lighten the Dockerfile"
         ) from None
     finally:
+        streaming.cancel()
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
+    if confinement.exceeded.done():
+        raise ImageError(f"{name} does not build: {confinement.exceeded.result()}")
     if code and is_disk_full("\n".join(last)):
         raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
     if code and _base_is_away(last):

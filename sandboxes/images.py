@@ -15,8 +15,9 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.models.images import Image
 
-from sandboxes.builds import BuildSettings, OnLine, build, write_context
-from sandboxes.errors import ImageError, RuntimeUnavailable
+from sandboxes.building.screening import Screened, Sources, screen_trigger
+from sandboxes.builds import BuildSettings, OnLine, Order, build, read_dockerfile, write_context
+from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 from sandboxes.origins import ImageOrigins
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
 from sandboxes.runtimes.engine import DEFAULT_HOST, Engine
@@ -200,16 +201,39 @@ class ImageStore:
         """
         async with self._names.setdefault(name, asyncio.Lock()), self._builds:
             with scratch() as root:
-                await build(
-                    name,
-                    files if isinstance(files, Path) else write_context(root / "context", files, executables),
-                    settings=self._settings,
-                    docker_host=self._docker_host,
-                    scratch=root,
-                    timeout_s=timeout_s,
-                    on_line=on_line,
-                )
+                context = files if isinstance(files, Path) else write_context(root / "context", files, executables)
+                screened = await self._screen(name, context)
+                order = Order(name, context, screened.text, timeout_s, self._docker_host, await self.root(), on_line)
+                await build(order, self._settings, root)
         return await self._existing(name)
+
+    async def _screen(self, name: str, context: Path) -> Screened:
+        """Read the Dockerfile. A base that is not here is pulled, because its image may hold ``ONBUILD`` instructions.
+
+        Raises ImageError and RuntimeUnavailable.
+        """
+        rows = await self._ask(lambda client: client.api.images())
+        present = frozenset(known for row in rows for known in _names(row))
+        sources = Sources(frozenset(self._settings.registries), present)
+        screened = read_dockerfile(name, context, sources)
+        for base in screened.bases:
+            try:
+                if await self.inspect(base) is None:
+                    await self.pull(base)
+            except (ImageError, SpecError) as error:
+                raise ImageError(f"{name} does not build: {error}") from None
+            except RuntimeUnavailable as error:
+                raise RuntimeUnavailable(f"{name} does not build just now: {error}") from None
+            for trigger in await self._triggers(base):
+                try:
+                    screen_trigger(trigger, sources)
+                except ImageError as error:
+                    raise ImageError(f"{name} does not build: ONBUILD of {base}: {error}") from None
+        return screened
+
+    async def _triggers(self, base: str) -> tuple[str, ...]:
+        image = await self._ask(lambda client: client.images.get(base))
+        return tuple((image.attrs.get("Config") or {}).get("OnBuild") or ())
 
     async def engine(self) -> str:
         """What answers: its version, storage driver and control groups, in words."""

@@ -204,7 +204,7 @@ def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -
     async def run() -> T:
         uses = ImageUses.of(config.state_dir)
         origins = ImageOrigins.of(config.state_dir, config.image_mirror)
-        settings = read_build_settings()
+        settings = read_build_settings(config.build)
         images = ImageStore(config.docker_host, settings, uses=uses, origins=origins, pulls=config.image_pulls)
         try:
             return await work(images)

@@ -66,7 +66,7 @@ def with_sandboxes(
         async with AsyncExitStack() as stack:
             images = ImageStore(
                 config.docker_host,
-                read_build_settings(),
+                read_build_settings(config.build),
                 uses=ImageUses.of(config.state_dir),
                 origins=ImageOrigins.of(config.state_dir, config.image_mirror),
                 pulls=config.image_pulls,

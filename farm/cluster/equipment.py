@@ -11,7 +11,7 @@ from typing import cast
 
 from farm.cluster.machine import places, short_of
 from farm.cluster.shelf import ImageShelf
-from farm.config import read_build_settings
+from farm.config import BuildOptions, read_build_settings
 from farm.core.fleet import SchedulerSettings
 from farm.policy.access import Access
 from farm.rewards import Plugins
@@ -48,6 +48,7 @@ class AgentPlan:
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
     ``access``: which endpoints it may ask. ``granted``: what sandboxes reach beside the internet.
+    ``build``: what image builds reach and take.
     ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
     """
 
@@ -63,6 +64,7 @@ class AgentPlan:
     image_disk: Watermarks = field(default_factory=Watermarks)
     image_pulls: int = 2
     image_mirror: str | None = None
+    build: BuildOptions = field(default_factory=BuildOptions)
     embedder: str = "words"
     test_tracebacks: bool = False
     equip: str = "farm.cluster.equipment:docker"
@@ -106,7 +108,7 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
-        settings = await asyncio.to_thread(read_build_settings)
+        settings = await asyncio.to_thread(read_build_settings, plan.build)
         origins = ImageOrigins.of(plan.state_dir, plan.image_mirror)
         images = ImageStore(plan.docker_host, settings, uses=uses, origins=origins, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)

@@ -179,6 +179,7 @@ async def _agent(
         image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
         image_pulls=config.image_pulls,
         image_mirror=config.image_mirror,
+        build=config.build,
         embedder=config.embedder,
         test_tracebacks=config.test_tracebacks,
         equip=equip,

@@ -15,6 +15,8 @@ PROXY_HOST, PROXY_PORT = "127.0.0.1", 3128
 BACKLOG = 64
 
 _CLONE_NEWNET = 0x40000000
+_IP_FREEBIND = 15
+"""Of linux/in.h: bind to an address that no device has yet."""
 _LISTENING = b" 0100007F:0C38 00000000:0000 0A "
 """PROXY_HOST and PROXY_PORT as proc(5) writes them, in the state LISTEN."""
 
@@ -38,7 +40,7 @@ async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]]) -> socke
             await alive()
             # A thread of its own, for it does not come back from there; all of it takes a fraction of a millisecond.
             with ThreadPoolExecutor(max_workers=1) as thread:
-                return thread.submit(_listen, namespace).result()
+                return thread.submit(listen_in, namespace, PROXY_PORT).result()[0]
         finally:
             os.close(namespace)
     except PermissionError as error:
@@ -62,18 +64,27 @@ def check_seen(table: bytes) -> None:
         )
 
 
-def _listen(namespace: int) -> socket.socket:
+def listen_in(namespace: int, *ports: int) -> list[socket.socket]:
+    """Listen at PROXY_HOST in a network namespace. The calling thread stays in that network for good.
+
+    The loopback device may still be down. Raises OSError, and RuntimeUnavailable if the network is this machine's.
+    """
     if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net")):
         raise RuntimeUnavailable("a sandbox shares this machine's network, and is given no proxy there")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNET):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))  # PermissionError where that is what it is
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    listeners: list[socket.socket] = []
     try:
-        listener.bind((PROXY_HOST, PROXY_PORT))
-        listener.listen(BACKLOG)
+        for port in ports:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            listeners.append(listener)
+            listener.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+            listener.bind((PROXY_HOST, port))
+            listener.listen(BACKLOG)
     except OSError:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         raise
-    return listener
+    return listeners

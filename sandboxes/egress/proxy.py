@@ -73,11 +73,13 @@ class EgressProxy:
         while True:
             await free.acquire()
             client = await self._next()
-            exchange = Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self._log)
-            task = asyncio.create_task(exchange.run(client))
+            task = asyncio.create_task(self._serve(client))
             self._exchanges.add(task)
             task.add_done_callback(partial(self._finish, client=client, free=free))
             await asyncio.sleep(ACCEPT_EVERY_S)
+
+    async def _serve(self, client: socket.socket) -> None:
+        await Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self._log).run(client)
 
     async def _next(self) -> socket.socket:
         while True:

@@ -1,0 +1,119 @@
+"""The confinement of one build: its steps have limits and reach package indexes alone."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sandboxes.building.indexes import PackageIndexes
+from sandboxes.building.limits import BuildLimits
+from sandboxes.building.mirror import Access, IndexMirror, MirrorDoor
+from sandboxes.building.steps import Doors, Reports, StepWatch
+from sandboxes.egress import EgressLog, EgressProxy, proxy_environment
+from sandboxes.errors import RuntimeUnavailable
+from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
+
+
+class Confinement:
+    """Serve the doors of a build's steps. Use ``confine`` to make one."""
+
+    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror) -> None:
+        self._token = token
+        self._allowed = indexes.allowed()
+        self._indexes = indexes
+        self._mirror = mirror
+        self._doors: dict[str, list[EgressProxy]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.log = EgressLog()
+        self.exceeded: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.watch: StepWatch | None = None
+
+    @property
+    def proxy_arguments(self) -> dict[str, str]:
+        """Return the predefined build arguments, which enter neither an image's history nor a cache key."""
+        found = proxy_environment()
+        marked = f"{found['no_proxy']},{self._token}.invalid"
+        return {**found, "no_proxy": marked, "NO_PROXY": marked}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the build arguments that point package managers at the mirror, the same for each build."""
+        return self._indexes.variables()
+
+    @property
+    def was_late(self) -> bool:
+        return self.watch is not None and self.watch.late
+
+    def open(self, doors: Doors) -> None:
+        self._doors[doors.step_id] = [
+            EgressProxy(self._token, self._allowed, doors.proxy, self.log),
+            MirrorDoor(self._token, doors.mirror, self._mirror),
+        ]
+
+    def shut(self, step_id: str) -> None:
+        for door in self._doors.pop(step_id, ()):
+            task = asyncio.create_task(door.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def exceed(self, why: str) -> None:
+        if not self.exceeded.done():
+            self.exceeded.set_result(why)
+
+    async def close(self) -> None:
+        for step_id in list(self._doors):
+            self.shut(step_id)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+@asynccontextmanager
+async def confine(
+    root: Path | None, indexes: PackageIndexes, access: Access, limits: BuildLimits
+) -> AsyncIterator[Confinement]:
+    """Watch for the steps of one build of the engine whose data root is ``root``.
+
+    Raises RuntimeUnavailable if this process cannot enter the networks of the engine's steps or limit them.
+    """
+    executor, hierarchies = _require(root)
+    token = f"farm-build-{secrets.token_hex(8)}"
+    loop = asyncio.get_running_loop()
+    async with IndexMirror.open(indexes, access) as mirror:
+        confinement = Confinement(token, indexes, mirror)
+        reports = Reports(
+            opened=lambda doors: _in_loop(loop, confinement.open, doors),
+            closed=lambda step_id: _in_loop(loop, confinement.shut, step_id),
+            exceeded=lambda why: _in_loop(loop, confinement.exceed, why),
+        )
+        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports)
+        confinement.watch.start()
+        try:
+            yield confinement
+        finally:
+            await asyncio.shield(_end(confinement, confinement.watch))
+
+
+async def _end(confinement: Confinement, watch: StepWatch) -> None:
+    await asyncio.to_thread(watch.stop)
+    await asyncio.sleep(0)  # doors that the watch reported last are opened, and then closed
+    await confinement.close()
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: object, argument: object) -> None:
+    assert callable(call)
+    loop.call_soon_threadsafe(call, argument)
+
+
+def _require(root: Path | None) -> tuple[Path, Hierarchies]:
+    remedy = "build on a machine whose Docker daemon is local, with the farm as root, or pull a built image instead"
+    if os.geteuid() != 0:
+        raise RuntimeUnavailable(f"an image build cannot be confined: the farm is not root; {remedy}")
+    executor = root / "buildkit" / "executor" if root is not None else None
+    if executor is None or not executor.parent.is_dir():
+        raise RuntimeUnavailable(f"an image build cannot be confined: the engine's steps are not to be seen; {remedy}")
+    hierarchies = find_hierarchies()
+    if not hierarchies.unified and not {"memory", "pids"} <= hierarchies.places.keys():
+        raise RuntimeUnavailable(f"an image build cannot be confined: no cgroups for memory and processes; {remedy}")
+    return executor, hierarchies

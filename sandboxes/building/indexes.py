@@ -1,0 +1,214 @@
+"""The package indexes that build steps reach, and the rewriting of index pages to the farm's mirror.
+
+A step sees only the mirror at the loopback address of its own network. The mirror's paths:
+
+| path                                | upstream                                                     |
+|-------------------------------------|--------------------------------------------------------------|
+| ``/pip/N/PROJECT/``                 | the page of a project in the Nth package index of pip        |
+| ``/links/N/``                       | the Nth page of ``find-links``                               |
+| ``/file/SIGNATURE/https/HOST/PATH`` | a file that such a page links to; the mirror signs each link |
+| ``/npm/PATH``                       | ``PATH`` below the npm registry                              |
+"""
+
+import hashlib
+import hmac
+import html
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Any
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+
+from sandboxes.egress import AllowList
+from sandboxes.egress.allowlist import Address, Pattern
+
+MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
+MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
+JSON_PAGE = "application/vnd.pypi.simple."
+METADATA = ".metadata"
+"""What a client appends to the address of a wheel to fetch its metadata alone (PEP 658)."""
+
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HREF = re.compile(r"""(<(?:a|base)\b[^>]*?\bhref\s*=\s*)("[^"]*"|'[^']*')""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PipIndex:
+    """Where pip finds packages. URLs may hold credentials: they stay with the farm."""
+
+    urls: tuple[str, ...] = ("https://pypi.org/simple",)
+    find_links: tuple[str, ...] = ()
+    trusted_hosts: frozenset[str] = frozenset()
+    timeout_s: str = ""
+    retries: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NpmRegistry:
+    """Where npm finds packages; ``authorization`` is the header that the registry is sent, or empty."""
+
+    url: str = "https://registry.npmjs.org"
+    authorization: str = ""
+
+
+class SitePattern(Pattern):
+    """A name that the machine's own configuration trusts: it may be at any address but loopback and the like."""
+
+    def permits(self, address: Address) -> bool:
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return not any(
+            each.is_loopback or each.is_link_local or each.is_multicast or each.is_unspecified
+            for each in (address, *([mapped] if mapped else []))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndexes:
+    """``apt_hosts``: names of hosts with packages of distributions. ``hosts``: patterns that the operator adds."""
+
+    pip: PipIndex = PipIndex()
+    npm: NpmRegistry = NpmRegistry()
+    apt_hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def allowed(self) -> AllowList:
+        """Return the hosts that a build step may reach by itself.
+
+        A host of pip or npm at a private address is reached through the mirror alone, which fetches packages and
+        nothing else. apt speaks plain HTTP to its hosts, which may be a site's own.
+        """
+        origins = [*self.pip.urls, *self.pip.find_links, self.npm.url]
+        names = {urlsplit(url).hostname or "" for url in origins if urlsplit(url).port in (None, 80, 443)}
+        if "pypi.org" in names:
+            names.add("files.pythonhosted.org")
+        listed = AllowList.parse((*sorted(filter(_is_name, names)), *self.hosts))
+        return AllowList((*(SitePattern(name, below=False, port=None) for name in self.apt_hosts), *listed.patterns))
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that point a step's package managers at the mirror. They are the same for each build."""
+        count = len(self.pip.urls)
+        indexes = [f"{MIRROR}/pip/{number}" for number in range(count)]
+        found = {
+            "PIP_INDEX_URL": indexes[0] if indexes else "",
+            "PIP_EXTRA_INDEX_URL": " ".join(indexes[1:]),
+            "PIP_FIND_LINKS": " ".join(f"{MIRROR}/links/{number}/" for number in range(len(self.pip.find_links))),
+            "PIP_DEFAULT_TIMEOUT": self.pip.timeout_s,
+            "PIP_RETRIES": self.pip.retries,
+            "UV_DEFAULT_INDEX": indexes[0] if indexes else "",
+            "UV_INDEX": " ".join(indexes[1:]),
+            "npm_config_registry": f"{MIRROR}/npm/",
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What the mirror fetches: ``page`` says that links in the answer are rewritten, ``npm`` how."""
+
+    url: str
+    page: bool = False
+    npm: bool = False
+
+
+class Router:
+    """Map the mirror's paths to upstream URLs, and upstream pages to the mirror's paths."""
+
+    def __init__(self, indexes: PackageIndexes, key: bytes) -> None:
+        self._indexes = indexes
+        self._key = key
+
+    def find(self, target: str) -> Upstream | None:
+        """Return what the mirror fetches for a request's target, None if that is no path of the mirror."""
+        path, _, query = target.partition("?")
+        kind, _, rest = path.removeprefix("/").partition("/")
+        if kind == "npm" and ".." not in unquote(unquote(rest)).replace("\\", "/").split("/"):
+            return Upstream(f"{self._indexes.npm.url.rstrip('/')}/{rest}" + (f"?{query}" if query else ""), npm=True)
+        if kind == "file":
+            return self._file(rest, query)
+        number, _, name = rest.partition("/")
+        if not (number.isascii() and number.isdigit()):
+            return None
+        urls = {"pip": self._indexes.pip.urls, "links": self._indexes.pip.find_links}.get(kind, ())
+        if int(number[:9]) >= len(urls):
+            return None
+        url = urls[int(number[:9])]
+        name = name.strip("/")
+        if kind == "links" and not name:
+            return Upstream(url, page=True)
+        if kind == "pip" and _PROJECT.fullmatch(name):
+            return Upstream(f"{url.rstrip('/')}/{name}/", page=True)
+        return None
+
+    def _file(self, rest: str, query: str) -> Upstream | None:
+        signature, _, rest = rest.partition("/")
+        scheme, _, rest = rest.partition("/")
+        url = f"{scheme}://{rest}" + (f"?{query}" if query else "")
+        asked = [url, url.removesuffix(METADATA)] if not query else [url]
+        if any(hmac.compare_digest(signature.encode(), self._sign(each).encode()) for each in asked):
+            return Upstream(url)
+        return None
+
+    def _sign(self, url: str) -> str:
+        return hmac.new(self._key, url.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def link(self, base: str, href: str) -> str:
+        """Return the mirror's address of the file that ``href`` in the page at ``base`` links to."""
+        url = urlsplit(urljoin(base, href))
+        if url.scheme not in ("http", "https") or not url.hostname:
+            return href
+        host = url.netloc.rpartition("@")[2]
+        path = quote(url.path, safe="/%:@!$&'()*+,;=~-._")
+        signature = self._sign(urlunsplit((url.scheme, host, path, url.query, "")))
+        return urlunsplit(("", "", f"/file/{signature}/{url.scheme}/{host}{path}", url.query, url.fragment))
+
+    def rewrite_page(self, base: str, content_type: str, content: bytes) -> bytes:
+        """Rewrite the links of a simple-index page (PEP 503, PEP 691). Raises ValueError if it is not one."""
+        if content_type.startswith((JSON_PAGE, "application/json")):
+            page = json.loads(content)
+            for file in page["files"]:
+                file["url"] = self.link(base, file["url"])
+            return json.dumps(page).encode()
+        text = content.decode("utf-8", "surrogateescape")
+        for found in re.finditer(r"<base\b[^>]*?\bhref\s*=\s*[\"']([^\"']*)", text, re.IGNORECASE):
+            base = urljoin(base, html.unescape(found[1]))
+        return _HREF.sub(lambda found: self._anchor(base, found), text).encode("utf-8", "surrogateescape")
+
+    def _anchor(self, base: str, found: "re.Match[str]") -> str:
+        if found[1][:5].lower() == "<base":
+            return f'{found[1]}"/"'
+        return f'{found[1]}"{html.escape(self.link(base, html.unescape(found[2][1:-1])))}"'
+
+    def rewrite_npm(self, content: bytes) -> bytes:
+        """Point the tarballs of a package's document at the mirror. Raises ValueError if it is no JSON."""
+        prefix = f"{self._indexes.npm.url.rstrip('/')}/"
+        return json.dumps(_replaced(json.loads(content), _moved(prefix))).encode()
+
+
+def _moved(prefix: str) -> Callable[[str], str]:
+    origin = urlsplit(prefix)
+
+    def move(url: str) -> str:
+        """Registries name themselves with either scheme."""
+        parts = urlsplit(url)
+        if parts.netloc != origin.netloc.rpartition("@")[2] or not parts.path.startswith(origin.path):
+            return url
+        return f"{MIRROR}/npm/{parts.path.removeprefix(origin.path)}"
+
+    return move
+
+
+def _replaced(document: Any, move: Callable[[str], str]) -> Any:
+    """Replace ``dist.tarball`` in a package's document or in that of one version."""
+    if isinstance(document, dict):
+        for version in [document, *(document.get("versions") or {}).values()]:
+            dist = version.get("dist") if isinstance(version, dict) else None
+            if isinstance(dist, dict) and isinstance(dist.get("tarball"), str):
+                dist["tarball"] = move(dist["tarball"])
+    return document
+
+
+def _is_name(host: str) -> bool:
+    """Tell a public name from an address and from a name of the local network."""
+    return "." in host and ":" not in host and not host.rpartition(".")[2].isdigit()

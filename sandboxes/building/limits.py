@@ -1,0 +1,76 @@
+"""The limits of one build, and the cgroup of a build step that they are written to."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.runtimes.oci.cgroups import Hierarchies
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildLimits:
+    """What all steps of one build may take together."""
+
+    memory_mib: int = 2048
+    processes: int = 1024
+    disk_mib: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class StepGroup:
+    """The cgroup of one build step, by the path that the engine wrote into the step's OCI configuration."""
+
+    memory: Path
+    pids: Path
+    unified: bool
+
+    def process_ids(self) -> list[int]:
+        """Return the host's process ids in the group, none before it exists and after it is removed."""
+        with contextlib.suppress(OSError):
+            return [int(line) for line in (self.pids / "cgroup.procs").read_text().split()]
+        return []
+
+    def limit(self, limits: BuildLimits) -> None:
+        """Write the limits. Raises OSError if the kernel refuses them."""
+        most = limits.memory_mib * MIB
+        (self.pids / "pids.max").write_text(str(limits.processes))
+        if self.unified:
+            (self.memory / "memory.max").write_text(str(most))
+            with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
+                (self.memory / "memory.swap.max").write_text("0")
+        else:
+            (self.memory / "memory.limit_in_bytes").write_text(str(most))
+            with contextlib.suppress(FileNotFoundError):
+                (self.memory / "memory.memsw.limit_in_bytes").write_text(str(most))
+
+    def memory_bytes(self) -> int:
+        """Return anonymous, shared and kernel memory, without caches, which the kernel can take back."""
+        with contextlib.suppress(OSError, ValueError):
+            rows = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
+            if self.unified:
+                return sum(int(rows.get(name, 0)) for name in ("anon", "shmem", "kernel"))
+            kernel = int((self.memory / "memory.kmem.usage_in_bytes").read_text())
+            return int(rows.get("rss", 0)) + int(rows.get("shmem", 0)) + kernel
+        return 0
+
+    def process_count(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.pids / "pids.current").read_text())
+        return 0
+
+
+def candidates(hierarchies: Hierarchies, cgroups_path: str) -> Iterator[StepGroup]:
+    """Yield where the group of an OCI ``cgroupsPath`` can lie: runc reads ``slice:prefix:name`` in two ways."""
+    paths = [cgroups_path.strip("/")]
+    if cgroups_path.count(":") == 2:
+        slice_, prefix, name = cgroups_path.split(":")
+        paths.append(f"{slice_}/{prefix}-{name}.scope")
+    for path in paths:
+        if hierarchies.unified:
+            root = hierarchies.places[""]
+            yield StepGroup(root / path, root / path, True)
+        elif {"memory", "pids"} <= hierarchies.places.keys():
+            yield StepGroup(hierarchies.places["memory"] / path, hierarchies.places["pids"] / path, False)

@@ -1,0 +1,304 @@
+"""Reading a Dockerfile for what the engine itself would fetch or grant, which no limit on a step's network catches.
+
+The engine's parser decides where an instruction begins by rules that differ between versions (continuations, heredocs).
+So each physical line that could begin an instruction is read as one: more lines are checked than the engine executes.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+from sandboxes.errors import ImageError
+
+PUBLIC_REGISTRIES = (
+    "docker.io",
+    "ghcr.io",
+    "quay.io",
+    "gcr.io",
+    "mcr.microsoft.com",
+    "public.ecr.aws",
+    "registry.k8s.io",
+)
+_SYNTAX = re.compile(r"(?:docker\.io/)?docker/dockerfile(?::[A-Za-z0-9._-]+)?(?:@sha256:[0-9a-f]{64})?")
+_DIRECTIVE = re.compile(r"^\s*(?:#|//)\s*([A-Za-z][A-Za-z0-9]*)\s*=\s*(.+?)\s*$")
+_INSTRUCTION = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
+_CHECKED = frozenset({"FROM", "ADD", "COPY", "RUN", "ONBUILD"})
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::-([^{}$]*))?\}|([A-Za-z_]\w*))")
+_ARGUMENT = re.compile(r"([A-Za-z_]\w*)=(\S*)")
+_MOUNT = re.compile(r"(?<!\S)--mount=(\S+)", re.IGNORECASE)
+_REMOTE = re.compile(r"^(?:[a-z][a-z0-9+.-]*://|git@|[\w.-]+@[\w.-]+:|(?:www\.)?github\.com/)", re.IGNORECASE)
+_PLATFORM = {"TARGETARCH": "amd64", "BUILDARCH": "amd64", "TARGETOS": "linux", "BUILDOS": "linux"}
+_EXPANSIONS = 64
+_DEPTH = 5
+_LOGICAL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A Dockerfile that may be built. ``bases`` are its ``FROM`` images with variables filled in, less its stages."""
+
+    text: str
+    bases: tuple[str, ...]
+
+
+class Refused(Exception):
+    """The reason why a line is refused, with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where images may come from: ``registries`` beside PUBLIC_REGISTRIES, and the names of images that are here."""
+
+    registries: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
+
+    def admit(self, image: str) -> None:
+        """Raises Refused."""
+        registry = registry_of(image)
+        if registry in PUBLIC_REGISTRIES or registry in self.registries:
+            return
+        if not self.present.isdisjoint((image, f"{image}:latest")):
+            return
+        raise Refused(
+            f"{image[:100]} is of the registry {registry[:60]}, which is not among those that images may come from; "
+            "name it in build_registries"
+        )
+
+
+_PUBLIC = Sources()
+
+
+def screen(text: str, sources: Sources = _PUBLIC) -> Screened:
+    """Check a Dockerfile and rewrite what the engine must not read as it stands.
+
+    Parser directives are written anew, and
+    cache mounts become empty temporary ones, because builds of different authors would share them. Raises ImageError.
+    """
+    lines = text.removeprefix("\ufeff").split("\n")
+    directives = _directives(lines)
+    escape = "`" if directives.get("escape") == "`" else "\\"
+    syntax = directives.get("syntax")
+    if syntax is not None and not _SYNTAX.fullmatch(syntax):
+        raise ImageError(f"Dockerfile: syntax={syntax[:100]} is not admitted; use docker/dockerfile or no such line")
+    if lines and lines[0].lstrip().startswith("{"):
+        raise ImageError("Dockerfile: it begins as JSON; begin with FROM")
+    lines = [_without_cache(line) for line in lines]
+    bases = _Reader(lines, escape, sources).check()
+    head = [f"# syntax={syntax}"] if syntax else []
+    head += [f"# escape={escape}"] if escape != "\\" else []
+    return Screened("\n".join([*head, "# Directives end here.", *lines]), bases)
+
+
+def screen_trigger(instruction: str, sources: Sources = _PUBLIC) -> None:
+    """Check an ``ONBUILD`` instruction that a base image holds. Raises ImageError."""
+    _Reader([instruction.replace("\n", " ")], "\\", sources).check()
+
+
+def registry_of(image: str) -> str:
+    """Return the registry of an image's name as the engine reads it."""
+    first, slash, _ = image.partition("/")
+    named = bool(slash) and (bool(set(first) & set(".:")) or first == "localhost" or first != first.lower())
+    return first.removeprefix("index.") if named and first.endswith("docker.io") else first if named else "docker.io"
+
+
+class _Reader:
+    def __init__(self, lines: Sequence[str], escape: str, sources: Sources) -> None:
+        self._lines = lines
+        self._escape = escape
+        self._sources = sources
+        self._arguments = _arguments(lines)
+        self._stages = {"scratch"}
+
+    def check(self) -> tuple[str, ...]:
+        """Return the images of ``FROM``. Raises ImageError with the number of the line."""
+        bases: dict[str, None] = {}
+        for index, line in enumerate(self._lines):
+            match = _INSTRUCTION.match(line)
+            if match is None or match[1].upper() not in _CHECKED:
+                continue
+            try:
+                bases |= dict.fromkeys(self._instruction(self._logical(index)))
+            except Refused as refused:
+                raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
+        return tuple(base for base in bases if base.lower() not in self._stages)
+
+    def _logical(self, index: int) -> str:
+        parts: list[str] = []
+        size = 0
+        while index < len(self._lines):
+            line = self._lines[index].rstrip()
+            size += len(line)
+            if size > _LOGICAL_BYTES:
+                raise Refused(f"the instruction is longer than {_LOGICAL_BYTES} characters; split it")
+            skipped = bool(parts) and (not line.strip() or line.lstrip().startswith("#"))
+            if not skipped:
+                parts.append(line.removesuffix(self._escape))
+                if not line.endswith(self._escape):
+                    break
+            index += 1
+        return "".join(parts)
+
+    def _instruction(self, text: str) -> list[str]:
+        match = _INSTRUCTION.match(text)
+        if match is None:
+            return []
+        name, rest = match[1].upper(), match[2]
+        flags, words = _split(rest, self._escape)
+        if name == "ONBUILD":
+            return self._instruction(rest) and []
+        if name == "FROM" and (len(words) == 1 or (len(words) == 3 and words[1].lower() == "as")):
+            images = self._expanded(words[0])
+            for image in images:
+                self._sources.admit(image)
+            self._stages.update(word.lower() for word in words[2:])
+            return images
+        if name == "ADD":
+            self._admit_sources(rest, words)
+        if name == "COPY":
+            for value in _values(flags, "--from"):
+                self._admit_all(value)
+        if name == "RUN":
+            self._admit_run(flags)
+        return []
+
+    def _admit_run(self, flags: Sequence[str]) -> None:
+        for value in _values(flags, "--network"):
+            if value.lower() not in ("none", "default"):
+                raise Refused(
+                    f"RUN --network={value[:40]} is not admitted; leave it out, package indexes are reached without"
+                )
+        if any(value.lower() != "sandbox" for value in _values(flags, "--security")):
+            raise Refused("RUN --security is not admitted; leave it out")
+        if any(flag.lower().startswith("--device") for flag in flags):
+            raise Refused("RUN --device is not admitted; leave it out")
+        for value in _values(flags, "--mount"):
+            options = dict(_option(part) for part in value.split(","))
+            kind = options.get("type", "bind").lower()
+            if kind not in ("bind", "tmpfs"):
+                raise Refused(f"RUN --mount=type={kind[:40]} is not admitted; use a mount of type bind or tmpfs")
+            if "from" in options:
+                self._admit_all(options["from"])
+
+    def _admit_sources(self, rest: str, words: Sequence[str]) -> None:
+        found = [words]
+        body = rest[rest.index("[") :] if "[" in rest else ""
+        try:
+            parsed = json.loads(body) if body else None
+        except ValueError:
+            parsed = None
+        if isinstance(parsed, list):
+            found.append([word for word in parsed if isinstance(word, str)])
+        for sources in found:
+            for at, source in enumerate(sources):
+                plain = (
+                    source.replace('"', "").replace("'", "").replace("\\", "").replace(self._escape, "").lstrip("[, ")
+                )
+                is_open = "$" in plain and not plain.startswith(("./", "/")) and at < len(sources) - 1
+                if _REMOTE.match(plain) or is_open:
+                    raise Refused(
+                        f"ADD {source[:80]}: the engine would fetch it from its own network; "
+                        "fetch it in a RUN step from an allowed host, or COPY a file of the context"
+                    )
+
+    def _admit_all(self, word: str) -> None:
+        for image in self._expanded(word):
+            self._sources.admit(image)
+
+    def _expanded(self, word: str) -> list[str]:
+        words = {word}
+        for _ in range(_DEPTH):
+            if not any("$" in each for each in words):
+                return sorted(words)
+            words = {each for word in words for each in islice(self._filled(word), _EXPANSIONS)}
+            if len(words) >= _EXPANSIONS:
+                break
+        raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+
+    def _filled(self, word: str) -> Iterator[str]:
+        pieces, last = [], 0
+        for found in _VARIABLE.finditer(word):
+            values = set(self._arguments.get(found[1] or found[3], ())) | (
+                {found[2]} if found[2] is not None else set()
+            )
+            if not values:
+                raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+            pieces += [[word[last : found.start()]], sorted(values)]
+            last = found.end()
+        rest = word[last:]
+        if "$" in "".join(pieces[at][0] for at in range(0, len(pieces), 2)) + rest:
+            raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+        for parts in product(*pieces):
+            yield "".join(parts) + rest
+
+
+def _directives(lines: Sequence[str]) -> Mapping[str, str]:
+    """Return the parser directives: the first of a name counts."""
+    found: dict[str, str] = {}
+    for at, line in enumerate(lines):
+        match = _DIRECTIVE.match(line)
+        if match is None and at == 0 and line.startswith("#!"):
+            continue
+        if match is None:
+            break
+        found.setdefault(match[1].lower(), match[2])
+    return found
+
+
+def _arguments(lines: Sequence[str]) -> dict[str, list[str]]:
+    """Return every default that the file gives to an ``ARG``, for which of them counts depends on the parser."""
+    found: dict[str, list[str]] = {name: [value] for name, value in _PLATFORM.items()}
+    for line in lines:
+        match = _INSTRUCTION.match(line)
+        if match is not None and match[1].upper() == "ARG":
+            for name, value in _ARGUMENT.findall(match[2]):
+                found.setdefault(name, []).append(value.replace('"', "").replace("'", ""))
+    return found
+
+
+def _split(text: str, escape: str) -> tuple[list[str], list[str]]:
+    """Return the flags that an instruction begins with, and its further words; quotes and escapes are taken off."""
+    words: list[str] = []
+    word, quote, begun, skip = "", "", False, False
+    for sign in text:
+        if skip:
+            word, skip = word + sign, False
+        elif sign == escape and quote != "'":
+            begun = skip = True
+        elif quote:
+            quote, word = ("", word) if sign == quote else (quote, word + sign)
+        elif sign in "\"'":
+            quote, begun = sign, True
+        elif sign.isspace():
+            if begun:
+                words.append(word)
+            word, begun = "", False
+        else:
+            word, begun = word + sign, True
+    if begun:
+        words.append(word)
+    count = next((at for at, each in enumerate(words) if not each.startswith("--")), len(words))
+    return words[:count], words[count:]
+
+
+def _values(flags: Sequence[str], name: str) -> list[str]:
+    return [value for flag in flags for key, _, value in [flag.partition("=")] if key.strip().lower() == name]
+
+
+def _option(part: str) -> tuple[str, str]:
+    key, _, value = part.partition("=")
+    if "$" in value and key.strip().lower() in ("type", "from"):
+        raise Refused(f"RUN --mount={part[:60]}: write its {key.strip()} out")
+    return key.strip().lower(), value.strip()
+
+
+def _without_cache(line: str) -> str:
+    def empty(found: "re.Match[str]") -> str:
+        options = dict(part.partition("=")[::2] for part in found[1].split(","))
+        target = next((options[key] for key in ("target", "dst", "destination") if key in options), None)
+        if options.get("type") != "cache" or target is None:
+            return found[0]
+        return f"--mount=type=tmpfs,target={target}"
+
+    return _MOUNT.sub(empty, line)
