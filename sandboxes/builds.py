@@ -37,6 +37,7 @@ _SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
 _MOUNT = re.compile(r"--mount=\S+\s+")
 _COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
 _EXIT_CODE = re.compile(r"exit code: (\d+)$")
+_KILLED = "exit code 137"
 _REASON_LIMIT = 300
 _GRACE_S = 10
 _LINE_LIMIT = 1 << 20
@@ -219,7 +220,9 @@ async def _run(order: Order, command: _Command, confinement: Confinement, ends_a
             f"{name} does not build just now: {_reason(list(last))}; see to the way to its base image's registry"
         )
     if code:
-        raise ImageError(f"{name} does not build: {_reason(list(last))}")
+        reason = _reason(list(last))
+        killed = "; if for want of memory, raise build_memory_mib" if reason.endswith(_KILLED) else ""
+        raise ImageError(f"{name} does not build: {reason}{killed}")
 
 
 def is_disk_full(said: str) -> bool:

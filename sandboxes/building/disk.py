@@ -4,14 +4,26 @@ import os
 import stat
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 ENTRY_BYTES = 512
 """What a file costs beside its blocks: an inode and a directory entry."""
 
 
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Bytes that the build's steps have written, and bytes in other layers that the engine has made since the start.
+
+    The latter are the build's copies and whatever else is built or pulled at the same time.
+    """
+
+    steps: int
+    layers: int
+
+
 class DiskMeter:
-    """Measure one build. ``root`` is the engine's data root; ``elsewhere`` are its layers before the build began."""
+    """Measure one build. ``root`` is the engine's data root."""
 
     def __init__(self, root: Path) -> None:
         self._layers = root / "overlay2"
@@ -23,20 +35,17 @@ class DiskMeter:
         """Tell whether the file system has lost ``least`` bytes since the last measurement; cheap."""
         return self._free - self._left() >= least
 
-    def measure(self, uppers: Collection[Path], process_ids: Iterable[int], others: Collection[str]) -> int:
-        """Return the bytes in ``uppers``, in layers made since the start unless named in ``others``, and in deleted
-        files that ``process_ids`` hold open."""
+    def measure(self, uppers: Collection[Path], process_ids: Iterable[int]) -> "DiskUse":
+        """Measure ``uppers``, where steps write, and the deleted files that ``process_ids`` hold open."""
         self._free = self._left()
         mine = {path.parent.name for path in uppers}
         found = set(self._names())
         containers = {name.removesuffix("-init") for name in found if name.endswith("-init")}
         new = {
-            name
-            for name in found - self._elsewhere - containers - set(others) - mine
-            if not name.endswith("-init") and name != "l"
+            name for name in found - self._elsewhere - containers - mine if not name.endswith("-init") and name != "l"
         }
-        trees = [*uppers, *(self._layers / name / "diff" for name in new)]
-        return sum(map(_tree_bytes, trees)) + sum(map(_deleted_bytes, process_ids))
+        steps = sum(map(_tree_bytes, uppers)) + sum(map(_deleted_bytes, process_ids))
+        return DiskUse(steps, sum(_tree_bytes(self._layers / name / "diff") for name in new))
 
     def _names(self) -> list[str]:
         with suppress(OSError):

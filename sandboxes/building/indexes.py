@@ -16,13 +16,14 @@ import html
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any
-from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from sandboxes.egress import AllowList
-from sandboxes.egress.allowlist import Address, Pattern
+from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Address, Pattern, parse_host
 
 MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
 MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
@@ -118,11 +119,15 @@ class Router:
     def __init__(self, indexes: PackageIndexes, key: bytes) -> None:
         self._indexes = indexes
         self._key = key
+        self._allowed = indexes.allowed()
 
     def find(self, target: str) -> Upstream | None:
         """Return what the mirror fetches for a request's target, None if that is no path of the mirror."""
         path, _, query = target.partition("?")
         kind, _, rest = path.removeprefix("/").partition("/")
+        is_account = kind == "npm" and unquote(unquote(rest)).startswith(("-", "/"))  # a registry's own calls
+        if is_account:
+            return None
         if kind == "npm" and ".." not in unquote(unquote(rest)).replace("\\", "/").split("/"):
             return Upstream(f"{self._indexes.npm.url.rstrip('/')}/{rest}" + (f"?{query}" if query else ""), npm=True)
         if kind == "file":
@@ -156,12 +161,22 @@ class Router:
     def link(self, base: str, href: str) -> str:
         """Return the mirror's address of the file that ``href`` in the page at ``base`` links to."""
         url = urlsplit(urljoin(base, href))
-        if url.scheme not in ("http", "https") or not url.hostname:
-            return href
         host = url.netloc.rpartition("@")[2]
+        if url.scheme not in ("http", "https") or not self._may_link(url, urlsplit(base)):
+            return href
         path = quote(url.path, safe="/%:@!$&'()*+,;=~-._")
         signature = self._sign(urlunsplit((url.scheme, host, path, url.query, "")))
         return urlunsplit(("", "", f"/file/{signature}/{url.scheme}/{host}{path}", url.query, url.fragment))
+
+    def _may_link(self, url: SplitResult, page: SplitResult) -> bool:
+        """Tell whether the farm may fetch from the host that a page links to: the index's own, or an allowed one."""
+        own = [page, *map(urlsplit, (*self._indexes.pip.urls, *self._indexes.pip.find_links))]
+        with suppress(ValueError):
+            if any((url.hostname, url.port) == (each.hostname, each.port) for each in own):
+                return True
+            port = url.port or (HTTPS_PORT if url.scheme == "https" else HTTP_PORT)
+            return self._allowed.find(parse_host(url.hostname or ""), port) is not None
+        return False
 
     def rewrite_page(self, base: str, content_type: str, content: bytes) -> bytes:
         """Rewrite the links of a simple-index page (PEP 503, PEP 691). Raises ValueError if it is not one."""

@@ -47,13 +47,10 @@ class StepGroup:
                 (self.memory / "memory.memsw.limit_in_bytes").write_text(str(most))
 
     def memory_bytes(self) -> int:
-        """Return anonymous, shared and kernel memory, without caches, which the kernel can take back."""
+        """Return anonymous and shared memory, without caches, which the kernel can take back."""
         with contextlib.suppress(OSError, ValueError):
             rows = dict(line.split() for line in (self.memory / "memory.stat").read_text().splitlines())
-            if self.unified:
-                return sum(int(rows.get(name, 0)) for name in ("anon", "shmem", "kernel"))
-            kernel = int((self.memory / "memory.kmem.usage_in_bytes").read_text())
-            return int(rows.get("rss", 0)) + int(rows.get("shmem", 0)) + kernel
+            return int(rows.get("anon" if self.unified else "rss", 0)) + int(rows.get("shmem", 0))
         return 0
 
     def process_count(self) -> int:
