@@ -45,7 +45,7 @@ _LINE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """What builds on this machine need of their surroundings. Steps see none of it: the farm fetches for them.
+    """Settings of builds on this machine. Steps see none of them: the farm fetches for steps.
 
     ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
     (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to

@@ -1,4 +1,4 @@
-"""What surrounds an image build: which Dockerfiles are admitted, what their steps reach, and how much they take."""
+"""Confinement of image builds: the check of Dockerfiles, the network of their steps, and their limits."""
 
 from sandboxes.building.confinement import Confinement, confine
 from sandboxes.building.indexes import NpmRegistry, PackageIndexes, PipIndex

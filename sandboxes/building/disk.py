@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ENTRY_BYTES = 512
-"""What a file costs beside its blocks: an inode and a directory entry."""
+"""The cost of a file beside its blocks: an inode and a directory entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
     """Bytes that the build's steps have written, and bytes in other layers that the engine has made since the start.
 
-    The latter are the build's copies and whatever else is built or pulled at the same time.
+    Those other layers are the build's copies and all that is built or pulled at the same time.
     """
 
     steps: int
@@ -32,8 +32,13 @@ class DiskMeter:
         self._free = self._left()
 
     def has_shrunk(self, least: int) -> bool:
-        """Tell whether the file system has lost ``least`` bytes since the last measurement; cheap."""
-        return self._free - self._left() >= least
+        """Tell whether the file system has lost ``least`` bytes since the last measurement; cheap.
+
+        The most that was free since then counts: what others remove must not hide what the build writes.
+        """
+        left = self._left()
+        self._free = max(self._free, left)
+        return self._free - left >= least
 
     def measure(self, uppers: Collection[Path], process_ids: Iterable[int]) -> "DiskUse":
         """Measure ``uppers``, where steps write, and the deleted files that ``process_ids`` hold open."""

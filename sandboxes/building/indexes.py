@@ -1,6 +1,8 @@
 """The package indexes that build steps reach, and the rewriting of index pages to the farm's mirror.
 
-A step sees only the mirror at the loopback address of its own network. The mirror's paths:
+A step sees only the mirror at the loopback address of its own network.
+
+The mirror's paths:
 
 | path                                | upstream                                                     |
 |-------------------------------------|--------------------------------------------------------------|
@@ -29,7 +31,7 @@ MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
 MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
 JSON_PAGE = "application/vnd.pypi.simple."
 METADATA = ".metadata"
-"""What a client appends to the address of a wheel to fetch its metadata alone (PEP 658)."""
+"""The suffix by which a client fetches the metadata of a wheel alone (PEP 658)."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HREF = re.compile(r"""(<(?:a|base)\b[^>]*?\bhref\s*=\s*)("[^"]*"|'[^']*')""", re.IGNORECASE)
@@ -106,7 +108,7 @@ class PackageIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What the mirror fetches: ``page`` says that links in the answer are rewritten, ``npm`` how."""
+    """A request of the mirror. ``page`` marks index pages of pip, ``npm`` answers of npm: links in both are rewritten."""
 
     url: str
     page: bool = False

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """What all steps of one build may take together."""
+    """The limits that all steps of one build share."""
 
     memory_mib: int = 2048
     processes: int = 1024
@@ -60,7 +60,7 @@ class StepGroup:
 
 
 def candidates(hierarchies: Hierarchies, cgroups_path: str) -> Iterator[StepGroup]:
-    """Yield where the group of an OCI ``cgroupsPath`` can lie: runc reads ``slice:prefix:name`` in two ways."""
+    """Yield the possible groups of an OCI ``cgroupsPath``: runc reads ``slice:prefix:name`` in two ways."""
     paths = [cgroups_path.strip("/")]
     if cgroups_path.count(":") == 2:
         slice_, prefix, name = cgroups_path.split(":")

@@ -183,7 +183,7 @@ class _Answer:
         await self._write(h11.EndOfMessage())
 
     async def fail(self, status: HTTPStatus, message: str) -> None:
-        """Answer with an error, or cut an answer that has begun."""
+        """Answer with an error, or cut an answer that is under way."""
         if self._begun:
             self._writer.transport.abort()
             return

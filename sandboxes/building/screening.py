@@ -1,7 +1,7 @@
-"""Reading a Dockerfile for what the engine itself would fetch or grant, which no limit on a step's network catches.
+"""Check a Dockerfile for fetches and grants by the engine itself, which no limit on a step's network stops.
 
-The engine's parser decides where an instruction begins by rules that differ between versions (continuations, heredocs).
-So each physical line that could begin an instruction is read as one: more lines are checked than the engine executes.
+The engine's parser finds the beginning of an instruction by rules that differ between versions
+(continuations, heredocs). So each physical line that could begin an instruction is read as one: more lines are checked than the engine executes.
 """
 
 import json
@@ -73,7 +73,7 @@ _PUBLIC = Sources()
 def screen(text: str, sources: Sources = _PUBLIC) -> Screened:
     """Check a Dockerfile and rewrite what the engine must not read as it stands.
 
-    Parser directives are written anew, and
+    Parser directives are rewritten, and
     cache mounts become empty temporary ones, because builds of different authors would share them. Raises ImageError.
     """
     lines = text.removeprefix("\ufeff").split("\n")

@@ -29,10 +29,10 @@ from sandboxes.runtimes.oci.cgroups import Hierarchies
 POLL_S = 0.002
 SOON_S = 0.0005
 WEIGH_S = 0.05
-MEASURE_S = 0.2
+MEASURE_ANYWAY_S = 5.0
 APPEAR_S = 30.0
 COPIES = 4
-"""So many times the limit may be in layers that no step wrote: they may be another build's or a pull's."""
+"""Multiple of the limit that layers without a step may hold: they may be another build's or a pull's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Doors:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What the watch calls, in its own threads: a step with its doors, a step that ended, a limit that was passed."""
+    """Functions that the watch calls in its own threads: a step's doors are open, a step ended, a limit was passed."""
 
     opened: Callable[[Doors], None]
     closed: Callable[[str], None]
@@ -193,14 +193,13 @@ class StepWatch:
                 self._exceed(f"its steps take more than {self._limits.memory_mib} MiB of memory", "build_memory_mib")
             if sum(group.process_count() for group in groups) > self._limits.processes:
                 self._exceed(f"its steps have more than {self._limits.processes} processes", "build_processes")
-            if time.monotonic() - measured_at > MEASURE_S:
+            is_due = time.monotonic() - measured_at > MEASURE_ANYWAY_S
+            if is_due or self._meter.has_shrunk(self._limits.disk_mib * MIB // 16):
                 self._measure_disk(groups)
                 measured_at = time.monotonic()
 
     def _measure_disk(self, groups: list[StepGroup]) -> None:
         most = self._limits.disk_mib * MIB
-        if not self._meter.has_shrunk(most // 16):
-            return
         process_ids = [process_id for group in groups for process_id in group.process_ids()]
         use = self._meter.measure(list(self._uppers), process_ids)
         if use.steps > most or use.steps + use.layers > COPIES * most:
@@ -212,7 +211,7 @@ class StepWatch:
 
 
 def _upper(rootfs: Path) -> Path | None:
-    """Return where the engine keeps what a step writes, if its storage is overlayfs."""
+    """Return the directory that a step writes to, if the engine's storage is overlayfs."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if before.split()[4] == str(rootfs) and after.startswith("overlay "):

@@ -16,7 +16,7 @@ BACKLOG = 64
 
 _CLONE_NEWNET = 0x40000000
 _IP_FREEBIND = 15
-"""Of linux/in.h: bind to an address that no device has yet."""
+"""Socket option of linux/in.h: bind to an address that no device has yet."""
 _LISTENING = b" 0100007F:0C38 00000000:0000 0A "
 """PROXY_HOST and PROXY_PORT as proc(5) writes them, in the state LISTEN."""
 

@@ -269,7 +269,7 @@ EAT = {
         "MiB to the disk",
     ),
     "files": (
-        "import os, time\nfor at in range(60_000): os.mknod(f'/run/{at}')\ntime.sleep(3)",
+        "import os, time\nfor at in range(60_000): os.mknod(f'/run/{at}')\ntime.sleep(10)",
         "MiB to the disk",
     ),
 }
