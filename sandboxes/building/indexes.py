@@ -108,7 +108,7 @@ class PackageIndexes:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A request of the mirror. ``page`` marks index pages of pip, ``npm`` answers of npm: links in both are rewritten."""
+    """A request of the mirror. Links are rewritten in pages of pip (``page``) and answers of npm (``npm``)."""
 
     url: str
     page: bool = False

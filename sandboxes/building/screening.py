@@ -1,7 +1,8 @@
 """Check a Dockerfile for fetches and grants by the engine itself, which no limit on a step's network stops.
 
-The engine's parser finds the beginning of an instruction by rules that differ between versions
-(continuations, heredocs). So each physical line that could begin an instruction is read as one: more lines are checked than the engine executes.
+The engine's parser finds the beginning of an instruction by rules that differ between versions (continuations,
+heredocs). So each physical line that could begin an instruction is read as one: more lines are checked than the engine
+executes.
 """
 
 import json
