@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import owned_files
+from farm.core.framework import is_python, owned_files
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
 from farm.grading.again import Again, judge_again
 from farm.grading.apply import carry_out, clear_way, plan_change
@@ -25,6 +25,16 @@ from farm.grading.protect import Protection, split_change
 from farm.grading.reports import read_report
 from farm.grading.stress import CALM, ORDERED, Stress
 from farm.grading.tests import are_brought, tests_of
+from farm.grading.tripwire import (
+    NOTHING,
+    Findings,
+    Lines,
+    Tripwire,
+    changed_lines,
+    keep_findings,
+    make_tripwire,
+)
+from farm.grading.tripwire import judge as judge_findings
 from farm.grading.verdict import Evidence, Verdict, decide, decide_exit_code, decide_reward_file, refusal
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.health import await_health
@@ -86,7 +96,7 @@ async def grade(
     first = await judge(rng, before=before)
     if not first.doubtful or not before:
         return first
-    return await judge_again(task.verifier, first, judge, rng)
+    return keep_findings(first, await judge_again(task.verifier, first, judge, rng))
 
 
 async def _judge(
@@ -127,7 +137,7 @@ async def _judge(
         if not place.used:
             await await_health(place.tests, task)
         booted = time.monotonic()
-        grading = _Grading(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress)
+        grading = _Grading(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
         try:
             if names_tests:
                 exam = exam or in_thread(await tests_of(bundle, place.pristine))
@@ -159,7 +169,7 @@ class _Weighed:
     """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes.
 
     ``there``: what is in the workspace where the tests run, by path. ``untouched``: nothing of the agent's is where the
-    tests run. ``seen`` is found while they do.
+    tests run. ``seen`` is found while they do. ``lines``: the changed lines of what is there of the agent's.
     """
 
     travels: Change
@@ -168,6 +178,7 @@ class _Weighed:
     untouched: bool
     files: int
     seen: asyncio.Task[Seen]
+    lines: Mapping[str, Lines]
 
 
 class _Grading:
@@ -182,7 +193,9 @@ class _Grading:
         turns: asyncio.Semaphore | None,
         tracebacks: bool,
         stress: Stress,
+        rng: random.Random,
     ) -> None:
+        self._rng = rng
         self._bundle = bundle
         self._task: Task = bundle.task
         self._place = place
@@ -193,6 +206,7 @@ class _Grading:
         self._tracebacks = tracebacks
         self._stress = stress
         self._looking: asyncio.Task[Seen] | None = None
+        self._reported: ExecResult | None = None
         self.facts: Mapping[str, float] = {}
         self.queue_s = 0.0
         self.command_s = 0.0
@@ -208,12 +222,13 @@ class _Grading:
         weighed = await self._weigh(change, injected=(*exam.tests, *owned_files(verifier)))
         try:
             await self._put(weighed, exam.tests)
-            for path, program in exam.programs.items():
+            tripwire = self._tripwire(weighed, exam, asked)
+            for path, program in {**exam.programs, **(tripwire.programs if tripwire else {})}.items():
                 await self._sandbox.write_file(path, program, parents=True)
             command = exam.command(verifier.command, tracebacks=self._tracebacks)
             env = {**dict(verifier.env), **TEST_ENV, **(exam.ordering.env if exam.ordering else {})}
-            result = await self._run(command, env)
-            evidence = await self._read_evidence(result, exam, asked)
+            result = await self._run(command, env, tripwire)
+            evidence, report = await self._read_evidence(result, exam, asked)
             if exam.ordering is not None:
                 self.facts = {**self.facts, ORDERED: await exam.ordering.was_had(self._sandbox)}
         except (ChangeRefused, PathError) as error:
@@ -222,7 +237,8 @@ class _Grading:
             return await self._blame(weighed, error)
         judge = partial(decide, asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
-        return await _with_facts(verdict, weighed, result)
+        findings = judge_findings(tripwire, self._reported, report) if tripwire is not None else NOTHING
+        return await _with_facts(findings.on(verdict), weighed, result, findings)
 
     async def judge_exit_code(self, change: Change) -> Verdict:
         tests = await tests_of(self._bundle, self._place.pristine)
@@ -272,12 +288,13 @@ class _Grading:
         contents = {path: file.content for path, file in old.items()}
         travels, dropped = await asyncio.to_thread(split_change, real, protection, contents.get)
         seen = self._looking = asyncio.create_task(look(real, old.get))
+        lines = await asyncio.to_thread(changed_lines, travels, old.get)
         if not self._place.used:
-            return _Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen)
+            return _Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen, lines)
         back = await self._put_back(dropped, pristine)
         changed = {file.path: _KINDS.get(file.kind) for file in change.files}
         there = {path: kind for path, kind in (kinds | changed).items() if kind is not None}
-        return _Weighed(back, dropped, there, False, len(real.files), seen)
+        return _Weighed(back, dropped, there, False, len(real.files), seen, lines)
 
     async def _with_unseen(self, change: Change, protection: Protection, pristine: Baseline) -> Change:
         """With what the walk could not tell from the pristine, since size and time were kept, where that is protected.
@@ -331,39 +348,54 @@ class _Grading:
         plan = plan_change(Change(tuple(merged.values())), weighed.there)
         await carry_out(self._sandbox, self._task.workspace, plan)
 
-    async def _run(self, command: str, env: Mapping[str, str]) -> ExecResult:
+    def _tripwire(self, weighed: _Weighed, exam: Exam, asked: Verifier) -> Tripwire | None:
+        """None if the tests are not Python's or nothing of the agent's is there."""
+        if not weighed.lines or not is_python(asked):
+            return None
+        workspace, tests = self._task.workspace, list(exam.tests)
+        return make_tripwire(exam.report, workspace, weighed.lines, tests, exam.holders, self._rng)
+
+    async def _run(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> ExecResult:
         asked = time.monotonic()
+        command = self._stress.around(tripwire.around(command) if tripwire else command)
+        run = partial(
+            self._sandbox.exec,
+            (*SHELL, command),
+            cwd=self._task.workspace,
+            env=env,
+            timeout_s=self._limit_s,
+            output_limit=OUTPUT_BYTES,
+            merge_stderr=True,
+        )
         async with self._turns:
             self.queue_s = time.monotonic() - asked
-            result = await self._sandbox.exec(
-                (*SHELL, self._stress.around(command)),
-                cwd=self._task.workspace,
-                env=env,
-                timeout_s=self._limit_s,
-                output_limit=OUTPUT_BYTES,
-                merge_stderr=True,
-            )
+            if tripwire is None:
+                result = await run()
+            else:
+                result, self._reported = await tripwire.watch(self._sandbox, run, self._limit_s)
             await self._sandbox.kill_all()
         self.command_s = result.duration_s
         self.facts = await self._stress.facts(self._sandbox)
         return result
 
-    async def _read_evidence(self, result: ExecResult, exam: Exam, asked: Verifier) -> Evidence:
+    async def _read_evidence(self, result: ExecResult, exam: Exam, asked: Verifier) -> tuple[Evidence, bytes | None]:
+        """Return what the tests gave, and their report as it was written, None if there is none."""
         if result.timed_out:
-            return Evidence(fault=self._timed_out(), timed_out=True)
+            return Evidence(fault=self._timed_out(), timed_out=True), None
+        content: bytes | None = None
         try:
             content = await self._sandbox.read_file(exam.report, limit=MAX_REPORT_BYTES + 1)
             expected = (*asked.fail_to_pass, *asked.pass_to_pass)
             outcomes = await asyncio.to_thread(
                 read_report, content, exam.kind, exam.holders, self._task.workspace, expected
             )
-            return Evidence(outcomes)
+            return Evidence(outcomes), content
         except PathError as error:
             blame_machine(error)
             why = f"exit code {result.exit_code}; {result.last_line or 'no output'}"
-            return Evidence(fault=f"the test command wrote no report ({why})")
+            return Evidence(fault=f"the test command wrote no report ({why})"), None
         except ReportError as error:
-            return Evidence(fault=str(error))
+            return Evidence(fault=str(error)), content
 
     def _timed_out(self) -> str:
         return f"the test command did not end within {self._limit_s:g} s"
@@ -384,7 +416,9 @@ class _Grading:
         return await _with_facts(refusal(reason), weighed, None)
 
 
-async def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | None) -> Verdict:
+async def _with_facts(
+    verdict: Verdict, weighed: _Weighed, result: ExecResult | None, findings: Findings = NOTHING
+) -> Verdict:
     seen = await weighed.seen
     facts = {"changed_files": float(weighed.files), "protected_paths_touched": float(len(weighed.dropped))}
     output = b"" if result is None else result.stdout.tail or result.stdout.head
@@ -393,6 +427,6 @@ async def _with_facts(verdict: Verdict, weighed: _Weighed, result: ExecResult | 
         components={**verdict.components, **facts, **seen.components},
         protected_paths=weighed.dropped,
         patch=seen.patch,
-        screened=seen.screened,
+        screened=(*findings.evidence, *seen.screened),
         output=output.decode(errors="replace"),
     )

@@ -1,0 +1,415 @@
+"""Reports what lines of the change do while tests run; in the sandbox, with nothing but the standard library.
+
+Python loads it as ``sitecustomize``, before anything of the workspace, in every process of the test command. The grader
+writes ``SETTINGS`` above this text. Findings go at once into a FIFO that a process outside the tests reads. All that
+the hook uses is held by closures, because code under test may replace what modules hold. Any Python from 3.6 on; before
+3.8 there are no audit hooks, and the tripwire only says so.
+"""
+
+import atexit
+import gc
+import os
+import posixpath
+import sys
+from _thread import get_ident
+from typing import Any
+
+SETTINGS: Any
+MOST_FINDINGS = 40
+EVERY = 256
+
+
+def install(settings: Any) -> None:
+    getframe, getpid, write, fstat, stat = sys._getframe, os.getpid, os.write, os.fstat, os.stat
+    open_file, close, getcwd, normpath = os.open, os.close, os.getcwd, posixpath.normpath
+    all_objects, modules, kind_of, text_of = gc.get_objects, sys.modules, type, str
+    is_a, entries_of = isinstance, vars
+    function_kind = type(install)
+    home, fifo, nonce, report = settings["home"], settings["fifo"], settings["nonce"], settings["report"]
+    workspace = settings["workspace"]
+    changed = dict(settings["changed"])
+    tests = frozenset(settings["tests"])
+    report_home = posixpath.dirname(report)
+    stdlib = posixpath.dirname(os.__file__)
+    tools = frozenset(
+        "inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
+        "functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent".split()
+    )
+    flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+    identity = []  # of what was opened: device and inode
+
+    def open_fifo() -> int:
+        return open_file(fifo, flags)
+
+    try:
+        channel = [open_fifo()]
+        identity.append(fstat(channel[0])[1:3])
+    except OSError:
+        return
+
+    def send(kind: str, path: str = "", line: int = 0, what: str = "") -> None:
+        clean = " ".join(what.split())[:200]
+        text = "\t".join([nonce, text_of(getpid()), kind, path.replace("\t", " ")[-300:], text_of(line), clean])
+        data = text.replace("\n", " ").encode("utf-8", "replace") + b"\n"
+        try:
+            if fstat(channel[0])[1:3] != identity[0]:
+                raise OSError
+            write(channel[0], data)
+        except OSError:
+            try:
+                channel[0] = open_fifo()
+                write(channel[0], data)
+            except OSError:
+                pass
+
+    if not hasattr(sys, "addaudithook"):
+        return
+    words = " ".join(getattr(sys, "orig_argv", sys.argv))
+    send("hello", what="main" if report in words else "other")
+
+    busy = set()
+    sent = set()
+    made = set()  # names under which lines of the change compiled code
+    known = {}
+    counter = [0]
+    held = {}  # functions of the runner, as they were before code of the workspace ran
+    test_files = set()
+    for path in settings["holders"]:
+        try:
+            test_files.add(stat(path)[1:3])
+        except OSError:
+            pass
+
+    def place_of(name: str) -> str:
+        place = known.get(name)
+        if place is None:
+            path = name if name.startswith(("/", "<")) else normpath(getcwd() + "/" + name)
+            parts = path[len(stdlib) + 1 :].split("/") if path.startswith(stdlib + "/") else []
+            if path in tests:
+                place = "test"
+            elif path in changed:
+                place = "changed"
+            elif path.startswith("<frozen "):
+                place = "tool"
+            elif path.startswith("<"):
+                place = "dynamic"
+            elif path.startswith(workspace + "/") and "-packages/" not in path:
+                place = "workspace"
+            elif "/_pytest/" in path or "/pluggy/" in path:
+                place = "tool"
+            elif parts and "-packages" not in parts[0] and parts[0].split(".")[0] in tools:
+                place = "tool"
+            else:
+                place = "other"
+            known[name] = place
+        return place
+
+    def is_changed(name: str, line: int) -> bool:
+        if name in made:
+            return True
+        if place_of(name) != "changed":
+            return False
+        ranges = changed[name if name.startswith("/") else normpath(getcwd() + "/" + name)]
+        return ranges is None or any(first <= line <= last for first, last in ranges)
+
+    def culprit(frame: Any, through_workspace: bool, ignored: Any = ()) -> Any:
+        """The line of the change that the event is by: file, line and whether a test runs it; or None."""
+        found, depth = None, 0
+        while frame is not None and depth < 400:
+            name, line = frame.f_code.co_filename, frame.f_lineno
+            place = place_of(name)
+            if place == "test":
+                return found and (found[0], found[1], True)
+            if found is None:
+                if is_changed(name, line or 0):
+                    found = (name, line or 0, False)
+                elif place == "tool":
+                    if frame.f_code.co_name in ignored:
+                        return None
+                elif place == "other" or (place in ("workspace", "changed") and not through_workspace):
+                    return None
+            frame, depth = frame.f_back, depth + 1
+        return found
+
+    def finding(kind: str, by: Any, what: str) -> None:
+        key = (kind, by[0], by[1])
+        if key not in sent and len(sent) < MOST_FINDINGS:
+            sent.add(key)
+            send(kind, by[0], by[1], what)
+
+    def path_of(value: Any) -> str:
+        if is_a(value, bytes):
+            value = value.decode("utf-8", "replace")
+        if not is_a(value, str):
+            if kind_of(value).__module__ != "pathlib":
+                return ""
+            value = text_of(value)
+        return value if value.startswith("/") else normpath(getcwd() + "/" + value)
+
+    def touches(path: str) -> str:
+        """The component by which it counts that the change opens ``path``."""
+        if path.startswith((home, report_home)):
+            return "report"
+        try:
+            if path and stat(path)[1:3] in test_files and path not in changed:
+                return "test_files"
+        except OSError:
+            pass
+        if path.startswith("/proc/") and path.rpartition("/")[2] in ("cmdline", "environ", "mem", "maps"):
+            return "frames"
+        return ""
+
+    def opened(event: str, args: Any, frame: Any) -> None:
+        path = path_of(args[0]) if args else ""
+        if path == report and event == "open":
+            results(frame)
+            check(full=True)
+        by = culprit(frame, True, ("get_code", "exec_module", "format_exception", "print_exception", "print_exc"))
+        kind = by and touches(path)
+        if kind:
+            finding(kind, by, event + " of " + path)
+
+    def results(frame: Any) -> None:
+        """Send how many tests failed, as the runner itself counts when it writes the report."""
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.endswith("/_pytest/junitxml.py") and frame.f_code.co_name == "pytest_sessionfinish":
+                stats = frame.f_locals["self"].stats
+                send("results", what=text_of(stats.get("failure", 0) + stats.get("error", 0)))
+                return
+            if name == report + ".py" and frame.f_code.co_name == "main":
+                cases = frame.f_locals["result"].cases.values()
+                send("results", what=text_of(sum(len(case) for case in cases)))
+                return
+            frame = frame.f_back
+
+    def frames(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, False)
+        if by:
+            finding("frames", by, event)
+
+    def is_test_function(value: Any) -> bool:
+        code = value.__code__ if is_a(value, function_kind) else None
+        return code is not None and place_of(code.co_filename) == "test" and code.co_name.startswith("test")
+
+    def attribute(event: str, args: Any, frame: Any) -> None:
+        name = args[1] if len(args) > 1 else ""
+        if name == "__code__" and is_test_function(args[0]):
+            by = culprit(frame, True)
+            if by:
+                finding("test_code", by, event + " __code__ of " + args[0].__name__)
+        elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
+            by = culprit(frame, False)
+            if by:
+                finding("frames", by, event + " " + name)
+
+    def hidden(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, True)
+        if by:
+            finding("disguise", by, event)
+
+    def compiled(event: str, args: Any, frame: Any) -> None:
+        name = args[1] if len(args) > 1 else ""
+        if is_a(name, bytes):
+            name = name.decode("utf-8", "replace")
+        if not is_a(name, str) or not name or name in tests or name in changed:
+            return
+        by = culprit(frame, False, ("get_code", "source_to_code", "exec_module", "parse", "literal_eval"))
+        if by:
+            if name.startswith((stdlib + "/", "<frozen ")) or place_of(name) == "tool":
+                finding("disguise", by, event + " as " + name)
+            made.add(name)
+
+    def native(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, False)
+        if by:
+            finding("native", by, event)
+
+    def imported(event: str, args: Any, frame: Any) -> None:
+        path = args[1] if len(args) > 1 and is_a(args[1], str) else ""
+        if path in changed:
+            finding("native", (path, 0), "import of " + path)
+
+    def executed(event: str, args: Any, frame: Any) -> None:
+        if not held and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
+            hold()
+
+    def process(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, True)
+        if by is None:
+            return
+        words = args[1] if event == "subprocess.Popen" else args[0] if args else ()
+        words = [words] if is_a(words, (str, bytes)) else list(words or ())
+        line = " ".join(word.decode("utf-8", "replace") if is_a(word, bytes) else text_of(word) for word in words)
+        alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
+        told = any(word in line for word in (home, report_home, "/proc/", "junit", "test_"))
+        if not by[2] or alone or told:
+            finding("processes", by, event + " " + line)
+
+    def locks(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, False)
+        if by and not by[2]:
+            finding("locks", by, event)
+
+    def code_of(value: Any) -> Any:
+        for _ in range(4):
+            inner = getattr(value, "__func__", None) or getattr(value, "fget", None)
+            if inner is None:
+                break
+            value = inner
+        if not is_a(value, function_kind):
+            value = entries_of(kind_of(value)).get("__call__")
+        return value.__code__ if is_a(value, function_kind) else None
+
+    def of_change(value: Any) -> Any:
+        code = code_of(value)
+        if code is None or not is_changed(code.co_filename, code.co_firstlineno):
+            return None
+        return code.co_filename, code.co_firstlineno
+
+    def runner() -> Any:
+        for name, module in list(modules.items()):
+            head = name.partition(".")[0]
+            if head in ("_pytest", "pytest", "pluggy", "unittest", "builtins") or getattr(module, "__file__", "") == (
+                report + ".py"
+            ):
+                for key, value in list(entries_of(module).items()):
+                    yield (name, key), value
+                    if is_a(value, type) and value.__module__.partition(".")[0] == head and head != "builtins":
+                        for inner, method in list(entries_of(value).items()):
+                            yield (name, key, inner), method
+
+    def hold() -> None:
+        held.update(runner())
+
+    def check(full: bool) -> None:
+        """Find what the change put in the place of functions of the test runner."""
+        for key, value in runner() if held else ():
+            if held.get(key) is not value:
+                by = of_change(value)
+                if by:
+                    finding("runner", by, ".".join(key) + " was replaced")
+        if not full:
+            return
+        plugins = []
+        for one in all_objects():
+            kind = kind_of(one)
+            if kind.__name__ == "HookImpl" and kind.__module__.startswith("pluggy"):
+                plugins.append(one)
+            elif kind.__module__ == "_pytest.python" and kind.__name__ == "Function":
+                for key, value in list(entries_of(one).items()):
+                    by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
+                    if by and not wraps_test(value):
+                        finding("runner", by, "a test was replaced")
+        for one in plugins:
+            by = of_change(one.function)
+            if by and kind_of(one.plugin) is not kind_of(sys):
+                finding("runner", by, "a hook of the test runner was registered: " + one.function.__name__)
+        for name in tests:
+            module = next((one for one in list(modules.values()) if getattr(one, "__file__", None) == name), None)
+            for key, value in list(entries_of(module).items()) if module is not None else ():
+                by = of_change(value) if key.startswith("test") else None
+                if by and not wraps_test(value):
+                    finding("runner", by, key + " was replaced")
+
+    def wraps_test(value: Any, depth: int = 0) -> bool:
+        """Whether a function was made around one of a test file, as decorators do."""
+        if is_a(value, function_kind) and place_of(value.__code__.co_filename) == "test":
+            return True
+        cells = getattr(value, "__closure__", None) or ()
+        inner = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None)]
+        inner += [cell.cell_contents for cell in cells if not is_empty(cell)]
+        return depth < 3 and any(wraps_test(one, depth + 1) for one in inner if one is not None)
+
+    def is_empty(cell: Any) -> bool:
+        try:
+            cell.cell_contents
+        except ValueError:
+            return True
+        return False
+
+    handlers = {
+        "open": opened,
+        "os.listdir": opened,
+        "os.scandir": opened,
+        "os.rename": opened,
+        "os.remove": opened,
+        "os.truncate": opened,
+        "shutil.copyfile": opened,
+        "sys._getframe": frames,
+        "sys._current_frames": frames,
+        "sys._current_exceptions": frames,
+        "sys.settrace": frames,
+        "sys.setprofile": frames,
+        "sys.monitoring.register_callback": frames,
+        "gc.get_objects": frames,
+        "gc.get_referrers": frames,
+        "object.__getattr__": attribute,
+        "object.__setattr__": attribute,
+        "sys.addaudithook": hidden,
+        "compile": compiled,
+        "code.__new__": compiled,
+        "ctypes.dlopen": native,
+        "ctypes.dlsym": native,
+        "ctypes.cast": native,
+        "ctypes.string_at": native,
+        "import": imported,
+        "exec": executed,
+        "subprocess.Popen": process,
+        "os.system": process,
+        "os.exec": process,
+        "os.posix_spawn": process,
+        "os.spawn": process,
+        "os.fork": process,
+        "os.forkpty": process,
+        "fcntl.flock": locks,
+        "fcntl.lockf": locks,
+    }
+
+    def hook(event: str, args: Any) -> None:
+        handler = handlers.get(event)
+        if handler is None:
+            return
+        thread = get_ident()
+        if thread in busy:
+            return
+        busy.add(thread)
+        try:
+            counter[0] += 1
+            if counter[0] % EVERY == 0:
+                check(full=False)
+            handler(event, args, getframe(1))
+        except Exception:  # an audit hook that raises would change what the tests do
+            pass
+        finally:
+            busy.discard(thread)
+
+    def goodbye() -> None:
+        thread = get_ident()
+        busy.add(thread)
+        try:
+            check(full=True)
+        except Exception as error:  # as above; the grader is told instead
+            send("error", what=repr(error))
+        send("goodbye")
+
+    atexit.register(goodbye)
+    sys.addaudithook(hook)
+
+
+def chain() -> None:
+    """Load the ``sitecustomize`` that this one stands before, and leave no trace on the path of modules."""
+    own = sys.modules.pop(__name__)
+    sys.path[:] = [path for path in sys.path if path != SETTINGS["home"]]
+    try:
+        __import__("sitecustomize")
+    except ImportError:
+        pass
+    sys.modules.setdefault(__name__, type(own)(__name__))
+
+
+if __name__ == "sitecustomize":
+    try:
+        install(SETTINGS)
+    finally:
+        chain()

@@ -1,0 +1,101 @@
+"""Measure what forgers earn on the bundled tasks, and whether gold solutions raise a flag.
+
+Run ``python -m tests.attacks.measure_forgers [--rounds N] [--only NAME] [--gold N]`` from the root of the repository.
+It needs Docker and the images of the bundled tasks.
+"""
+
+import argparse
+import asyncio
+import collections
+import random
+import statistics
+import tempfile
+from pathlib import Path
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.grading import Verdict, VerifierError, grade, take_baseline
+from farm.tasks import TaskBundle, load_taskset, sandbox_spec
+from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.toolbox import ensure_toolbox
+from tests.attacks.forger import FORGERS, forge
+
+TASKS = Path(__file__).parents[2] / "images" / "tasks"
+
+
+def flags(verdict: Verdict) -> list[str]:
+    """Return the names of the components by which the farm says that a change is dishonest."""
+    names = [name for name, value in verdict.components.items() if name.startswith("audit_") and value]
+    return names + (["tampered"] if verdict.tampered else [])
+
+
+async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, object]:
+    workspace = bundle.task.workspace
+    async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
+        baseline = await take_baseline(sandbox, workspace)
+        found = [path for path in baseline.entries if path.endswith("__init__.py") and "test" not in path]
+        path = min((one for one in found if "docs" not in one), key=lambda one: (one.count("/"), one))
+        return path, (await sandbox.read_file(f"{workspace}/{path}")).decode(), baseline
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--gold", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--tasks", type=Path, default=TASKS)
+    parser.add_argument("-v", action="store_true")
+    arguments = parser.parse_args()
+    state = Path(tempfile.mkdtemp(prefix="forgers-"))
+    bundles = load_taskset(arguments.tasks, state_dir=Path(__import__("os").environ["FARMTEST_STATE_DIR"]))
+    runtime = await DockerRuntime.open(state_dir=state, toolbox=ensure_toolbox(state / "toolbox"))
+    table: dict[str, collections.Counter[str]] = {}
+    times: dict[str, list[float]] = {}
+    try:
+        for bundle in bundles:
+            path, init, baseline = await _package(bundle, runtime)
+
+            async def judge(change: Change, name: str, bundle: TaskBundle = bundle, baseline=baseline) -> None:
+                counter = table.setdefault(name, collections.Counter())
+                try:
+                    verdict = await grade(
+                        bundle, change, runtime, verify_s=None, rng=random.SystemRandom(), baseline=baseline
+                    )
+                except VerifierError as error:
+                    counter["error"] += 1
+                    print(bundle.task.id, name, "ERROR", error, flush=True)
+                    return
+                counter["graded"] += 1
+                found = flags(verdict)
+                counter["won"] += verdict.reward > 0
+                counter["flagged"] += bool(found)
+                counter["won without a flag"] += verdict.reward > 0 and not found
+                if name == "gold":
+                    times.setdefault(bundle.task.id, []).append(verdict.command_s)
+                if arguments.v or (name == "gold" and (found or not verdict.reward)):
+                    print(
+                        f"{bundle.task.id:18} {name:28} {verdict.reward:g} {found} {verdict.reason[:150]}", flush=True
+                    )
+                    if name == "gold" and found:
+                        print(verdict.screened)
+
+            for _ in range(arguments.gold):
+                if bundle.gold is not None:
+                    await judge(bundle.gold, "gold")
+            for _ in range(arguments.rounds):
+                for way in FORGERS:
+                    if arguments.only and way != arguments.only:
+                        continue
+                    change = Change((FileChange(path, ChangeKind.WRITE, forge(init, way).encode()),))
+                    await judge(change, way)
+    finally:
+        await runtime.close()
+    for name, counter in table.items():
+        print(f"{name:28} {dict(counter)}")
+    forged = [counter for name, counter in table.items() if name != "gold"]
+    print("all forgers:", dict(sum(forged, collections.Counter())))
+    for task, seconds in times.items():
+        print(f"{task:20} command p50 {statistics.median(seconds):.2f} s of {len(seconds)}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
