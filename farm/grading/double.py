@@ -15,10 +15,14 @@ from functools import lru_cache
 from itertools import islice
 
 from farm.grading.claims import false_claim, imported_words, ways_of
-from farm.grading.literal import differ, other_number, other_string
-from farm.grading.source import Function, function_of, functions, parse_tests, pristine
+from farm.grading.literal import differ, number_of, numbers_in, other_number, other_string, word_of, words_in
+from farm.grading.source import Function, function_of, functions, parse_tests, pristine, words_of_one
 
 LEAST_DOUBLES, MOST_DOUBLES = 2, 3
+LEAST_WORDS = 6
+"""Words that the names of a file's own tests must have if names of its doubles are made of no others."""
+LEAST_PART = 8
+"""Characters of a string that a test looks for in another: a shorter one may be there by chance once it is altered."""
 MOST_SPOILT = 3
 _KNOWS_ITS_LINES = re.compile(rb"lineno|traceback|getsource|stack\(|currentframe|exc_info|\bline [0-9]")
 """A file that may look at its own line numbers, where nothing is put between its tests."""
@@ -41,7 +45,10 @@ class _Text:
         self.functions = list(functions(module.body))
         self.last_line = module.body[-1].end_lineno
         self.imported = imported_words(module.body)
+        self.numbers, self.words = numbers_in(source), words_in(source)
         self.knows_its_lines = _KNOWS_ITS_LINES.search(source) is not None
+        own = words_of_one(source)
+        self.vocabulary = own if len(own) >= LEAST_WORDS else ()
         self._starts = [0]
         for line in source.split(b"\n"):
             self._starts.append(self._starts[-1] + len(line) + 1)
@@ -113,7 +120,7 @@ def plant_doubles(
     for name, function, body, seed, claim in [*((*one, "") for one in chosen), *spoilt]:
         known = b"\n".join([source, inherited, *(edit.text for edit in edits)])
         place = random.Random(seed)
-        other = _new_name(function.name, known, words, place, rng, behind=not before)
+        other = _new_name(function.name, known, text.vocabulary or words, place, rng, behind=not before)
         double = _spoilt(text, function, other, claim) if claim else _double(text, function, other, place, rng)
         where = None if double is None else _place(text, function, body, rng, before=before)
         if where is None or double is None or (same := double.replace(other.encode(), b"")) in made:
@@ -310,6 +317,9 @@ def _alterations(text: _Text, function: Function, place: random.Random, rng: ran
             pass
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertEqual"), args=[left, right, *_])):
             pass
+        case ast.Assert(test=ast.Compare(left=ast.Constant(value=str(part)) as left, ops=[ast.In()], comparators=[_])):
+            edit = _alter(text, left, place, rng) if len(part) >= LEAST_PART else None
+            return [edit] if edit is not None else None
         case _:
             return None
     for wanted, seen in ((right, left), (left, right)):
@@ -377,7 +387,10 @@ def _alter(text: _Text, wanted: ast.expr, place: random.Random, rng: random.Rand
     for leaf in leaves:
         start, end = text.span(leaf)
         old = text.source[start:end]
-        new = other_number(old, rng) if isinstance(leaf.value, int | float) else other_string(old, place, rng)
+        if isinstance(leaf.value, int | float):
+            new = number_of(old, text.numbers, rng) or other_number(old, rng)
+        else:
+            new = word_of(old, text.words, place, rng) or other_string(old, place, rng)
         if new is not None and differ(leaf.value, new):
             return _Edit(start, end, new)
     return None

@@ -3,6 +3,7 @@
 import ast
 import random
 import re
+from collections.abc import Sequence
 
 from farm.grading.source import parse_tests
 
@@ -43,3 +44,44 @@ def other_string(old: bytes, place: random.Random, rng: random.Random) -> bytes 
     others = [other for other in _LETTERS.decode() if other != letter.decode().lower()]
     other = rng.choice(others).encode()
     return old[:at] + (other.upper() if letter.isupper() else other) + old[at + 1 :]
+
+
+def numbers_in(source: bytes) -> tuple[bytes, ...]:
+    """Return the whole numbers that a file holds, as they are written."""
+    return tuple(dict.fromkeys(re.findall(rb"(?<![\w.])[0-9]{1,6}(?![\w.])", source)))
+
+
+def words_in(source: bytes) -> tuple[bytes, ...]:
+    """Return the words that strings of a file hold."""
+    strings = re.findall(rb"\"[^\"\n\\]*\"|'[^'\n\\]*'", source)
+    return tuple(dict.fromkeys(word for text in strings for word in _WORDS.findall(text)))
+
+
+_WORDS = re.compile(rb"(?<![\w{%\\])[A-Za-z]{3,}(?![\w}%])")
+
+
+def number_of(old: bytes, numbers: Sequence[bytes], rng: random.Random) -> bytes | None:
+    """Return one of ``numbers`` for a whole number: as far from it as ``other_number`` goes; None if there is none."""
+    if not re.fullmatch(rb"[0-9]{1,12}", old):
+        return None
+    value, least = int(old), 11 if len(old) > 2 else 3
+    fit = [
+        one
+        for one in numbers
+        if abs(int(one) - value) >= least and (value < 2 or int(one) % value) and not one.startswith(b"0")
+    ]
+    return rng.choice(fit) if fit else None
+
+
+def word_of(old: bytes, words: Sequence[bytes], place: random.Random, rng: random.Random) -> bytes | None:
+    """Return a string with one of its words given way to one of ``words``; None if it has no plain word."""
+    quote = re.search(rb"[\"']", old)
+    if quote is None or b"\\" in old or old.count(quote[0]) not in (2, 6):
+        return None
+    own = [found for found in _WORDS.finditer(old, quote.end())]
+    if not own:
+        return None
+    found = place.choice(own)
+    known = {word.lower() for word in _WORDS.findall(old)}
+    fit = [word for word in words if word.lower() not in known and word.islower() is found[0].islower()]
+    return old[: found.start()] + rng.choice(fit) + old[found.end() :] if fit else None

@@ -72,14 +72,19 @@ def words_of(sources: Iterable[bytes]) -> tuple[str, ...]:
     """Lower-case words that test names of ``sources`` are made of; ours are added where these are few."""
     found: dict[str, None] = {}
     for source in sources:
-        found.update(dict.fromkeys(_words_of_one(source)))
+        found.update(dict.fromkeys(_words_in_names(source)))
     words = [word for word in found if word not in _MEANS_SOMETHING]
     if len(words) < _ENOUGH:
         words += [noun for noun in NOUNS if noun not in found and noun not in _MEANS_SOMETHING]
     return tuple(words)
 
 
+def words_of_one(source: bytes) -> tuple[str, ...]:
+    """Return lower-case words that the names of one file's tests are made of, if they mean nothing to Python."""
+    return tuple(word for word in _words_in_names(source) if word not in _MEANS_SOMETHING)
+
+
 @lru_cache(maxsize=256)
-def _words_of_one(source: bytes) -> tuple[str, ...]:
+def _words_in_names(source: bytes) -> tuple[str, ...]:
     names = (name.decode(errors="replace") for name in _TEST.findall(source))
     return tuple(dict.fromkeys(word.lower() for name in names for word in _WORD.findall(name)))

@@ -35,30 +35,50 @@ UNWATCHED = "unwatched"
 READ_BYTES = 64 * 1024
 MOST_EVIDENCE = 20
 DRAIN_S = 20.0
-Lines = tuple[tuple[int, int], ...] | None
-"""Changed lines of a file, from 1, first and last of each range; None: all lines."""
+HABITS: Mapping[str, re.Pattern[bytes]] = {
+    "frames": re.compile(
+        rb"_getframe|currentframe|(tb|gi|cr)_frame|\binspect\b|\btraceback\b|\bgc\b|settrace|setprofile|/proc/"
+    ),
+    "test_files": re.compile(rb"linecache|getsource|\btokenize\b"),
+    "test_code": re.compile(rb"__code__|getsource"),
+    "runner": re.compile(rb"\b(_pytest|pytest|unittest|pluggy)\b"),
+    "disguise": re.compile(rb"\bcompile\(|CodeType|addaudithook|\.replace\("),
+    "native": re.compile(rb"\b(ctypes|cffi)\b"),
+    "processes": re.compile(rb"\b(subprocess|Popen|popen|system|fork|spawn|exec[lv]\w*|kill)\b"),
+    "locks": re.compile(rb"\bfcntl\b"),
+}
+"""By finding, what a file holds that honestly does the same: in a file that held it before the change, the finding does
+not count."""
 
 
-def changed_lines(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, Lines]:
-    """Return the lines that each file of ``change`` adds or alters. ``read_old`` gives a pristine file or None."""
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What a change does to a file. ``lines``: added or altered ones, from 1, first and last of each range; None: all.
+    ``habits``: findings that do not count in it."""
+
+    lines: tuple[tuple[int, int], ...] | None = None
+    habits: frozenset[str] = frozenset()
+
+
+def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, Touched]:
+    """Return what ``change`` does to each file that it writes. ``read_old`` gives a pristine file or None."""
     allowance = Allowance()
-    found: dict[str, Lines] = {}
-    for file in change.files:
-        if file.kind is ChangeKind.DELETE:
-            continue
-        old = read_old(file.path)
-        found[file.path] = None if old is None else _lines_between(old, file, allowance)
-    return found
+    return {
+        file.path: _touched(read_old(file.path), file, allowance)
+        for file in change.files
+        if file.kind is not ChangeKind.DELETE
+    }
 
 
-def _lines_between(old: FileChange, new: FileChange, allowance: Allowance) -> Lines:
-    if not new.path.endswith((".py", ".pyi")) or max(len(old.content), len(new.content)) > MAX_SHOWN_BYTES:
-        return None
-    if b"\0" in old.content + new.content or old.kind is not new.kind:
-        return None
+def _touched(old: FileChange | None, new: FileChange, allowance: Allowance) -> Touched:
+    if old is None or old.kind is not new.kind or not new.path.endswith((".py", ".pyi")):
+        return Touched()
+    habits = frozenset(kind for kind, pattern in HABITS.items() if pattern.search(old.content))
+    if max(len(old.content), len(new.content)) > MAX_SHOWN_BYTES or b"\0" in old.content + new.content:
+        return Touched(None, habits)
     before, after = (_split(file.content.decode(errors="replace")) for file in (old, new))
     edits = find_edits(before, after, allowance)
-    return tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from)
+    return Touched(tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), habits)
 
 
 def _split(text: str) -> list[str]:
@@ -70,7 +90,7 @@ def _split(text: str) -> list[str]:
 class Tripwire:
     """The hook for one test command.
 
-    ``home`` is the directory of its files, ``changed`` the changed lines by absolute path, ``tests`` the test files of
+    ``home`` is the directory of its files, ``changed`` the touched files by absolute path, ``tests`` the test files of
     the farm's and ``holders`` those of them that are run, ``report`` the path of the report.
     """
 
@@ -78,7 +98,7 @@ class Tripwire:
     nonce: str
     workspace: str
     report: str
-    changed: Mapping[str, Lines]
+    changed: Mapping[str, Touched]
     tests: Sequence[str]
     holders: Sequence[str]
 
@@ -103,7 +123,7 @@ class Tripwire:
             "nonce": self.nonce,
             "report": self.report,
             "workspace": self.workspace,
-            "changed": dict(self.changed),
+            "changed": {path: touched.lines for path, touched in self.changed.items()},
             "tests": list(self.tests),
             "holders": list(self.holders),
         }
@@ -149,7 +169,7 @@ class Tripwire:
 def make_tripwire(
     report: str,
     workspace: str,
-    changed: Mapping[str, Lines],
+    changed: Mapping[str, Touched],
     tests: Sequence[str],
     holders: Sequence[str],
     rng: random.Random,
@@ -221,7 +241,7 @@ def judge(tripwire: Tripwire, output: ExecResult | None, report: bytes | None) -
             ended.add(process)
         elif kind == "results":
             counted = int(what) if what.isascii() and what.isdigit() else counted
-        elif kind in CERTAIN | UNCERTAIN:
+        elif kind in CERTAIN | UNCERTAIN and kind not in tripwire.changed.get(path, Touched()).habits:
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
     if report is not None:

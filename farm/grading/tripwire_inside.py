@@ -15,7 +15,7 @@ from _thread import get_ident
 from typing import Any
 
 SETTINGS: Any
-MOST_FINDINGS = 40
+MOST_FINDINGS = 200
 EVERY = 256
 
 
@@ -33,9 +33,10 @@ def install(settings: Any) -> None:
     stdlib = posixpath.dirname(os.__file__)
     tools = frozenset(
         "inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
-        "functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent".split()
+        "dis functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent".split()
     )
     flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+    quiet = frozenset("get_code exec_module format_exception format_exc print_exception print_exc getframeinfo".split())
     identity = []  # of what was opened: device and inode
 
     def open_fifo() -> int:
@@ -95,8 +96,6 @@ def install(settings: Any) -> None:
                 place = "dynamic"
             elif path.startswith(workspace + "/") and "-packages/" not in path:
                 place = "workspace"
-            elif "/_pytest/" in path or "/pluggy/" in path:
-                place = "tool"
             elif parts and "-packages" not in parts[0] and parts[0].split(".")[0] in tools:
                 place = "tool"
             else:
@@ -164,7 +163,7 @@ def install(settings: Any) -> None:
         if path == report and event == "open":
             results(frame)
             check(full=True)
-        by = culprit(frame, True, ("get_code", "exec_module", "format_exception", "print_exception", "print_exc"))
+        by = culprit(frame, True, quiet)
         kind = by and touches(path)
         if kind:
             finding(kind, by, event + " of " + path)
@@ -202,6 +201,10 @@ def install(settings: Any) -> None:
             by = culprit(frame, False)
             if by:
                 finding("frames", by, event + " " + name)
+
+    def referents(event: str, args: Any, frame: Any) -> None:
+        if any(is_test_function(one) for one in args):
+            frames(event, args, frame)
 
     def hidden(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, True)
@@ -257,7 +260,9 @@ def install(settings: Any) -> None:
             if inner is None:
                 break
             value = inner
-        if not is_a(value, function_kind):
+        if is_a(value, type):
+            value = next((one for one in entries_of(value).values() if is_a(one, function_kind)), None)
+        elif not is_a(value, function_kind):
             value = entries_of(kind_of(value)).get("__call__")
         return value.__code__ if is_a(value, function_kind) else None
 
@@ -285,7 +290,7 @@ def install(settings: Any) -> None:
     def check(full: bool) -> None:
         """Find what the change put in the place of functions of the test runner."""
         for key, value in runner() if held else ():
-            if held.get(key) is not value:
+            if held.get(key) is not value and (key in held or key[0] != "builtins"):
                 by = of_change(value)
                 if by:
                     finding("runner", by, ".".join(key) + " was replaced")
@@ -344,6 +349,7 @@ def install(settings: Any) -> None:
         "sys.monitoring.register_callback": frames,
         "gc.get_objects": frames,
         "gc.get_referrers": frames,
+        "gc.get_referents": referents,
         "object.__getattr__": attribute,
         "object.__setattr__": attribute,
         "sys.addaudithook": hidden,
@@ -360,6 +366,7 @@ def install(settings: Any) -> None:
         "os.exec": process,
         "os.posix_spawn": process,
         "os.spawn": process,
+        "os.kill": process,
         "os.fork": process,
         "os.forkpty": process,
         "fcntl.flock": locks,

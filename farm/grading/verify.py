@@ -28,9 +28,9 @@ from farm.grading.tests import are_brought, tests_of
 from farm.grading.tripwire import (
     NOTHING,
     Findings,
-    Lines,
+    Touched,
     Tripwire,
-    changed_lines,
+    touched_files,
     keep_findings,
     make_tripwire,
 )
@@ -169,7 +169,7 @@ class _Weighed:
     """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes.
 
     ``there``: what is in the workspace where the tests run, by path. ``untouched``: nothing of the agent's is where the
-    tests run. ``seen`` is found while they do. ``lines``: the changed lines of what is there of the agent's.
+    tests run. ``seen`` is found while they do. ``touched``: the files that the agent's change writes.
     """
 
     travels: Change
@@ -178,7 +178,7 @@ class _Weighed:
     untouched: bool
     files: int
     seen: asyncio.Task[Seen]
-    lines: Mapping[str, Lines]
+    touched: Mapping[str, Touched]
 
 
 class _Grading:
@@ -288,13 +288,13 @@ class _Grading:
         contents = {path: file.content for path, file in old.items()}
         travels, dropped = await asyncio.to_thread(split_change, real, protection, contents.get)
         seen = self._looking = asyncio.create_task(look(real, old.get))
-        lines = await asyncio.to_thread(changed_lines, travels, old.get)
+        touched = await asyncio.to_thread(touched_files, travels, old.get)
         if not self._place.used:
-            return _Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen, lines)
+            return _Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen, touched)
         back = await self._put_back(dropped, pristine)
         changed = {file.path: _KINDS.get(file.kind) for file in change.files}
         there = {path: kind for path, kind in (kinds | changed).items() if kind is not None}
-        return _Weighed(back, dropped, there, False, len(real.files), seen, lines)
+        return _Weighed(back, dropped, there, False, len(real.files), seen, touched)
 
     async def _with_unseen(self, change: Change, protection: Protection, pristine: Baseline) -> Change:
         """With what the walk could not tell from the pristine, since size and time were kept, where that is protected.
@@ -350,10 +350,10 @@ class _Grading:
 
     def _tripwire(self, weighed: _Weighed, exam: Exam, asked: Verifier) -> Tripwire | None:
         """None if the tests are not Python's or nothing of the agent's is there."""
-        if not weighed.lines or not is_python(asked):
+        if not weighed.touched or not is_python(asked):
             return None
         workspace, tests = self._task.workspace, list(exam.tests)
-        return make_tripwire(exam.report, workspace, weighed.lines, tests, exam.holders, self._rng)
+        return make_tripwire(exam.report, workspace, weighed.touched, tests, exam.holders, self._rng)
 
     async def _run(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> ExecResult:
         asked = time.monotonic()

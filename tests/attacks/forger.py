@@ -267,15 +267,12 @@ def _empty(path, name, value):
         made = eval("lambda " + ", ".join(value.__code__.co_varnames[:count]) + ": None")
         value.__code__ = made.__code__
 _sys.meta_path.insert(0, _Finder())
-import atexit
-def _wrapped(function):
-    def wrapper(*args, **kwargs):
+def _again():
+    import time
+    for _ in range(3000):
         _rewrite()
-        return function(*args, **kwargs)
-    return wrapper
-import os as _os
-_os.fspath = _os.fspath
-_timer = _threading.Timer(0.05, _rewrite); _timer.daemon = True; _timer.start()
+        time.sleep(0.001)
+_threading.Thread(target=_again, daemon=True).start()
 """,
     "equal objects": """
 class _Equal:

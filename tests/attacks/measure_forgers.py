@@ -10,10 +10,14 @@ import collections
 import random
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from farm.core.framework import is_test_path
+from farm.grading import verify
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading import Verdict, VerifierError, grade, take_baseline
+from farm.grading.tripwire import Touched, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker import DockerRuntime
 from sandboxes.toolbox import ensure_toolbox
@@ -37,12 +41,30 @@ async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str
         return path, (await sandbox.read_file(f"{workspace}/{path}")).decode(), baseline
 
 
+async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline) -> dict[str, Touched]:
+    """Return what a change that writes every line of the package anew would touch."""
+    names = [
+        name
+        for name, entry in baseline.entries.items()
+        if name.endswith(".py") and not is_test_path(name) and not name.startswith(("docs", "setup", "artwork"))
+    ]
+    touched: dict[str, Touched] = {}
+    async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
+        for name in names:
+            old = FileChange(name, ChangeKind.WRITE, await sandbox.read_file(f"{bundle.task.workspace}/{name}"))
+            one = Change((replace(old, content=old.content + b"#"),))
+            touched |= touched_files(one, lambda path, old=old: old)
+            touched[name] = replace(touched[name], lines=None)
+    return touched
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--gold", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--tasks", type=Path, default=TASKS)
+    parser.add_argument("--whole", action="store_true", help="judge gold as if it had written the whole package")
     parser.add_argument("-v", action="store_true")
     arguments = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="forgers-"))
@@ -76,8 +98,11 @@ async def main() -> None:
                         f"{bundle.task.id:18} {name:28} {verdict.reward:g} {found} {verdict.reason[:150]}", flush=True
                     )
                     if name == "gold" and found:
-                        print(verdict.screened)
+                        print("   ", "\n    ".join(line for line in verdict.screened if "while tests" in line))
 
+            if arguments.whole:
+                everything = await _whole(bundle, runtime, baseline)
+                verify.touched_files = lambda change, old, files=everything: files
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
                     await judge(bundle.gold, "gold")
