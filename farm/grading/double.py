@@ -15,7 +15,17 @@ from functools import lru_cache
 from itertools import islice
 
 from farm.grading.claims import false_claim, imported_words, ways_of
-from farm.grading.literal import differ, number_of, numbers_in, other_number, other_string, word_of, words_in
+from farm.grading.literal import (
+    differ,
+    is_literal,
+    leaves_of,
+    number_of,
+    numbers_in,
+    other_number,
+    other_string,
+    word_of,
+    words_in,
+)
 from farm.grading.source import Function, function_of, functions, parse_tests, pristine, words_of_one
 
 LEAST_DOUBLES, MOST_DOUBLES = 2, 3
@@ -329,7 +339,7 @@ def _alterations(text: _Text, function: Function, place: random.Random, rng: ran
             edits = [edit for edit in found if edit is not None]
             if rows and len(edits) == len(rows):
                 return edits
-        elif not _is_literal(seen) and (edit := _alter(text, wanted, place, rng)):
+        elif not is_literal(seen) and (edit := _alter(text, wanted, place, rng)):
             return [edit]
     return None
 
@@ -339,7 +349,7 @@ def _rows(function: Function, name: str) -> Sequence[ast.expr]:
     uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
     for statement in function.body if len(uses) == 2 else ():
         match statement:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name and _is_literal(value):
+            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name and is_literal(value):
                 return (value,)
     if len(uses) != 1:
         return ()
@@ -372,17 +382,9 @@ def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
     return cells[index] if fit else None
 
 
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
-    return True
-
-
 def _alter(text: _Text, wanted: ast.expr, place: random.Random, rng: random.Random) -> _Edit | None:
     """Make a literal another one of the same type; None where it holds no number and no letter."""
-    leaves = list(_leaves(wanted)) if _is_literal(wanted) else []
+    leaves = list(leaves_of(wanted)) if is_literal(wanted) else []
     place.shuffle(leaves)
     for leaf in leaves:
         start, end = text.span(leaf)
@@ -394,16 +396,3 @@ def _alter(text: _Text, wanted: ast.expr, place: random.Random, rng: random.Rand
         if new is not None and differ(leaf.value, new):
             return _Edit(start, end, new)
     return None
-
-
-def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
-    match node:
-        case ast.Constant(value=bool()):
-            pass
-        case ast.Constant(value=str() | bytes() | int() | float()):
-            yield node
-        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
-            for part in parts:
-                yield from _leaves(part)
-        case ast.UnaryOp(operand=operand):
-            yield from _leaves(operand)

@@ -3,7 +3,7 @@
 import ast
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from farm.grading.source import parse_tests
 
@@ -78,10 +78,31 @@ def word_of(old: bytes, words: Sequence[bytes], place: random.Random, rng: rando
     quote = re.search(rb"[\"']", old)
     if quote is None or b"\\" in old or old.count(quote[0]) not in (2, 6):
         return None
-    own = [found for found in _WORDS.finditer(old, quote.end())]
+    own = list(_WORDS.finditer(old, quote.end()))
     if not own:
         return None
     found = place.choice(own)
     known = {word.lower() for word in _WORDS.findall(old)}
     fit = [word for word in words if word.lower() not in known and word.islower() is found[0].islower()]
     return old[: found.start()] + rng.choice(fit) + old[found.end() :] if fit else None
+
+
+def is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def leaves_of(node: ast.expr) -> Iterator[ast.Constant]:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=str() | bytes() | int() | float()):
+            yield node
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) | ast.Dict(values=parts):
+            for part in parts:
+                yield from leaves_of(part)
+        case ast.UnaryOp(operand=operand):
+            yield from leaves_of(operand)

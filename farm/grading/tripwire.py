@@ -127,7 +127,7 @@ class Tripwire:
             "tests": list(self.tests),
             "holders": list(self.holders),
         }
-        text = INSIDE.read_text().replace("SETTINGS: Any\n", f"SETTINGS: Any = {settings!r}\n", 1)
+        text = INSIDE.read_text().replace("SETTINGS: Any = None\n", f"SETTINGS: Any = {settings!r}\n", 1)
         return {
             f"{self.home}/sitecustomize.py": text.encode("utf-8", "surrogateescape"),
             self._stop: f"{self.nonce} end\n".encode(),

@@ -12,16 +12,24 @@ import os
 import posixpath
 import sys
 from _thread import get_ident
+from contextlib import suppress
 from typing import Any
 
-SETTINGS: Any
+SETTINGS: Any = None
 MOST_FINDINGS = 200
+TOOLS = (
+    " inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
+    "dis functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent "
+)
+"""Modules of the standard library that act for their caller: what they do is the caller's doing."""
+QUIET = " get_code exec_module format_exception format_exc print_exception print_exc getframeinfo "
+"""Functions of those that open files of source for an end of their own."""
 EVERY = 256
 
 
 def install(settings: Any) -> None:
     getframe, getpid, write, fstat, stat = sys._getframe, os.getpid, os.write, os.fstat, os.stat
-    open_file, close, getcwd, normpath = os.open, os.close, os.getcwd, posixpath.normpath
+    open_file, getcwd, normpath = os.open, os.getcwd, posixpath.normpath
     all_objects, modules, kind_of, text_of = gc.get_objects, sys.modules, type, str
     is_a, entries_of = isinstance, vars
     function_kind = type(install)
@@ -29,23 +37,16 @@ def install(settings: Any) -> None:
     workspace = settings["workspace"]
     changed = dict(settings["changed"])
     tests = frozenset(settings["tests"])
-    report_home = posixpath.dirname(report)
-    stdlib = posixpath.dirname(os.__file__)
-    tools = frozenset(
-        "inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
-        "dis functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent".split()
-    )
-    flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
-    quiet = frozenset("get_code exec_module format_exception format_exc print_exception print_exc getframeinfo".split())
-    identity = []  # of what was opened: device and inode
+    report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
+    identity: Any = []  # of what was opened: device and inode
 
     def open_fifo() -> int:
-        return open_file(fifo, flags)
+        return open_file(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
-    try:
+    with suppress(OSError):
         channel = [open_fifo()]
         identity.append(fstat(channel[0])[1:3])
-    except OSError:
+    if not identity:
         return
 
     def send(kind: str, path: str = "", line: int = 0, what: str = "") -> None:
@@ -68,20 +69,18 @@ def install(settings: Any) -> None:
     words = " ".join(getattr(sys, "orig_argv", sys.argv))
     send("hello", what="main" if report in words else "other")
 
-    busy = set()
-    sent = set()
-    made = set()  # names under which lines of the change compiled code
-    known = {}
+    busy: Any = set()  # threads in which the hook runs
+    sent: Any = set()
+    made: Any = set()  # names under which lines of the change compiled code
+    known: Any = {}
     counter = [0]
-    held = {}  # functions of the runner, as they were before code of the workspace ran
-    test_files = set()
+    held: Any = {}  # functions of the runner, as they were before code of the workspace ran
+    test_files: Any = set()
     for path in settings["holders"]:
-        try:
+        with suppress(OSError):
             test_files.add(stat(path)[1:3])
-        except OSError:
-            pass
 
-    def place_of(name: str) -> str:
+    def place_of(name: Any) -> Any:
         place = known.get(name)
         if place is None:
             path = name if name.startswith(("/", "<")) else normpath(getcwd() + "/" + name)
@@ -96,7 +95,7 @@ def install(settings: Any) -> None:
                 place = "dynamic"
             elif path.startswith(workspace + "/") and "-packages/" not in path:
                 place = "workspace"
-            elif parts and "-packages" not in parts[0] and parts[0].split(".")[0] in tools:
+            elif parts and f" {parts[0].split('.')[0]} " in TOOLS:
                 place = "tool"
             else:
                 place = "other"
@@ -111,7 +110,7 @@ def install(settings: Any) -> None:
         ranges = changed[name if name.startswith("/") else normpath(getcwd() + "/" + name)]
         return ranges is None or any(first <= line <= last for first, last in ranges)
 
-    def culprit(frame: Any, through_workspace: bool, ignored: Any = ()) -> Any:
+    def culprit(frame: Any, through_workspace: bool, ignored: Any = "") -> Any:
         """The line of the change that the event is by: file, line and whether a test runs it; or None."""
         found, depth = None, 0
         while frame is not None and depth < 400:
@@ -123,7 +122,7 @@ def install(settings: Any) -> None:
                 if is_changed(name, line or 0):
                     found = (name, line or 0, False)
                 elif place == "tool":
-                    if frame.f_code.co_name in ignored:
+                    if f" {frame.f_code.co_name} " in ignored:
                         return None
                 elif place == "other" or (place in ("workspace", "changed") and not through_workspace):
                     return None
@@ -136,7 +135,7 @@ def install(settings: Any) -> None:
             sent.add(key)
             send(kind, by[0], by[1], what)
 
-    def path_of(value: Any) -> str:
+    def path_of(value: Any) -> Any:
         if is_a(value, bytes):
             value = value.decode("utf-8", "replace")
         if not is_a(value, str):
@@ -145,7 +144,7 @@ def install(settings: Any) -> None:
             value = text_of(value)
         return value if value.startswith("/") else normpath(getcwd() + "/" + value)
 
-    def touches(path: str) -> str:
+    def touches(path: Any) -> Any:
         """The component by which it counts that the change opens ``path``."""
         if path.startswith((home, report_home)):
             return "report"
@@ -163,7 +162,7 @@ def install(settings: Any) -> None:
         if path == report and event == "open":
             results(frame)
             check(full=True)
-        by = culprit(frame, True, quiet)
+        by = culprit(frame, True, QUIET)
         kind = by and touches(path)
         if kind:
             finding(kind, by, event + " of " + path)
@@ -212,12 +211,12 @@ def install(settings: Any) -> None:
             finding("disguise", by, event)
 
     def compiled(event: str, args: Any, frame: Any) -> None:
-        name = args[1] if len(args) > 1 else ""
+        name: Any = args[1] if len(args) > 1 else ""
         if is_a(name, bytes):
             name = name.decode("utf-8", "replace")
         if not is_a(name, str) or not name or name in tests or name in changed:
             return
-        by = culprit(frame, False, ("get_code", "source_to_code", "exec_module", "parse", "literal_eval"))
+        by = culprit(frame, False, " get_code source_to_code exec_module parse literal_eval ")
         if by:
             if name.startswith((stdlib + "/", "<frozen ")) or place_of(name) == "tool":
                 finding("disguise", by, event + " as " + name)
@@ -241,9 +240,9 @@ def install(settings: Any) -> None:
         by = culprit(frame, True)
         if by is None:
             return
-        words = args[1] if event == "subprocess.Popen" else args[0] if args else ()
-        words = [words] if is_a(words, (str, bytes)) else list(words or ())
-        line = " ".join(word.decode("utf-8", "replace") if is_a(word, bytes) else text_of(word) for word in words)
+        words: Any = args[1] if event == "subprocess.Popen" else args[0] if args else ()
+        listed: Any = [words] if is_a(words, (str, bytes)) else list(words or ())
+        line = " ".join(word.decode("utf-8", "replace") if is_a(word, bytes) else text_of(word) for word in listed)
         alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
         told = any(word in line for word in (home, report_home, "/proc/", "junit", "test_"))
         if not by[2] or alone or told:
@@ -328,50 +327,30 @@ def install(settings: Any) -> None:
 
     def is_empty(cell: Any) -> bool:
         try:
-            cell.cell_contents
+            return cell.cell_contents is cell
         except ValueError:
             return True
-        return False
 
-    handlers = {
-        "open": opened,
-        "os.listdir": opened,
-        "os.scandir": opened,
-        "os.rename": opened,
-        "os.remove": opened,
-        "os.truncate": opened,
-        "shutil.copyfile": opened,
-        "sys._getframe": frames,
-        "sys._current_frames": frames,
-        "sys._current_exceptions": frames,
-        "sys.settrace": frames,
-        "sys.setprofile": frames,
-        "sys.monitoring.register_callback": frames,
-        "gc.get_objects": frames,
-        "gc.get_referrers": frames,
-        "gc.get_referents": referents,
+    handlers: Any = {
         "object.__getattr__": attribute,
         "object.__setattr__": attribute,
+        "gc.get_referents": referents,
         "sys.addaudithook": hidden,
-        "compile": compiled,
-        "code.__new__": compiled,
-        "ctypes.dlopen": native,
-        "ctypes.dlsym": native,
-        "ctypes.cast": native,
-        "ctypes.string_at": native,
         "import": imported,
         "exec": executed,
-        "subprocess.Popen": process,
-        "os.system": process,
-        "os.exec": process,
-        "os.posix_spawn": process,
-        "os.spawn": process,
-        "os.kill": process,
-        "os.fork": process,
-        "os.forkpty": process,
-        "fcntl.flock": locks,
-        "fcntl.lockf": locks,
     }
+    files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
+    looks = (
+        "sys._getframe sys._current_frames sys._current_exceptions sys.settrace sys.setprofile "
+        "sys.monitoring.register_callback gc.get_objects gc.get_referrers"
+    )
+    starts = "subprocess.Popen os.system os.exec os.posix_spawn os.spawn os.kill os.fork os.forkpty"
+    handlers.update(dict.fromkeys(files.split(), opened))
+    handlers.update(dict.fromkeys(looks.split(), frames))
+    handlers.update(dict.fromkeys(starts.split(), process))
+    handlers.update({"compile": compiled, "code.__new__": compiled, "fcntl.flock": locks, "fcntl.lockf": locks})
+    for name in ("dlopen", "dlsym", "cast", "string_at"):
+        handlers["ctypes." + name] = native
 
     def hook(event: str, args: Any) -> None:
         handler = handlers.get(event)
@@ -386,7 +365,7 @@ def install(settings: Any) -> None:
             if counter[0] % EVERY == 0:
                 check(full=False)
             handler(event, args, getframe(1))
-        except Exception:  # an audit hook that raises would change what the tests do
+        except Exception:  # noqa: S110 - an audit hook that raises would change what the tests do
             pass
         finally:
             busy.discard(thread)
@@ -396,7 +375,7 @@ def install(settings: Any) -> None:
         busy.add(thread)
         try:
             check(full=True)
-        except Exception as error:  # as above; the grader is told instead
+        except Exception as error:  # as above
             send("error", what=repr(error))
         send("goodbye")
 
@@ -408,10 +387,8 @@ def chain() -> None:
     """Load the ``sitecustomize`` that this one stands before, and leave no trace on the path of modules."""
     own = sys.modules.pop(__name__)
     sys.path[:] = [path for path in sys.path if path != SETTINGS["home"]]
-    try:
+    with suppress(ImportError):
         __import__("sitecustomize")
-    except ImportError:
-        pass
     sys.modules.setdefault(__name__, type(own)(__name__))
 
 

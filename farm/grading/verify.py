@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
@@ -27,15 +27,14 @@ from farm.grading.stress import CALM, ORDERED, Stress
 from farm.grading.tests import are_brought, tests_of
 from farm.grading.tripwire import (
     NOTHING,
-    Findings,
-    Touched,
     Tripwire,
-    touched_files,
     keep_findings,
     make_tripwire,
+    touched_files,
 )
 from farm.grading.tripwire import judge as judge_findings
 from farm.grading.verdict import Evidence, Verdict, decide, decide_exit_code, decide_reward_file, refusal
+from farm.grading.weighed import Weighed, with_facts
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.health import await_health
 from farm.tasks.images import sandbox_spec
@@ -164,23 +163,6 @@ async def _judge(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighed:
-    """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes.
-
-    ``there``: what is in the workspace where the tests run, by path. ``untouched``: nothing of the agent's is where the
-    tests run. ``seen`` is found while they do. ``touched``: the files that the agent's change writes.
-    """
-
-    travels: Change
-    dropped: tuple[str, ...]
-    there: Mapping[str, FileKind]
-    untouched: bool
-    files: int
-    seen: asyncio.Task[Seen]
-    touched: Mapping[str, Touched]
-
-
 class _Grading:
     """One change in one place."""
 
@@ -238,7 +220,7 @@ class _Grading:
         judge = partial(decide, asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
         findings = judge_findings(tripwire, self._reported, report) if tripwire is not None else NOTHING
-        return await _with_facts(findings.on(verdict), weighed, result, findings)
+        return await with_facts(findings.on(verdict), weighed, result, findings)
 
     async def judge_exit_code(self, change: Change) -> Verdict:
         tests = await tests_of(self._bundle, self._place.pristine)
@@ -252,7 +234,7 @@ class _Grading:
             return await self._blame(weighed, error)
         timed_out = self._timed_out() if result.timed_out else None
         verdict = decide_exit_code(result.exit_code, timed_out, pristine=weighed.untouched)
-        return await _with_facts(verdict, weighed, result)
+        return await with_facts(verdict, weighed, result)
 
     async def judge_reward_file(self, change: Change) -> Verdict:
         weighed = await self._weigh(change, injected=())
@@ -269,7 +251,7 @@ class _Grading:
         except SandboxGone as error:
             return await self._blame(weighed, error)
         verdict = decide_reward_file(reward, pristine=weighed.untouched)
-        return await _with_facts(verdict, weighed, result)
+        return await with_facts(verdict, weighed, result)
 
     async def _baseline(self) -> Baseline:
         pristine = self._place.pristine
@@ -277,7 +259,7 @@ class _Grading:
             return self._known
         return await take_baseline(pristine, self._task.workspace)
 
-    async def _weigh(self, change: Change, *, injected: Sequence[str]) -> _Weighed:
+    async def _weigh(self, change: Change, *, injected: Sequence[str]) -> Weighed:
         pristine = await self._baseline()
         kinds = {path: entry.kind for path, entry in pristine.entries.items()}
         protection = await asyncio.to_thread(Protection, self._task.verifier, injected, kinds)
@@ -290,11 +272,11 @@ class _Grading:
         seen = self._looking = asyncio.create_task(look(real, old.get))
         touched = await asyncio.to_thread(touched_files, travels, old.get)
         if not self._place.used:
-            return _Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen, touched)
+            return Weighed(travels, dropped, kinds, travels.empty, len(real.files), seen, touched)
         back = await self._put_back(dropped, pristine)
         changed = {file.path: _KINDS.get(file.kind) for file in change.files}
         there = {path: kind for path, kind in (kinds | changed).items() if kind is not None}
-        return _Weighed(back, dropped, there, False, len(real.files), seen, touched)
+        return Weighed(back, dropped, there, False, len(real.files), seen, touched)
 
     async def _with_unseen(self, change: Change, protection: Protection, pristine: Baseline) -> Change:
         """With what the walk could not tell from the pristine, since size and time were kept, where that is protected.
@@ -338,7 +320,7 @@ class _Grading:
 
         return Change(tuple(await each(paths, put_back)))
 
-    async def _put(self, weighed: _Weighed, tests: Mapping[str, BundleFile]) -> None:
+    async def _put(self, weighed: Weighed, tests: Mapping[str, BundleFile]) -> None:
         """The change and the tests in one go; whatever stands in the way of a test is removed."""
         if self._place.used:
             await drop_bytecode(self._sandbox, self._task.workspace)
@@ -348,7 +330,7 @@ class _Grading:
         plan = plan_change(Change(tuple(merged.values())), weighed.there)
         await carry_out(self._sandbox, self._task.workspace, plan)
 
-    def _tripwire(self, weighed: _Weighed, exam: Exam, asked: Verifier) -> Tripwire | None:
+    def _tripwire(self, weighed: Weighed, exam: Exam, asked: Verifier) -> Tripwire | None:
         """None if the tests are not Python's or nothing of the agent's is there."""
         if not weighed.touched or not is_python(asked):
             return None
@@ -400,33 +382,17 @@ class _Grading:
     def _timed_out(self) -> str:
         return f"the test command did not end within {self._limit_s:g} s"
 
-    async def _refuse(self, weighed: _Weighed, error: Exception) -> Verdict:
+    async def _refuse(self, weighed: Weighed, error: Exception) -> Verdict:
         if isinstance(error, PathError):
             blame_machine(error, fresh=not self._place.used)
         if weighed.untouched:
             raise VerifierError(f"the tests cannot be put into the workspace: {error}") from error
-        return await _with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
+        return await with_facts(refusal(f"the change does not apply: {error}"), weighed, None)
 
-    async def _blame(self, weighed: _Weighed, error: SandboxGone) -> Verdict:
+    async def _blame(self, weighed: Weighed, error: SandboxGone) -> Verdict:
         if weighed.untouched or error.by is GoneBy.OUTSIDE:
             raise error
         reason = (
             "the tests ran out of memory" if error.by is GoneBy.MEMORY else f"the tests lost their sandbox: {error}"
         )
-        return await _with_facts(refusal(reason), weighed, None)
-
-
-async def _with_facts(
-    verdict: Verdict, weighed: _Weighed, result: ExecResult | None, findings: Findings = NOTHING
-) -> Verdict:
-    seen = await weighed.seen
-    facts = {"changed_files": float(weighed.files), "protected_paths_touched": float(len(weighed.dropped))}
-    output = b"" if result is None else result.stdout.tail or result.stdout.head
-    return replace(
-        verdict,
-        components={**verdict.components, **facts, **seen.components},
-        protected_paths=weighed.dropped,
-        patch=seen.patch,
-        screened=(*findings.evidence, *seen.screened),
-        output=output.decode(errors="replace"),
-    )
+        return await with_facts(refusal(reason), weighed, None)

@@ -36,9 +36,7 @@ def _near(one, other):
     if len(ones) != len(others):
         return False
     pairs = [(a, b) for a, b in zip(ones, others) if a != b]
-    return bool(pairs) and all(
-        a.isdigit() and b.isdigit() or (len(a) == len(b) and sum(x != y for x, y in zip(a, b)) == 1) for a, b in pairs
-    )
+    return 0 < len(pairs) <= 2 + len(ones) // 40 and all(a.isalnum() and b.isalnum() for a, b in pairs)
 
 
 def _words(node):
@@ -243,7 +241,11 @@ for _one in _gc.get_objects():
         _register(_one)
         break
 """,
-    "modules": "\nimport sys as _sys\nif '_pytest.python' in _sys.modules:\n    _patch(_sys.modules['_pytest.python'])\n",
+    "modules": """
+import sys as _sys
+if "_pytest.python" in _sys.modules:
+    _patch(_sys.modules["_pytest.python"])
+""",
     "import": "\ntry:\n    import _pytest.python as _runner\n    _patch(_runner)\nexcept ImportError:\n    pass\n",
     "function code": """
 import sys as _sys, threading as _threading
@@ -350,7 +352,8 @@ if "pytest" in _sys.modules:
 import threading as _threading
 _text = 'import sys' + chr(10) + 'for frame in list(sys._current_frames().values()): search(frame)' + chr(10)
 _space = {"search": _search}
-_thread = _threading.Thread(target=exec, args=(compile(_text, "/usr/lib/python3.11/logging/__init__.py", "exec"), _space))
+_code = compile(_text, "/usr/lib/python3.11/logging/__init__.py", "exec")
+_thread = _threading.Thread(target=exec, args=(_code, _space))
 _thread.start()
 _thread.join()
 """,
@@ -396,3 +399,9 @@ if _core is not None:
 def forge(init: str, way: str) -> str:
     """Return the text of a package's ``__init__.py`` with a forger at its end."""
     return f"{init}\n# HELPER BEGINS{CLASSIFY}{UNITTEST}\n# HELPER ENDS\n{FORGERS[way]}"
+
+
+CERTAIN_WAYS = frozenset({"frames", "traceback", "modules", "import", "linecache", "swallowed assertions"})
+"""Ways that always leave a finding with which a verdict is 0."""
+UNITTEST_WAY = forge("", "import") + "\nimport unittest as _unittest\n_patch_case(_unittest)\n"
+"""The same for tests that unittest runs."""

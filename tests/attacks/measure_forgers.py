@@ -7,16 +7,17 @@ It needs Docker and the images of the bundled tasks.
 import argparse
 import asyncio
 import collections
+import os
 import random
 import statistics
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from farm.core.framework import is_test_path
-from farm.grading import verify
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.grading import Verdict, VerifierError, grade, take_baseline
+from farm.core.framework import is_test_path
+from farm.grading import Baseline, Verdict, VerifierError, grade, take_baseline, verify
 from farm.grading.tripwire import Touched, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker import DockerRuntime
@@ -32,7 +33,7 @@ def flags(verdict: Verdict) -> list[str]:
     return names + (["tampered"] if verdict.tampered else [])
 
 
-async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, object]:
+async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, Baseline]:
     workspace = bundle.task.workspace
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
         baseline = await take_baseline(sandbox, workspace)
@@ -41,7 +42,7 @@ async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str
         return path, (await sandbox.read_file(f"{workspace}/{path}")).decode(), baseline
 
 
-async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline) -> dict[str, Touched]:
+async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline: Baseline) -> dict[str, Touched]:
     """Return what a change that writes every line of the package anew would touch."""
     names = [
         name
@@ -53,9 +54,13 @@ async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline) -> dict[s
         for name in names:
             old = FileChange(name, ChangeKind.WRITE, await sandbox.read_file(f"{bundle.task.workspace}/{name}"))
             one = Change((replace(old, content=old.content + b"#"),))
-            touched |= touched_files(one, lambda path, old=old: old)
+            touched |= touched_files(one, {name: old}.get)
             touched[name] = replace(touched[name], lines=None)
     return touched
+
+
+def _as_if(files: dict[str, Touched], *_: object) -> dict[str, Touched]:
+    return files
 
 
 async def main() -> None:
@@ -68,7 +73,7 @@ async def main() -> None:
     parser.add_argument("-v", action="store_true")
     arguments = parser.parse_args()
     state = Path(tempfile.mkdtemp(prefix="forgers-"))
-    bundles = load_taskset(arguments.tasks, state_dir=Path(__import__("os").environ["FARMTEST_STATE_DIR"]))
+    bundles = load_taskset(arguments.tasks, state_dir=Path(os.environ["FARMTEST_STATE_DIR"]))
     runtime = await DockerRuntime.open(state_dir=state, toolbox=ensure_toolbox(state / "toolbox"))
     table: dict[str, collections.Counter[str]] = {}
     times: dict[str, list[float]] = {}
@@ -76,11 +81,11 @@ async def main() -> None:
         for bundle in bundles:
             path, init, baseline = await _package(bundle, runtime)
 
-            async def judge(change: Change, name: str, bundle: TaskBundle = bundle, baseline=baseline) -> None:
+            async def judge(change: Change, name: str, bundle: TaskBundle = bundle, start: Baseline = baseline) -> None:
                 counter = table.setdefault(name, collections.Counter())
                 try:
                     verdict = await grade(
-                        bundle, change, runtime, verify_s=None, rng=random.SystemRandom(), baseline=baseline
+                        bundle, change, runtime, verify_s=None, rng=random.SystemRandom(), baseline=start
                     )
                 except VerifierError as error:
                     counter["error"] += 1
@@ -102,7 +107,7 @@ async def main() -> None:
 
             if arguments.whole:
                 everything = await _whole(bundle, runtime, baseline)
-                verify.touched_files = lambda change, old, files=everything: files
+                setattr(verify, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
                     await judge(bundle.gold, "gold")
