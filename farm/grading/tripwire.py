@@ -53,7 +53,7 @@ not count."""
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What a change does to a file. ``lines``: added or altered ones, from 1, first and last of each range; None: all.
+    """How a change alters a file. ``lines``: added or altered ones, from 1, first and last of each range; None: all.
     ``habits``: findings that do not count in it."""
 
     lines: tuple[tuple[int, int], ...] | None = None
@@ -144,7 +144,7 @@ class Tripwire:
     ) -> tuple[ExecResult, ExecResult | None]:
         """Return the result of ``run``, which takes ``limit_s`` at most, and what the hook wrote meanwhile.
 
-        The latter is None if the process that reads it did not end well; the caller ends all processes.
+        The text of the hook is None if the process that reads it did not end well; the caller ends all processes.
         """
         reader = asyncio.create_task(self._read(sandbox, limit_s + 2 * DRAIN_S))
         try:
@@ -174,7 +174,7 @@ def make_tripwire(
     holders: Sequence[str],
     rng: random.Random,
 ) -> Tripwire:
-    """Return a tripwire whose directory and nonce nobody can guess. Paths are relative to ``workspace``."""
+    """Return a tripwire whose directory and nonce are random. Paths are relative to ``workspace``."""
     name, nonce = (f"{rng.getrandbits(64):016x}" for _ in range(2))
 
     def absolute(paths: Sequence[str]) -> list[str]:
@@ -186,7 +186,7 @@ def make_tripwire(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a tripwire reported. ``evidence``: one line for each finding; ``certain``: the first that settles."""
+    """The report of a tripwire. ``evidence``: one line for each finding; ``certain``: the first that settles."""
 
     components: Mapping[str, float]
     evidence: tuple[str, ...] = ()

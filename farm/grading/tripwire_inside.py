@@ -317,7 +317,7 @@ def install(settings: Any) -> None:
                     finding("runner", by, key + " was replaced")
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
-        """Whether a function was made around one of a test file, as decorators do."""
+        """Return True if a function was made around one of a test file, as decorators do."""
         if is_a(value, function_kind) and place_of(value.__code__.co_filename) == "test":
             return True
         cells = getattr(value, "__closure__", None) or ()

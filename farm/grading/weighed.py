@@ -13,10 +13,10 @@ from sandboxes.sandbox import ExecResult, FileKind
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A change as it travels, and the pristine workspace that it travels to. ``files`` it really changes.
+    """A change as it travels, and the pristine workspace that it travels to.
 
-    ``there``: what is in the workspace where the tests run, by path. ``untouched``: nothing of the agent's is where the
-    tests run. ``seen`` is found while they do. ``touched``: the files that the agent's change writes.
+    ``files``: how many it really changes. ``there``: what the workspace of the tests holds, by path. ``untouched``:
+    nothing of the policy is in it. ``seen`` is found while tests run. ``touched``: files that the change writes.
     """
 
     travels: Change

@@ -43,7 +43,7 @@ async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str
 
 
 async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline: Baseline) -> dict[str, Touched]:
-    """Return what a change that writes every line of the package anew would touch."""
+    """Return what a change that replaces every line of the package would touch."""
     names = [
         name
         for name, entry in baseline.entries.items()
