@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.diff import Allowance, find_edits
@@ -35,6 +34,11 @@ UNWATCHED = "unwatched"
 READ_BYTES = 64 * 1024
 MOST_EVIDENCE = 20
 DRAIN_S = 20.0
+_PREPARE = """\
+for _ in {{1..2000}}; do [ -e {ready} ] && break; {busybox} usleep 2000; done
+export PYTHONPATH={home}"${{PYTHONPATH:+:$PYTHONPATH}}"
+"""
+"""Bash, run before the test command: the command waits for the reader of findings."""
 HABITS: Mapping[str, re.Pattern[bytes]] = {
     "frames": re.compile(
         rb"_getframe|currentframe|(tb|gi|cr)_frame|\binspect\b|\btraceback\b|\bgc\b|settrace|setprofile|/proc/"
@@ -115,6 +119,10 @@ class Tripwire:
         return f"{self.home}/stop"
 
     @property
+    def _prepare(self) -> str:
+        return f"{self.home}/prepare"
+
+    @property
     def programs(self) -> Mapping[str, bytes]:
         """Files that the command needs, by path."""
         settings = {
@@ -131,13 +139,13 @@ class Tripwire:
         return {
             f"{self.home}/sitecustomize.py": text.encode("utf-8", "surrogateescape"),
             self._stop: f"{self.nonce} end\n".encode(),
+            self._prepare: _PREPARE.format(ready=self._ready, busybox=BUSYBOX, home=self.home).encode(),
         }
 
     def around(self, command: str) -> str:
         """Return ``command`` so that each Python process of it loads the hook once the reader waits."""
         command = re.sub(r"\bPYTHONPATH=(?!\$|\"\$)", f"PYTHONPATH={self.home}:", command)
-        wait = f"for _ in {{1..2000}}; do [ -e {self._ready} ] && break; {BUSYBOX} usleep 2000; done"
-        return f'{wait}\nexport PYTHONPATH={quote(self.home)}"${{PYTHONPATH:+:$PYTHONPATH}}"\n{command}'
+        return f". {self._prepare} 2> {self.home}/said\n{command}"
 
     async def watch(
         self, sandbox: Sandbox, run: Callable[[], Awaitable[ExecResult]], limit_s: float

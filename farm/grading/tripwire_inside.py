@@ -23,7 +23,7 @@ TOOLS = (
 )
 """Modules of the standard library that act for their caller: what they do is the caller's doing."""
 QUIET = " get_code exec_module format_exception format_exc print_exception print_exc getframeinfo "
-"""Functions of those that open files of source for an end of their own."""
+"""Functions of those that read frames and source for an end of their own."""
 EVERY = 256
 
 
@@ -182,7 +182,7 @@ def install(settings: Any) -> None:
             frame = frame.f_back
 
     def frames(event: str, args: Any, frame: Any) -> None:
-        by = culprit(frame, False)
+        by = culprit(frame, False, QUIET)
         if by:
             finding("frames", by, event)
 
@@ -197,7 +197,7 @@ def install(settings: Any) -> None:
             if by:
                 finding("test_code", by, event + " __code__ of " + args[0].__name__)
         elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
-            by = culprit(frame, False)
+            by = culprit(frame, False, QUIET)
             if by:
                 finding("frames", by, event + " " + name)
 
