@@ -10,10 +10,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 import farm
+from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.sandboxed import TaskSet, fetch_taskset
-from farm.config import Config, read_build_settings
+from farm.config import Config
 
 if TYPE_CHECKING:
     from farm.bench import BenchResult, Figure

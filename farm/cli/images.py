@@ -13,10 +13,11 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
+from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.sandboxed import TaskSet, look_at_taskset, progress
-from farm.config import Config, read_build_settings
+from farm.config import Config
 
 if TYPE_CHECKING:
     from sandboxes.images import ImageInfo, ImageStore, OnProgress, PullProgress

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.text import Text
 
+from farm.build_config import read_build_settings
 from farm.cli.errors import shown
 from farm.cli.options import progress_console
-from farm.config import Config, read_build_settings
+from farm.config import Config
 
 if TYPE_CHECKING:
     from farm.tasks import ReadTask, TaskBundle

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from farm.build_config import read_build_settings
 from farm.cluster.machine import places, short_of
 from farm.cluster.shelf import ImageShelf
-from farm.config import BuildOptions, read_build_settings
+from farm.config import BuildOptions
 from farm.core.fleet import SchedulerSettings
 from farm.policy.access import Access
 from farm.rewards import Plugins

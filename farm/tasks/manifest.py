@@ -3,11 +3,10 @@
 import difflib
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from farm.core.task import GradingMode, ReportFormat, StepReward
 from farm.core.toml import read_toml
@@ -26,6 +25,7 @@ from farm.tasks.scalars import (
     RelativePath,
     Seconds,
     Sha256,
+    StorageMib,
     UserName,
     Word,
     as_tables,
@@ -173,11 +173,6 @@ class AgentTable(_Networked):
     user: UserName | None = None
 
 
-MIN_STORAGE_MIB = 256
-"""The least disk of a sandbox. A change may hold 64 MiB, and each file is written beside the one that it replaces. With
-less a policy could fill its disk with a change that no grader has room for."""
-
-
 class EnvironmentTable(_Networked):
     """``storage_mb`` below ``MIN_STORAGE_MIB`` counts as that."""
 
@@ -187,9 +182,7 @@ class EnvironmentTable(_Networked):
     os: Annotated[str, BeforeValidator(lower)] = "linux"
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
     memory_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=64, le=4 << 20)] = 2048
-    storage_mb: Annotated[
-        int, BeforeValidator(size_mib), Field(ge=1, le=64 << 20), AfterValidator(partial(max, MIN_STORAGE_MIB))
-    ] = 10_240
+    storage_mb: StorageMib = 10_240
     gpus: int = 0
     env: Env = {}
     workdir: AbsolutePath | None = None

@@ -21,7 +21,7 @@ class Confinement:
 
     def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror) -> None:
         self._token = token
-        self._allowed = indexes.allowed()
+        self._allowed, self._granted = indexes.allowed(), indexes.granted()
         self._indexes = indexes
         self._mirror = mirror
         self._doors: dict[str, list[EgressProxy]] = {}
@@ -48,7 +48,7 @@ class Confinement:
 
     def open(self, doors: Doors) -> None:
         self._doors[doors.step_id] = [
-            EgressProxy(self._token, self._allowed, doors.proxy, self.log),
+            EgressProxy(self._token, self._allowed, doors.proxy, self.log, granted=self._granted),
             MirrorDoor(self._token, doors.mirror, self._mirror),
         ]
 

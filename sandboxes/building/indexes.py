@@ -20,12 +20,11 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
-from sandboxes.egress import AllowList
-from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Address, Pattern, parse_host
+from sandboxes.egress import AllowList, Grants
+from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Pattern, parse_host
 
 MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
 MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
@@ -56,17 +55,6 @@ class NpmRegistry:
     authorization: str = ""
 
 
-class SitePattern(Pattern):
-    """A name that the machine's own configuration trusts: it may be at any address but loopback and the like."""
-
-    def permits(self, address: Address) -> bool:
-        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-        return not any(
-            each.is_loopback or each.is_link_local or each.is_multicast or each.is_unspecified
-            for each in (address, *([mapped] if mapped else []))
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class PackageIndexes:
     """``apt_hosts``: names of hosts with packages of distributions. ``hosts``: patterns that the operator adds."""
@@ -87,7 +75,14 @@ class PackageIndexes:
         if "pypi.org" in names:
             names.add("files.pythonhosted.org")
         listed = AllowList.parse((*sorted(filter(_is_name, names)), *self.hosts))
-        return AllowList((*(SitePattern(name, below=False, port=None) for name in self.apt_hosts), *listed.patterns))
+        return AllowList((*(Pattern(name, below=False, port=None) for name in self.apt_hosts), *listed.patterns))
+
+    def granted(self) -> Grants:
+        """Return the hosts that a build step may also reach at a private address: the operator's configuration, of apt
+        or of the farm, names them with their port."""
+        added = [pattern for pattern in AllowList.parse(self.hosts).patterns if pattern.port and not pattern.below]
+        ports = (HTTP_PORT, HTTPS_PORT)
+        return Grants((*(Pattern(name, below=False, port=port) for name in self.apt_hosts for port in ports), *added))
 
     def variables(self) -> dict[str, str]:
         """Return the variables that point a step's package managers at the mirror. They are the same for each build."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.config import read_build_settings
+from farm.build_config import read_build_settings
 from farm.tasks import TaskError, load_task
 from farm.tasks.package_index import read_index_settings
 from farm.tasks.sources import fetch_sdist, read_sdist

@@ -16,7 +16,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.config import read_build_settings
+from farm.build_config import read_build_settings
 from farm.tasks import BASE_IMAGE
 from sandboxes.building import BuildLimits, PackageIndexes, PipIndex
 from sandboxes.builds import find_client

@@ -8,7 +8,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.config import read_build_settings
+from farm.build_config import read_build_settings
 from farm.tasks import TaskBundle, images_of, load_task
 from sandboxes.images import ImageStore
 from tests.integration import tiny

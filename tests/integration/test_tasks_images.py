@@ -9,7 +9,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.config import BuildOptions, read_build_settings
+from farm.build_config import read_build_settings
+from farm.config import BuildOptions
 from farm.tasks import BASE_IMAGE
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.images import BuildSettings, ImageStore

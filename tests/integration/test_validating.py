@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from farm.config import read_build_settings
+from farm.build_config import read_build_settings
 from farm.tasks import TaskError, load_task
 from farm.tasks.validated import read_validated, refuse_unvalidated, set_digest
 from farm.workshop.beginning import begin_task

@@ -8,7 +8,8 @@ import pytest
 from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import Verdict, grade, take_baseline, take_change
-from farm.tasks.manifest import MIN_STORAGE_MIB, Manifest
+from farm.tasks.manifest import Manifest
+from farm.tasks.scalars import MIN_STORAGE_MIB
 from sandboxes import Limits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
 from tests.attacks.project import WORKSPACE, make_task

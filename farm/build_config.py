@@ -1,0 +1,102 @@
+"""How images are built on this machine: Docker clients, certificates, proxies and package indexes."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from farm.config import BuildOptions
+from sandboxes.building import BuildLimits, NpmRegistry, PackageIndexes, PipIndex
+from sandboxes.builds import BuildSettings
+
+_CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
+_SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_CLIENT_VARIABLES = ("PATH", "HOME", "DOCKER_CONFIG")
+_DEBIAN_HOSTS = ("deb.debian.org", "security.debian.org", "archive.ubuntu.com", "security.ubuntu.com")
+_BUILD = BuildOptions()
+
+
+def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None) -> BuildSettings:
+    """Return how images are built here: Docker clients, package indexes, and the limits that ``options`` set.
+
+    Asks pip and apt, which takes about half a second.
+    """
+
+    environ = os.environ if environ is None else environ
+    bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
+    return BuildSettings(
+        clients=tuple(Path(directory, "docker") for directory in environ.get("PATH", os.defpath).split(os.pathsep)),
+        environment={name: environ[name] for name in _CLIENT_VARIABLES if name in environ},
+        ca_bundle=next((path for path in (*bundles, _SYSTEM_CA) if path.is_file()), None),
+        proxies={name: environ[name] for name in _PROXY_VARIABLES if environ.get(name)},
+        indexes=PackageIndexes(
+            pip=_pip_index(_answer(environ, sys.executable, "-P", "-m", "pip", "config", "list")),
+            npm=_npm_registry(environ),
+            apt_hosts=_apt_hosts(_answer(environ, "apt-get", "indextargets", "--format", "$(REPO_URI)")),
+            hosts=options.hosts,
+        ),
+        registries=options.registries,
+        limits=BuildLimits(options.memory_mib, options.processes, options.disk_mib),
+    )
+
+
+def _answer(environ: Mapping[str, str], *command: str) -> str:
+    """A program's output; nothing where it is missing or fails, for then there is nothing to borrow."""
+    try:
+        return subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _pip_index(listing: str) -> PipIndex:
+    """Read ``pip config list``, less what names files of this machine."""
+
+    values: dict[str, str] = {}
+    for line in listing.splitlines():
+        name, _, literal = line.partition("=")
+        values[name.rpartition(".")[2].removeprefix("default-")] = str(ast.literal_eval(literal))
+    urls = [values.get("index-url", PipIndex().urls[0]), *values.get("extra-index-url", "").split()]
+    return PipIndex(
+        urls=tuple(filter(_is_web, urls)),
+        find_links=tuple(filter(_is_web, values.get("find-links", "").split())),
+        trusted_hosts=frozenset(values.get("trusted-host", "").split()),
+        timeout_s=values.get("timeout", ""),
+        retries=values.get("retries", ""),
+    )
+
+
+def _is_web(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _npm_registry(environ: Mapping[str, str]) -> NpmRegistry:
+    """Read the registry and its key from npm's file of the user."""
+
+    values: dict[str, str] = {}
+    with suppress(OSError, UnicodeDecodeError):
+        text = Path(environ.get("NPM_CONFIG_USERCONFIG") or Path.home() / ".npmrc").read_text()
+        for line in text.splitlines():
+            key, sign, value = line.partition("=")
+            if sign and not key.lstrip().startswith(("#", ";")):
+                filled = re.sub(r"\$\{(\w+)\}", lambda found: environ.get(found[1], ""), value.strip().strip("\"'"))
+                values[key.strip()] = filled
+    url = environ.get("npm_config_registry") or environ.get("NPM_CONFIG_REGISTRY") or values.get("registry", "")
+    url = url if _is_web(url) else NpmRegistry().url
+    place = url.partition(":")[2].rstrip("/")
+    if token := values.get(f"{place}/:_authToken"):
+        return NpmRegistry(url, f"Bearer {token}")
+    if login := values.get(f"{place}/:_auth"):
+        return NpmRegistry(url, f"Basic {login}")
+    return NpmRegistry(url)
+
+
+def _apt_hosts(listing: str) -> tuple[str, ...]:
+    found = (urlsplit(line) for line in listing.splitlines() if _is_web(line))
+    names = {url.hostname for url in found if url.hostname and url.port in (None, 80, 443)}
+    return tuple(dict.fromkeys((*_DEBIAN_HOSTS, *sorted(names))))
