@@ -43,7 +43,7 @@ class Hands:
         results: list[ToolResult | None] = [None] * len(calls)
         asked = [ToolCall(str(number), *call) for number, call in enumerate(calls)]
         began = time.perf_counter()
-        await run_calls(self._tools, sandbox, asked, results, timeout_s=TIMEOUT_S, most=len(asked))
+        await run_calls(self._tools, sandbox, asked, results, timeout_s=TIMEOUT_S)
         took_s = time.perf_counter() - began
         for call, result in zip(asked, results, strict=True):
             assert result is not None

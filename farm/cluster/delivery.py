@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout
-from farm.rollout import failed
+from farm.rollout import bare_verdict, failed
 from farm.store import RunEnded, StoreUnavailable, UnknownRun
 
 T = TypeVar("T")
@@ -29,14 +29,19 @@ class Delivery:
     async def publish(self, order: EpisodeOrder, rollout: Rollout) -> tuple[Rollout, bool]:
         """What became of the rollout, and whether it is published; a failure that another attempt may mend is not.
 
-        One that the store refuses gives way to a bare failure that says why. Where that is refused as well, the
-        scheduler learns that nothing is published, and decides.
+        If the store refuses a judged rollout, its bare verdict is offered instead: what a policy writes must not make
+        its episode unjudgeable. If that is refused as well, a failure that says why; and if that is, the scheduler
+        learns that nothing is published, and decides.
         """
         if rollout.error and rollout.error.retryable and not order.final:
             return rollout, False
         taken = await self._offer(order, rollout)
         if isinstance(taken, Rollout):
             return taken, True
+        if rollout.reward is not None:
+            taken = await self._offer(order, bare_verdict(rollout, str(taken)))
+            if isinstance(taken, Rollout):
+                return taken, True
         bare = failed(order, taken, node=self._node_id)
         taken = await self._offer(order, bare)
         return bare, isinstance(taken, Rollout)

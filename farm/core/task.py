@@ -42,6 +42,10 @@ class ReportFormat(StrEnum):
         return self not in (ReportFormat.REWARD_FILE, ReportFormat.EXIT_CODE)
 
 
+LEAST_STORAGE_MIB = 256
+"""The smallest disk of a sandbox: a change of 64 MiB and the tests must fit, or a large change ends in an error."""
+
+
 @dataclass(frozen=True, slots=True)
 class Healthcheck:
     """A shell command that ends with 0 where a fresh sandbox is ready, asked every ``interval_s`` until it does.

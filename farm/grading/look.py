@@ -1,6 +1,7 @@
 """What a change looks like, while its tests run: as a patch for people, and in raw components."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from farm.grading.patch import MAX_SHOWN_BYTES, render
 from farm.grading.screen import screen
 from farm.grading.style import is_python, measure_style
 from sandboxes.sandbox import FileEntry, FileKind, Sandbox
+
+_log = logging.getLogger(__name__)
 
 UNREAD = b"\0"
 """Stands for pristine content that is not worth reading: too big to be shown, of another size than the new."""
@@ -59,7 +62,18 @@ def _is_real(file: FileChange, old: FileChange | None) -> bool:
 
 
 async def look(change: Change, read_old: Callable[[str], FileChange | None]) -> Seen:
-    """``read_old`` as ``render`` takes it."""
+    """Describe ``change``. ``read_old`` as ``render`` takes it.
+
+    A description that fails leaves the component ``unseen``: what a policy wrote must not cost its verdict.
+    """
+    try:
+        return await _describe(change, read_old)
+    except Exception:  # the reason is in the docstring; the log has the traceback
+        _log.exception("a change of %d files cannot be described", len(change.files))
+        return Seen("", {"unseen": 1.0})
+
+
+async def _describe(change: Change, read_old: Callable[[str], FileChange | None]) -> Seen:
     rendered = await asyncio.to_thread(render, change, read_old, is_python)
     size = {
         "diff_added": float(sum(file.added for file in rendered.files)),

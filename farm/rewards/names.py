@@ -43,6 +43,7 @@ ABOUT: Mapping[str, str] = {
     "lines_f": "of the answer's lines",
     "changed_files": "files that the change touches",
     "protected_paths_touched": "those of them that did not travel",
+    "unseen": "1 where the change could not be described: no patch, no figures of its size and style",
     "diff_added": "lines that the change adds",
     "diff_removed": "lines that it removes",
     "diff_bytes": "bytes of the files that it writes",

@@ -5,6 +5,7 @@ from farm.rollout.entries import JournalError
 from farm.rollout.episode import run_episode
 from farm.rollout.events import EpisodeEvent, EventKind, OnEvent
 from farm.rollout.failures import classify
+from farm.rollout.fitting import bare_verdict
 from farm.rollout.journal import Journal, Journals
 from farm.rollout.policy import Message, Policy, PolicyError, Reply, Sampled, ToolCall
 from farm.rollout.record import aborted, failed, report
@@ -24,6 +25,7 @@ __all__ = [
     "Sampled",
     "ToolCall",
     "aborted",
+    "bare_verdict",
     "classify",
     "failed",
     "report",

@@ -15,6 +15,8 @@ from sandboxes.tools.calls import MalformedCall
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
 PARALLEL_CALLS = 8
+MOST_CALLS = 128
+"""Calls of one message that run; each further call gets an error result."""
 _CUT_OFF = ToolResult(
     "error: the call was cut off by a failure of this machine, and what came of it is not known: some of it may have "
     "been done; look before you repeat it",
@@ -30,7 +32,7 @@ async def run_calls(
     log: TurnLog | None = None,
     *,
     timeout_s: float,
-    most: int,
+    most: int = MOST_CALLS,
 ) -> None:
     """Put the result of ``calls[i]`` into ``results[i]`` and into ``log``; ``timeout_s`` bounds each call.
 
@@ -41,12 +43,11 @@ async def run_calls(
     SandboxGone; other calls are over by then.
     """
     free = asyncio.Semaphore(PARALLEL_CALLS)
-    prepared = [toolset.prepare(call.name, call.arguments) for call in calls]
-    counted = [index for index, call in enumerate(calls) if call.name != Answer.name]
-    for index in counted[most:]:
-        prepared[index] = MalformedCall(
-            ToolErrorKind.OVER_LIMIT, f"not run: only the first {most} calls of a message are"
-        )
+    over = set([index for index, call in enumerate(calls) if call.name != Answer.name][most:])
+    refused = MalformedCall(ToolErrorKind.OVER_LIMIT, f"not run: only the first {most} calls of a message are")
+    prepared = [
+        refused if index in over else toolset.prepare(call.name, call.arguments) for index, call in enumerate(calls)
+    ]
 
     async def run(index: int) -> None:
         if results[index] is not None:

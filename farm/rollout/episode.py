@@ -67,19 +67,10 @@ async def run_episode(
     """
     try:
         toolset = Toolset.of(order.tools or bundle.task.tools, library=library)
-        episode = _Episode(
-            order,
-            bundle,
-            runtime,
-            policy,
-            toolset,
-            on_event,
-            baselines or Baselines(),
-            verifier_turns,
-            # What steps leave behind in between is in no journal: cut off they begin anew.
-            journal if journal and not bundle.steps else Journal(),
-            tracebacks,
-        )
+        # What steps leave behind in between is in no journal: cut off they begin anew.
+        journal = journal if journal and not bundle.steps else Journal()
+        given = (on_event, baselines or Baselines(), verifier_turns, journal, tracebacks)
+        episode = _Episode(order, bundle, runtime, policy, toolset, *given)
     except Exception as error:  # as below: the task asks for tools that there are none of
         return failed(order, error, node=node)
     failure = None
@@ -88,7 +79,11 @@ async def run_episode(
     except Exception as error:  # the boundary at which a failure, whosever it is, becomes data
         failure = classify(error, begun=True)
     # Beside the event loop: what the policy wrote is read, and it may be long.
-    found = await asyncio.to_thread(episode.findings)
+    try:
+        found = await asyncio.to_thread(episode.findings)
+    except Exception:  # what only describes an episode, which the policy wrote, must not cost its verdict
+        _log.exception("rollout %s attempt %d cannot be described", order.rollout_id, order.attempt)
+        found = episode.bare_findings()
     if plugins is not None and failure is None and found.reward is not None:
         found = await with_plugins(plugins, episode.judged(found), found)
     return compose(order, found, failure, node=node)
@@ -361,6 +356,11 @@ class _Episode:
 
     def judged(self, found: Findings) -> JudgedEpisode:
         return JudgedEpisode(self._bundle.task.id, self._change, found.patch, found.turns, found.components)
+
+    def bare_findings(self) -> Findings:
+        """Return the verdict and the conversation, without what is measured of them."""
+        turns, replies = tuple(self._loop.turns), tuple(self._loop.replies)
+        return replace(self._found, turns=turns, replies=replies, metrics={"undescribed": 1.0})
 
     def findings(self) -> Findings:
         """All that is known when the episode has ended, however it did."""

@@ -9,7 +9,7 @@ from farm.core.orders import Limits
 from farm.core.rollout import StopReason, ToolUse, Turn
 from farm.core.task import Task
 from farm.rewards.conversation import MALFORMED
-from farm.rollout.calls import run_calls
+from farm.rollout.calls import MOST_CALLS, run_calls
 from farm.rollout.events import EventKind
 from farm.rollout.journal import Journal, Past, PastTurn, TurnLog
 from farm.rollout.messages import AFTER_SUBMIT, UNFINISHED, answered, said
@@ -20,12 +20,6 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
-MAX_CALLS_PER_TURN = 128
-"""Calls of one message that run; each further call gets an error result.
-
-Without a bound a message of 10,000 calls makes a record that nobody can store, and so an episode without a reward.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -35,7 +29,7 @@ class Bounds:
     tool_s: float
     max_turns: int
     max_tokens: int | None
-    calls_per_turn: int = MAX_CALLS_PER_TURN
+    calls_per_turn: int = MOST_CALLS
 
     @staticmethod
     def of(task: Task, limits: Limits) -> "Bounds":
@@ -44,7 +38,7 @@ class Bounds:
             tool_s=limits.tool_s,
             max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
             max_tokens=limits.max_tokens,
-            calls_per_turn=task.retrieval.calls_per_turn if task.retrieval else MAX_CALLS_PER_TURN,
+            calls_per_turn=task.retrieval.calls_per_turn if task.retrieval else MOST_CALLS,
         )
 
 

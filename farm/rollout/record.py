@@ -22,6 +22,7 @@ from farm.core.rollout import (
 from farm.grading import Verdict
 from farm.rewards import JudgedEpisode, Plugins, default_rules
 from farm.rollout.failures import classify
+from farm.rollout.fitting import fit
 from farm.rollout.policy import Reply
 from farm.rollout.segments import SampledReply, build_segments, version_range
 
@@ -87,14 +88,28 @@ async def with_plugins(plugins: Plugins, episode: JudgedEpisode, found: Findings
 
 
 def compose(order: EpisodeOrder, found: Findings, failure: Failure | None, *, node: str) -> Rollout:
-    """The checked rollout of an episode. One that breaks the schema's promises comes back as a failure of ours."""
-    rollout = _compose(order, found, failure, node)
+    """Return the checked rollout of an episode, cut to what can be stored.
+
+    Tokens that break the schema's promises cost the segments; a rollout that breaks them without its tokens becomes a
+    failure of the farm.
+    """
     try:
-        check(rollout)
+        return _checked(order, found, failure, node)
     except InvalidRollout as broken:
         _log.error("rollout %s attempt %d is not fit to publish: %s", order.rollout_id, order.attempt, broken)
-        failure = Failure(Origin.INFRA, type(broken).__name__, str(broken), retryable=False)
-        return _compose(order, replace(found, replies=()), failure, node)
+        fault = broken
+    bare = replace(found, replies=(), reason=f"{found.reason}; untrainable: {fault}")
+    if failure is None:
+        try:
+            return _checked(order, bare, None, node)
+        except InvalidRollout as broken:
+            fault = broken
+    return _compose(order, bare, Failure(Origin.INFRA, type(fault).__name__, str(fault), retryable=False), node)
+
+
+def _checked(order: EpisodeOrder, found: Findings, failure: Failure | None, node: str) -> Rollout:
+    rollout = fit(_compose(order, found, failure, node))
+    check(rollout)
     return rollout
 
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.core.task import GradingMode, Healthcheck, ReportFormat
+from farm.core.task import LEAST_STORAGE_MIB, GradingMode, Healthcheck, ReportFormat
 from farm.tasks import compose
 from farm.tasks.bundle import BundleFile
 from farm.tasks.compose import Composed
 from farm.tasks.errors import TaskError
-from farm.tasks.manifest import HealthcheckTable, Manifest
+from farm.tasks.files import MANIFEST
+from farm.tasks.manifest import EnvironmentTable, HealthcheckTable, Manifest
 from sandboxes.dockerfile import instructions
 
 
@@ -72,3 +73,18 @@ def _named_user(environment: Mapping[str, BundleFile]) -> str | None:
     lines = text.split("\n")
     named = [lines[item.first].split(None, 1)[-1].strip() for item in instructions(text) if item.name == "USER"]
     return named[-1] if named else None
+
+
+def storage_of(path: Path, manifest: Manifest, table: EnvironmentTable, place: str) -> int:
+    """Return the disk to grant: a task of Harbor's that declares less gets what grading needs.
+
+    Raises TaskError if a task of the farm's own declares less.
+    """
+    if table.storage_mb < LEAST_STORAGE_MIB and manifest.own:
+        raise TaskError(
+            path / MANIFEST,
+            f"{table.storage_mb} MiB of disk are too few to grade in",
+            f"grant at least {LEAST_STORAGE_MIB}",
+            key=f"{place}.storage_mb",
+        )
+    return max(table.storage_mb, LEAST_STORAGE_MIB)

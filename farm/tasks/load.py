@@ -12,7 +12,7 @@ from farm.core.task import Artifact, Collect, GradingMode, ReportFormat, Separat
 from farm.tasks import compose
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES, digest_of, read_directory
-from farm.tasks.environment import composed_of, healthcheck_of, users_of
+from farm.tasks.environment import composed_of, healthcheck_of, storage_of, users_of
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, required, text
 from farm.tasks.manifest import FarmTable, Manifest, Original, Release, parse_manifest
@@ -110,7 +110,7 @@ def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> ReadTask:
         tools=_tools(path, farm),
         cpus=manifest.environment.cpus,
         memory_mib=manifest.environment.memory_mb,
-        storage_mib=manifest.environment.storage_mb,
+        storage_mib=storage_of(path, manifest, manifest.environment, "environment"),
         network=manifest.network if farm.retrieval is None else (),
         retrieval=_retrieval(farm, workspace),
         env=tuple(sorted({**composed.env, **manifest.environment.env}.items())),
@@ -243,7 +243,7 @@ def _separate(path: Path, manifest: Manifest, image: str, files: Mapping[str, Bu
         brings_tests=named is not None,
         cpus=table.cpus,
         memory_mib=table.memory_mb,
-        storage_mib=table.storage_mb,
+        storage_mib=storage_of(path, manifest, table, "verifier.environment" if given else "environment"),
         env=tuple(sorted(table.env.items())),
     )
 

@@ -25,7 +25,6 @@ from farm.tasks.scalars import (
     RelativePath,
     Seconds,
     Sha256,
-    StorageMib,
     UserName,
     Word,
     as_tables,
@@ -40,10 +39,7 @@ MAX_STEPS = 100
 _SHOWN_CHARS = 200
 _SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
-    {
-        *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
-        *("max_turns", "source", "original"),
-    }
+    "grading fail_to_pass pass_to_pass test_command report test_patch protected network max_turns source original".split()
 )
 """Keys that say how a change is made and judged."""
 
@@ -174,15 +170,13 @@ class AgentTable(_Networked):
 
 
 class EnvironmentTable(_Networked):
-    """``storage_mb`` below ``MIN_STORAGE_MIB`` counts as that."""
-
     allow_internet: bool = False
     build_timeout_sec: Seconds = 600.0
     docker_image: ImageName | None = None
     os: Annotated[str, BeforeValidator(lower)] = "linux"
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
     memory_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=64, le=4 << 20)] = 2048
-    storage_mb: StorageMib = 10_240
+    storage_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=1, le=64 << 20)] = 10_240
     gpus: int = 0
     env: Env = {}
     workdir: AbsolutePath | None = None
@@ -263,6 +257,11 @@ class Manifest(_Harbor):
     steps: Annotated[tuple[StepTable, ...], Field(max_length=MAX_STEPS)] = ()
     multi_step_reward_strategy: StepReward = StepReward.MEAN
     artifacts: Artifacts = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether the task was written for the farm: it has a table ``[metadata.farm]``."""
+        return "farm" in self.metadata.model_fields_set
 
     @property
     def separate(self) -> bool:

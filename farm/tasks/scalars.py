@@ -3,7 +3,6 @@
 import posixpath
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -148,12 +147,3 @@ UserName = Annotated[
     Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$"),
 ]
 """As a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number."""
-
-MIN_STORAGE_MIB = 256
-"""The least disk of a sandbox. A change may hold 64 MiB, and each file is written beside the one that it replaces. With
-less a policy could fill its disk with a change that no grader has room for."""
-
-StorageMib = Annotated[
-    int, BeforeValidator(size_mib), Field(ge=1, le=64 << 20), AfterValidator(partial(max, MIN_STORAGE_MIB))
-]
-"""The disk of a sandbox in MiB; less than ``MIN_STORAGE_MIB`` counts as that."""

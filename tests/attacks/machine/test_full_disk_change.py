@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
-from farm.core.task import ReportFormat
+from farm.core.task import LEAST_STORAGE_MIB, ReportFormat
 from farm.grading import Verdict, grade, take_baseline, take_change
-from farm.tasks.manifest import Manifest
-from farm.tasks.scalars import MIN_STORAGE_MIB
 from sandboxes import Limits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
 from tests.attacks.project import WORKSPACE, make_task
@@ -21,7 +19,9 @@ FILL = "head -c 62M /dev/urandom > fill"
 
 async def filled(runtime: EitherRuntime, image: str) -> Change:
     """Return the change of a policy that wrote nearly as much as a change may hold."""
-    async with runtime.scope(SandboxSpec(image, workdir=WORKSPACE, limits=Limits(disk_mib=MIN_STORAGE_MIB))) as sandbox:
+    async with runtime.scope(
+        SandboxSpec(image, workdir=WORKSPACE, limits=Limits(disk_mib=LEAST_STORAGE_MIB))
+    ) as sandbox:
         baseline = await take_baseline(sandbox, WORKSPACE)
         result = await sandbox.shell(FILL, timeout_s=60)
         assert result.exit_code == 0, result.stdout.head
@@ -39,11 +39,5 @@ async def test_change_that_fills_the_disk_is_judged(either_runtime: EitherRuntim
     change = await filled(either_runtime, project_image)
     with pytest.raises(RuntimeUnavailable):
         await judged(either_runtime, project_image, change, TOO_SMALL_MIB)
-    verdict = await judged(either_runtime, project_image, change, MIN_STORAGE_MIB)
+    verdict = await judged(either_runtime, project_image, change, LEAST_STORAGE_MIB)
     assert verdict.reward == 0.0
-
-
-@pytest.mark.parametrize("asked", ["1M", "64M", 100])
-def test_task_with_a_small_disk_gets_the_smallest(asked: str | int) -> None:
-    manifest = Manifest.model_validate({"environment": {"storage_mb": asked}})
-    assert manifest.environment.storage_mb == MIN_STORAGE_MIB
