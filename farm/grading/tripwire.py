@@ -46,9 +46,9 @@ HABITS: Mapping[str, re.Pattern[bytes]] = {
     "test_files": re.compile(rb"linecache|getsource|\btokenize\b"),
     "test_code": re.compile(rb"__code__|getsource"),
     "runner": re.compile(rb"\b(_pytest|pytest|unittest|pluggy)\b"),
-    "disguise": re.compile(rb"\bcompile\(|CodeType|addaudithook|\.replace\("),
+    "disguise": re.compile(rb"(?<!re\.)\bcompile\(|CodeType|addaudithook"),
     "native": re.compile(rb"\b(ctypes|cffi)\b"),
-    "processes": re.compile(rb"\b(subprocess|Popen|popen|system|fork|spawn|exec[lv]\w*|kill)\b"),
+    "processes": re.compile(rb"\b(subprocess|Popen|os\.(popen|system|fork|spawn\w*|exec\w+|kill\w*))\b"),
     "locks": re.compile(rb"\bfcntl\b"),
 }
 """By finding, what a file holds that honestly does the same: in a file that held it before the change, the finding does
