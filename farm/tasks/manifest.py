@@ -39,7 +39,10 @@ MAX_STEPS = 100
 _SHOWN_CHARS = 200
 _SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
-    "grading fail_to_pass pass_to_pass test_command report test_patch protected network max_turns source original".split()
+    (
+        *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
+        *("max_turns", "source", "original"),
+    )
 )
 """Keys that say how a change is made and judged."""
 
@@ -49,7 +52,7 @@ class _Strict(BaseModel):
 
 
 class _Harbor(BaseModel):
-    """Harbor's own tables: keys that we do not know are passed over, as Harbor does."""
+    """Harbor's own tables: unknown keys are passed over, as Harbor does."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
