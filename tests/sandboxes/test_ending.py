@@ -86,7 +86,7 @@ async def test_no_other_signal_from_outside_ends_it(sandbox: Sandbox, container:
 
 
 async def test_a_removal_is_from_outside(sandbox: Sandbox, container: Container) -> None:
-    container.remove(force=True)
+    container.remove(force=True, v=True)
     with pytest.raises(SandboxGone, match="removed") as gone:
         await sandbox.stat("/")
     assert gone.value.by is GoneBy.OUTSIDE

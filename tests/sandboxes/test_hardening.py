@@ -213,7 +213,7 @@ async def test_a_kill_long_after_a_memory_bomb_is_told_from_it(
         with pytest.raises(SandboxGone, match="ended with status 137") as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
         assert gone.value.by is GoneBy.OUTSIDE
-        container.remove(force=True)
+        container.remove(force=True, v=True)
         with pytest.raises(SandboxGone, match="removed"):
             await sandbox.read_file("/etc/motd")
 

@@ -393,7 +393,7 @@ async def test_a_container_that_was_removed_is_not_handed_out(
     runtime = await DockerRuntime.open(state_dir=state_dir, toolbox=toolbox)
     async with pooled(runtime, spec) as pool:
         for sandbox_id in await living(runtime):
-            docker_client.containers.get(container_name(sandbox_id)).remove(force=True)
+            docker_client.containers.get(container_name(sandbox_id)).remove(force=True, v=True)
         async with pool.scope(spec) as sandbox:
             assert text(await sandbox.exec(["echo", "here"], timeout_s=WAIT_S)) == "here\n"
             assert pool.handed_out == 0
