@@ -21,6 +21,7 @@ LARGE_BYTES = 1024 * 1024
 MAX_LARGE = 4
 """Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
 
+_LOWER = "set max_tokens in sampling_params to 65536 or less"
 _INLINE_BYTES = 64 * 1024
 _PARTS_AT_ONCE = 64
 _REFUSED_FIELDS = (400, 422)
@@ -160,7 +161,7 @@ class Endpoint:
             number += 1
             cost += len(part) + PART_BYTES
             if cost > MAX_ANSWER_BYTES:
-                raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+                raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; {_LOWER}")
             if len(whole) - len(part) <= LARGE_BYTES < len(whole):
                 await held.enter_async_context(self._large)
             if number % _PARTS_AT_ONCE == 0:
