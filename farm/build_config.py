@@ -8,11 +8,14 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from farm.config import BuildOptions
-from sandboxes.building import BuildLimits, NpmRegistry, PackageIndexes, PipIndex
-from sandboxes.builds import BuildSettings
+
+if TYPE_CHECKING:  # commands that build nothing start without what builds need
+    from sandboxes.building import NpmRegistry, PipIndex
+    from sandboxes.builds import BuildSettings
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -22,11 +25,14 @@ _DEBIAN_HOSTS = ("deb.debian.org", "security.debian.org", "archive.ubuntu.com", 
 _BUILD = BuildOptions()
 
 
-def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None) -> BuildSettings:
+def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None) -> "BuildSettings":
     """Return how images are built here: Docker clients, package indexes, and the limits that ``options`` set.
 
     Asks pip and apt, which takes about half a second.
     """
+
+    from sandboxes.building import BuildLimits, PackageIndexes
+    from sandboxes.builds import BuildSettings
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
@@ -54,8 +60,9 @@ def _answer(environ: Mapping[str, str], *command: str) -> str:
         return ""
 
 
-def _pip_index(listing: str) -> PipIndex:
+def _pip_index(listing: str) -> "PipIndex":
     """Read ``pip config list``, less what names files of this machine."""
+    from sandboxes.building import PipIndex
 
     values: dict[str, str] = {}
     for line in listing.splitlines():
@@ -75,8 +82,9 @@ def _is_web(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def _npm_registry(environ: Mapping[str, str]) -> NpmRegistry:
+def _npm_registry(environ: Mapping[str, str]) -> "NpmRegistry":
     """Read the registry and its key from npm's file of the user."""
+    from sandboxes.building import NpmRegistry
 
     values: dict[str, str] = {}
     with suppress(OSError, UnicodeDecodeError):

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from farm.config import LOOPBACK
 from farm.wire.frames import MalformedFrame, unpack_frames
 from farm.wire.packing import MalformedRecord, unpack
 from farm.wire.problem import MEDIA_TYPE, PREFIX, Problem, ProblemType
@@ -80,6 +81,8 @@ class Exchange:
             base_url=self.url,
             headers={"Accept-Encoding": "zstd"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx.Timeout(ANSWER_S, connect=_CONNECT_S),
+            # A gateway of this machine is asked directly: a proxy of the environment would be given the token.
+            trust_env=(httpx.URL(self.url).host or "") not in LOOPBACK,
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.models.images import Image
 
-from sandboxes.building.screening import Screened, Sources, screen_trigger
+from sandboxes.building.screening import Refused, Screened, Sources, screen_trigger
 from sandboxes.builds import BuildSettings, OnLine, Order, build, read_dockerfile, write_context
 from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 from sandboxes.origins import ImageOrigins
@@ -131,6 +131,17 @@ class ImageStore:
             raise ImageError(f"{name} cannot be removed: {error.explanation}") from None
         return True
 
+    def admit(self, name: str) -> None:
+        """Refuse an image that a task names if its registry is not among those that the operator admits.
+
+        The daemon fetches images on the machine's own network, so a task could make it call any address. Raises
+        ImageError.
+        """
+        try:
+            Sources(frozenset(self._settings.registries)).admit(name)
+        except Refused as refused:
+            raise ImageError(str(refused)) from None
+
     async def pull(self, name: str, on_progress: OnProgress | None = None, *, anew: bool = False) -> ImageInfo:
         """The first time a name is pulled it is pinned to what it means; later pulls bring that, unless ``anew``.
 
@@ -216,13 +227,17 @@ class ImageStore:
         present = frozenset(known for row in rows for known in _names(row))
         sources = Sources(frozenset(self._settings.registries), present)
         screened = read_dockerfile(name, context, sources)
-        for base in screened.bases:
+        for base in (*screened.bases, *screened.stages):
             try:
                 if await self.inspect(base) is None:
                     await self.pull(base)
             except (ImageError, SpecError) as error:
+                if base in screened.stages:  # no image has the name: it is a stage
+                    continue
                 raise ImageError(f"{name} does not build: {error}") from None
             except RuntimeUnavailable as error:
+                if base in screened.stages:
+                    continue
                 raise RuntimeUnavailable(f"{name} does not build just now: {error}") from None
             for trigger in await self._triggers(base):
                 try:

@@ -21,7 +21,6 @@ LARGE_BYTES = 1024 * 1024
 MAX_LARGE = 4
 """Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
 
-_LOWER = "set max_tokens in sampling_params to 65536 or less"
 _INLINE_BYTES = 64 * 1024
 _PARTS_AT_ONCE = 64
 _REFUSED_FIELDS = (400, 422)
@@ -47,6 +46,10 @@ class Answer(Generic[Parsed]):
     headers: Mapping[str, str]
     parsed: Parsed | None = None
     refusal: bytes = b""
+
+
+class TooLong(httpx.DecodingError):
+    """A reply has more than ``MAX_ANSWER_BYTES``."""
 
 
 class Endpoint:
@@ -99,14 +102,22 @@ class Endpoint:
         """Request one chat completion, with as many fields as the endpoint accepts. Raises httpx.HTTPError, and what
         ``parse`` raises.
 
-        Until a request was accepted, a refusal of the fields steps down to fewer of them.
+        Until a request was accepted, a refusal of the fields steps down to fewer of them. A reply that is too long with
+        its tokens and log-probabilities is requested once more without: a policy must not choose, by a long reply, that
+        its episode is never judged.
         """
-        level = self._dialect
+        level, is_plain = self._dialect, False
         while True:
             request = {**body, **_DIALECTS[level]}
-            answer = await self._ask("POST", "/chat/completions", parse, self._request_timeout_s, request)
+            try:
+                answer = await self._ask("POST", "/chat/completions", parse, self._request_timeout_s, request)
+            except TooLong:
+                if not _DIALECTS[level]:
+                    raise
+                level, is_plain = len(_DIALECTS) - 1, True
+                continue
             if answer.status == httpx.codes.OK:
-                if not self._settled:
+                if not self._settled and not is_plain:
                     self._dialect, self._settled = level, True
                 return answer
             if self._settled or answer.status not in _REFUSED_FIELDS or level + 1 == len(_DIALECTS):
@@ -161,7 +172,7 @@ class Endpoint:
             number += 1
             cost += len(part) + PART_BYTES
             if cost > MAX_ANSWER_BYTES:
-                raise httpx.DecodingError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes; {_LOWER}")
+                raise TooLong(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
             if len(whole) - len(part) <= LARGE_BYTES < len(whole):
                 await held.enter_async_context(self._large)
             if number % _PARTS_AT_ONCE == 0:

@@ -94,12 +94,11 @@ async def _ensure(
     if found is not None:
         return found
     if not environment:
+        images.admit(image)
         return await images.pull(image, None if on_line is None else lambda progress: on_line(str(progress)))
     for base in bases(environment["Dockerfile"].content.decode(errors="replace")):
-        if await images.inspect(base) is None:
-            if base == BASE_IMAGE:
-                raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
-            await images.pull(base, None if on_line is None else lambda progress: on_line(str(progress)))
+        if base == BASE_IMAGE and await images.inspect(base) is None:
+            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
     return await images.build(
         image,
         {path: file.content for path, file in environment.items()},

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit, urlunsplit
 
 from sandboxes.egress import AllowList, Grants
-from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Pattern, parse_host
+from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Host, Pattern, parse_host
 
 MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
 MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
@@ -33,6 +33,12 @@ METADATA = ".metadata"
 """The suffix by which a client fetches the metadata of a wheel alone (PEP 658)."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NPM_NAME = r"[A-Za-z0-9_~!'()*-][A-Za-z0-9._~!'()*-]*"
+_NPM_PACKAGE = re.compile(
+    rf"(?!-/)(?:@{_NPM_NAME}/)?{_NPM_NAME}(?:/-/(?:@{_NPM_NAME}/)?[A-Za-z0-9][A-Za-z0-9._+~-]*\.tgz|/[A-Za-z0-9][A-Za-z0-9._+~-]*)?",
+    re.ASCII,
+)
+"""Documents of a package or of one version, and tarballs. A registry's calls for accounts begin with ``-/``."""
 _HREF = re.compile(r"""(<(?:a|base)\b[^>]*?\bhref\s*=\s*)("[^"]*"|'[^']*')""", re.IGNORECASE)
 
 
@@ -75,14 +81,20 @@ class PackageIndexes:
         if "pypi.org" in names:
             names.add("files.pythonhosted.org")
         listed = AllowList.parse((*sorted(filter(_is_name, names)), *self.hosts))
-        return AllowList((*(Pattern(name, below=False, port=None) for name in self.apt_hosts), *listed.patterns))
+        apt = (Pattern(parse_host(name), below=False, port=None) for name in self.apt_hosts)
+        return AllowList((*apt, *listed.patterns))
 
     def granted(self) -> Grants:
-        """Return the hosts that a build step may also reach at a private address: the operator's configuration, of apt
-        or of the farm, names them with their port."""
-        added = [pattern for pattern in AllowList.parse(self.hosts).patterns if pattern.port and not pattern.below]
-        ports = (HTTP_PORT, HTTPS_PORT)
-        return Grants((*(Pattern(name, below=False, port=port) for name in self.apt_hosts for port in ports), *added))
+        """Return the hosts that a build step may also reach at a private address, because the operator names them."""
+        named: list[tuple[Host, int | None]] = [(parse_host(name), None) for name in self.apt_hosts]
+        named += [(each.host, each.port) for each in AllowList.parse(self.hosts).patterns if not each.below]
+        return Grants(
+            tuple(
+                Pattern(host, below=False, port=port)
+                for host, given in named
+                for port in ((HTTP_PORT, HTTPS_PORT) if given is None else (given,))
+            )
+        )
 
     def variables(self) -> dict[str, str]:
         """Return the variables that point a step's package managers at the mirror. They are the same for each build."""
@@ -122,10 +134,9 @@ class Router:
         """Return what the mirror fetches for a request's target, None if that is no path of the mirror."""
         path, _, query = target.partition("?")
         kind, _, rest = path.removeprefix("/").partition("/")
-        is_account = kind == "npm" and unquote(unquote(rest)).startswith(("-", "/"))  # a registry's own calls
-        if is_account:
-            return None
-        if kind == "npm" and ".." not in unquote(unquote(rest)).replace("\\", "/").split("/"):
+        if kind == "npm":
+            if not _NPM_PACKAGE.fullmatch(unquote(rest)):
+                return None
             return Upstream(f"{self._indexes.npm.url.rstrip('/')}/{rest}" + (f"?{query}" if query else ""), npm=True)
         if kind == "file":
             return self._file(rest, query)

@@ -1,9 +1,11 @@
 """The mirror of package indexes at a build step's loopback address: the farm fetches with the host's trust and keys."""
 
 import asyncio
+import re
 import secrets
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,8 +19,12 @@ import httpx
 
 from sandboxes.building.indexes import PackageIndexes, Router, Upstream
 from sandboxes.egress import AllowList, EgressLog, EgressProxy
+from sandboxes.errors import RuntimeUnavailable
 
 PAGE_BYTES_MAX = 64 << 20
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?", re.ASCII)
+_rewriting = threading.Lock()
+"""Held while a page is rewritten: one at a time, because each may take ten times its size of memory."""
 HEAD_BYTES_MAX = 16 << 10
 HEAD_S, IDLE_S = 30.0, 120.0
 CHUNK = 64 << 10
@@ -40,12 +46,12 @@ class Access:
             context = ssl.create_default_context(cafile=str(self.ca_bundle) if self.ca_bundle else None)
         named = {name.lower(): value for name, value in self.proxies.items()}
         mounts: dict[str, httpx.AsyncBaseTransport | None] = {
-            f"{scheme}://": httpx.AsyncHTTPTransport(proxy=proxy, verify=context)
+            f"{scheme}://": _proxied(f"{scheme}_proxy", proxy, context)
             for scheme in ("http", "https")
             if (proxy := named.get(f"{scheme}_proxy"))
         }
         for host in filter(None, (part.strip().lstrip(".") for part in named.get("no_proxy", "").split(","))):
-            if mounts and host != "*":
+            if mounts and _PLAIN_HOST.fullmatch(host):
                 mounts |= {f"all://{host}": None, f"all://*.{host}": None}
         return httpx.AsyncClient(
             verify=context,
@@ -54,6 +60,14 @@ class Access:
             follow_redirects=True,
             timeout=httpx.Timeout(IDLE_S, connect=HEAD_S),
         )
+
+
+def _proxied(variable: str, proxy: str, context: ssl.SSLContext | bool) -> httpx.AsyncHTTPTransport:
+    """Return a way through a proxy of the host's. Raises RuntimeUnavailable for a proxy that cannot be used."""
+    try:
+        return httpx.AsyncHTTPTransport(proxy=proxy if "://" in proxy else f"http://{proxy}", verify=context)
+    except (ValueError, ImportError, httpx.InvalidURL):
+        raise RuntimeUnavailable(f"{variable} is no address of an HTTP proxy; write http://HOST:PORT") from None
 
 
 class IndexMirror:
@@ -118,11 +132,10 @@ class IndexMirror:
             kind = response.headers.get("content-type", "").partition(";")[0].strip()
             if response.status_code == HTTPStatus.OK and (upstream.page or (upstream.npm and kind.endswith("json"))):
                 content = await _whole(response)
-                url = str(response.url)
-                page = self._router.rewrite_page(url, kind, content) if upstream.page else None
-                content = page if page is not None else self._router.rewrite_npm(content) if content else content
+                content = await asyncio.to_thread(self._rewritten, upstream, str(response.url), kind, content)
+                media_type = response.headers.get("content-type", "application/octet-stream")
                 await answer.begin(
-                    response.status_code, [("content-type", given[0][1]), ("content-length", str(len(content)))]
+                    response.status_code, [("content-type", media_type), ("content-length", str(len(content)))]
                 )
                 await answer.send(content)
             else:
@@ -132,6 +145,14 @@ class IndexMirror:
                 async for chunk in response.aiter_bytes(CHUNK):
                     await answer.send(chunk)
             await answer.end()
+
+    def _rewritten(self, upstream: Upstream, url: str, kind: str, content: bytes) -> bytes:
+        if not content:
+            return content
+        with _rewriting:
+            if upstream.page:
+                return self._router.rewrite_page(url, kind, content)
+            return self._router.rewrite_npm(content)
 
     def _client(self, upstream: Upstream) -> httpx.AsyncClient:
         trusted = self._indexes.pip.trusted_hosts

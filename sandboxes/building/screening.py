@@ -6,6 +6,7 @@ executes.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,15 @@ _ARGUMENT = re.compile(r"([A-Za-z_]\w*)=(\S*)")
 _MOUNT = re.compile(r"(?<!\S)--mount=(\S+)", re.IGNORECASE)
 _REMOTE = re.compile(r"^(?:[a-z][a-z0-9+.-]*://|git@|[\w.-]+@[\w.-]+:|(?:www\.)?github\.com/)", re.IGNORECASE)
 _PLATFORM = {"TARGETARCH": "amd64", "BUILDARCH": "amd64", "TARGETOS": "linux", "BUILDOS": "linux"}
+_OWN = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+_OWN_PLATFORMS = (f"linux/{_OWN}", "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM", "${TARGETPLATFORM}")
+_BLANKS = " \t\v\f\r\n"
+_FLAGS = re.compile(rf"(?:--[^{_BLANKS}]*[{_BLANKS}]+)*")
+_PLAIN_FLAG = re.compile(
+    r"--[A-Za-z-]+(?:=(?:[A-Za-z0-9_.,:=/@*~+%-]|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*(?::-[A-Za-z0-9_./:@-]*)?\})*)?",
+    re.ASCII,
+)
+_STAGE = re.compile(rf"FROM[{_BLANKS}].*[{_BLANKS}]AS[{_BLANKS}]+([a-z][a-z0-9_.-]*)", re.IGNORECASE | re.ASCII)
 _EXPANSIONS = 64
 _DEPTH = 5
 _LOGICAL_BYTES = 1 << 16
@@ -38,10 +48,15 @@ _LOGICAL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A Dockerfile that may be built. ``bases`` are its ``FROM`` images with variables filled in, less its stages."""
+    """A Dockerfile that may be built. ``bases`` are its ``FROM`` images with variables filled in, less its stages.
+
+    ``stages`` are names in ``FROM`` that a line declares as a stage, but the line may be part of another instruction.
+    An image of such a name is to be checked too, if there is one.
+    """
 
     text: str
     bases: tuple[str, ...]
+    stages: tuple[str, ...] = ()
 
 
 class Refused(Exception):
@@ -86,10 +101,11 @@ def screen(text: str, sources: Sources = _PUBLIC) -> Screened:
     if lines and lines[0].lstrip().startswith("{"):
         raise ImageError("Dockerfile: it begins as JSON; begin with FROM")
     lines = [_without_cache(line) for line in lines]
-    bases = _Reader(lines, escape, sources).check()
+    reader = _Reader(lines, escape, sources)
+    bases = reader.check()
     head = [f"# syntax={syntax}"] if syntax else []
     head += [f"# escape={escape}"] if escape != "\\" else []
-    return Screened("\n".join([*head, "# Directives end here.", *lines]), bases)
+    return Screened("\n".join([*head, "# Directives end here.", *lines]), bases, reader.doubtful)
 
 
 def screen_trigger(instruction: str, sources: Sources = _PUBLIC) -> None:
@@ -110,7 +126,10 @@ class _Reader:
         self._escape = escape
         self._sources = sources
         self._arguments = _arguments(lines)
-        self._stages = {"scratch"}
+        self._stages: set[str] = set()
+        self._doubtful: set[str] = set()
+        self.doubtful: tuple[str, ...] = ()
+        """Bases that may be stages, once ``check`` has returned."""
 
     def check(self) -> tuple[str, ...]:
         """Return the images of ``FROM``. Raises ImageError with the number of the line."""
@@ -120,10 +139,23 @@ class _Reader:
             if match is None or match[1].upper() not in _CHECKED:
                 continue
             try:
-                bases |= dict.fromkeys(self._instruction(self._logical(index)))
+                text = self._logical(index)
+                found = self._instruction(text)
             except Refused as refused:
                 raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
-        return tuple(base for base in bases if base.lower() not in self._stages)
+            bases |= dict.fromkeys(base for base in found if base.lower() not in {"scratch", *self._stages})
+            self._declare(text, index)
+        self.doubtful = tuple(base for base in bases if base.lower() in self._doubtful)
+        return tuple(base for base in bases if base not in self.doubtful)
+
+    def _declare(self, text: str, index: int) -> None:
+        """Note the stage that a ``FROM`` instruction names. A line inside another instruction declares none."""
+        named = _STAGE.fullmatch(text.strip())
+        if named is None:
+            return
+        before = next((line for line in reversed(self._lines[:index]) if _counts(line)), "")
+        is_sure = not before.rstrip().endswith(self._escape) and not any("<<" in line for line in self._lines[:index])
+        (self._stages if is_sure else self._doubtful).add(named[1].lower())
 
     def _logical(self, index: int) -> str:
         parts: list[str] = []
@@ -146,6 +178,7 @@ class _Reader:
         if match is None:
             return []
         name, rest = match[1].upper(), match[2]
+        _refuse_odd_flags(name, rest)
         flags, words = _split(rest, self._escape)
         if name == "ONBUILD":
             return self._instruction(rest) and []
@@ -153,7 +186,9 @@ class _Reader:
             images = self._expanded(words[0])
             for image in images:
                 self._sources.admit(image)
-            self._stages.update(word.lower() for word in words[2:])
+            for value in _values(flags, "--platform"):
+                if value not in _OWN_PLATFORMS:
+                    raise Refused(f"FROM --platform={value[:40]} is not this machine's; leave it out")
             return images
         if name == "ADD":
             self._admit_sources(rest, words)
@@ -184,12 +219,12 @@ class _Reader:
 
     def _admit_sources(self, rest: str, words: Sequence[str]) -> None:
         found = [words]
-        body = rest[rest.index("[") :] if "[" in rest else ""
-        try:
-            parsed = json.loads(body) if body else None
-        except ValueError:
-            parsed = None
-        if isinstance(parsed, list):
+        body = _FLAGS.sub("", rest)
+        if body.startswith("["):
+            try:
+                parsed = json.loads(body)
+            except (ValueError, RecursionError):
+                raise Refused("ADD: what begins with [ is no JSON list; write it without brackets") from None
             found.append([word for word in parsed if isinstance(word, str)])
         for sources in found:
             for at, source in enumerate(sources):
@@ -234,6 +269,21 @@ class _Reader:
             yield "".join(parts) + rest
 
 
+def _refuse_odd_flags(name: str, rest: str) -> None:
+    """Refuse a flag that the engine may read in another way: quoted, escaped, or with blanks beyond ASCII."""
+    if name == "ONBUILD":
+        return
+    flags = _FLAGS.match(f"{rest} ")
+    for flag in re.split(f"[{_BLANKS}]+", flags[0].strip(_BLANKS)) if flags and flags[0] else ():
+        if not _PLAIN_FLAG.fullmatch(flag):
+            raise Refused(f"{name} {flag[:60]}: write the flag without quotes, escapes and brackets")
+
+
+def _counts(line: str) -> bool:
+    """Decide whether a line is neither blank nor a comment."""
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
 def _directives(lines: Sequence[str]) -> Mapping[str, str]:
     """Return the parser directives: the first of a name counts."""
     found: dict[str, str] = {}
@@ -271,7 +321,7 @@ def _split(text: str, escape: str) -> tuple[list[str], list[str]]:
             quote, word = ("", word) if sign == quote else (quote, word + sign)
         elif sign in "\"'":
             quote, begun = sign, True
-        elif sign.isspace():
+        elif sign in _BLANKS:
             if begun:
                 words.append(word)
             word, begun = "", False

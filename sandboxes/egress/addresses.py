@@ -8,7 +8,7 @@ import psutil
 Address = IPv4Address | IPv6Address
 
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
+PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")))
 UNIQUE_LOCAL = IPv6Network("fc00::/7")
 METADATA = frozenset(
     map(ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
@@ -31,7 +31,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_private(address: Address) -> bool:
-    """Decide whether a site gives the address to its own machines (RFC 1918, RFC 4193)."""
+    """Decide whether a site gives the address to its own machines (RFC 1918, RFC 6598, RFC 4193)."""
     if address in METADATA:
         return False
     if isinstance(address, IPv6Address):

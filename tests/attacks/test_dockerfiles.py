@@ -44,6 +44,13 @@ from sandboxes.errors import ImageError
         "FROM LAN/x",
         "FROM ${NOWHERE}/x",
         "FROM $HTTP_PROXY",
+        "FROM 10.0.0.1/x${NOPE:+\u00a0}",
+        "FROM --platform=linux/amd64\u00a010.0.0.1/x debian",
+        "FROM --platform=linux/s390x debian",
+        'ADD --chown=${NOPE:+[}0 ["http:\\u002f\\u002f10.0.0.1/x", "/x"]',
+        'ADD --chown=0 ["$U", "/x"]',
+        "ADD [[[[",
+        "RUN --mount='\"from=10.0.0.1/x\"',target=/m true",
     ],
 )
 def test_dockerfile_that_asks_the_engine_for_more_is_refused(lines: str) -> None:
@@ -120,12 +127,27 @@ def test_mirror_path_outside_the_indexes_is_refused() -> None:
     ):
         assert router.find(target) is None
     for target in (
+        "/npm/x",
+        "/npm/@a/b",
+        "/npm/@a%2fb",
+        "/npm/x/latest",
+        "/npm/x/-/x-1.0.0.tgz",
+        "/npm/@a/b/-/b-1.tgz",
+    ):
+        assert router.find(target) is not None
+    for target in (
         "/pip/0/../x",
         "/pip/0/%2e%2e/",
         "/npm/../x",
         "/npm/%2e%2e/x",
         "/npm/%252e%252e/x",
         "/npm/..%5cx",
+        "/npm/-/whoami",
+        "/npm/./-/whoami",
+        "/npm/%2e/-/npm/v1/tokens",
+        "/npm/%2d/whoami",
+        "/npm/x;/../-/whoami",
+        "/npm//-/whoami",
         "/",
     ):
         assert router.find(target) is None
@@ -136,3 +158,17 @@ def test_build_hosts_are_listed_in_the_environment() -> None:
         environ={"FARM_BUILD_HOSTS": "crates.io, *.crates.io", "FARM_IMAGE_MIRROR": "mirror.lan:5000/x"}
     )
     assert config.build == BuildOptions(("crates.io", "*.crates.io"), ("mirror.lan:5000",))
+
+
+@pytest.mark.parametrize(
+    "before",
+    ['LABEL a="b \\\nFROM scratch AS python', "RUN <<END\nFROM scratch AS python\nEND", "RUN a\\\n#\nFROM x AS python"],
+)
+def test_stage_declared_inside_another_instruction_hides_no_base(before: str) -> None:
+    screened = screen(f"FROM debian\n{before}\nFROM python\n")
+    assert "python" in (*screened.bases, *screened.stages)
+
+
+def test_stage_of_an_ordinary_dockerfile_is_no_base() -> None:
+    screened = screen("FROM debian AS builder\nRUN true\n# a comment\nFROM builder AS Second\nFROM second\n")
+    assert (screened.bases, screened.stages) == (("debian",), ())

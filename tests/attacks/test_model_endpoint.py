@@ -129,7 +129,26 @@ async def test_an_endless_reply_is_cut_off() -> None:
         assert len((await naive(peer.url)).content) >= most - MIB
         peer.sent = 0
         assert "longer than" in await refused(peer.url)
-        assert peer.sent <= MAX_ANSWER_BYTES + SLACK
+        assert peer.sent <= 2 * MAX_ANSWER_BYTES + SLACK  # once more without log-probabilities
+
+
+async def test_reply_too_long_with_logprobs_is_judged_without() -> None:
+    """Tokens of 128 blanks make 640 bytes of JSON each."""
+
+    async def play(peer: Peer, writer: asyncio.StreamWriter) -> None:
+        peer.sent += 1
+        long = b" " * (2 * MAX_ANSWER_BYTES) if peer.sent == 1 else b""
+        body = completion() + long
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async with serving(play) as peer:
+        reply = await ask(peer.url)
+        assert peer.sent == 2
+    assert reply.content == "hi"
+    assert reply.sampled is None
 
 
 async def test_a_body_of_tiny_chunks_is_cut_off() -> None:
