@@ -36,6 +36,7 @@ source "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 began=$SECONDS
 
+[ "$(id -u)" -eq 0 ] || fail "images are built as root, in control groups and network namespaces of their own; run it with sudo"
 install_packages
 start_docker
 make_venv
