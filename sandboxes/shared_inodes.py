@@ -28,8 +28,9 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 NAMESPACES = Path("/proc/self/ns")
-F_OFD_SETLK, F_OFD_SETLKW = 37, 38
+F_OFD_SETLK = 37
 """fcntl(2): locks of the descriptor, which a close of another descriptor of the same file does not end."""
+RETRY_S = 0.5
 
 
 class SharedInodes:
@@ -37,13 +38,21 @@ class SharedInodes:
 
     def __init__(self) -> None:
         self._held = [_anonymous(), *(_Hold(_open(path), exclusive=False) for path in sorted(NAMESPACES.iterdir()))]
-        waiting = [hold.again() for hold in self._held if not hold.take()]
+        self._closed = threading.Event()
+        self._waiter: threading.Thread | None = None
+        waiting = [hold for hold in self._held if not hold.take()]
         if waiting:
             log.info("another process holds the shared inodes; this one waits to hold them after it")
-            threading.Thread(target=_take_in_turn, args=(waiting,), daemon=True, name="shared inodes").start()
+            self._waiter = threading.Thread(
+                target=_take_in_turn, args=(waiting, self._closed), daemon=True, name="shared inodes"
+            )
+            self._waiter.start()
 
     def close(self) -> None:
         """Give up the locks. Idempotent."""
+        self._closed.set()
+        if self._waiter is not None:
+            self._waiter.join()
         while self._held:
             os.close(self._held.pop().fd)
 
@@ -56,23 +65,12 @@ class _Hold:
     def take(self) -> bool:
         """Return False if another process holds a lock that excludes this one."""
         try:
-            self._lock(fcntl.LOCK_NB, F_OFD_SETLK)
+            kind = fcntl.F_WRLCK if self.exclusive else fcntl.F_RDLCK
+            fcntl.flock(self.fd, (fcntl.LOCK_EX if self.exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.fcntl(self.fd, F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
         except BlockingIOError:
             return False
         return True
-
-    def wait(self) -> None:
-        """Take the locks when they are free; blocks."""
-        self._lock(0, F_OFD_SETLKW)
-
-    def again(self) -> "_Hold":
-        """Return the same hold by another descriptor, which survives a close of the first."""
-        return _Hold(os.dup(self.fd), self.exclusive)
-
-    def _lock(self, flag: int, command: int) -> None:
-        kind = fcntl.F_WRLCK if self.exclusive else fcntl.F_RDLCK
-        fcntl.flock(self.fd, (fcntl.LOCK_EX if self.exclusive else fcntl.LOCK_SH) | flag)
-        fcntl.fcntl(self.fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
 
 
 def _anonymous() -> _Hold:
@@ -84,7 +82,7 @@ def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _take_in_turn(holds: list[_Hold]) -> None:
-    for hold in holds:
-        hold.wait()
-        os.close(hold.fd)
+def _take_in_turn(holds: list[_Hold], closed: threading.Event) -> None:
+    """Try for the locks until all are held or ``closed`` is set. A blocking wait could not be ended."""
+    while holds and not closed.wait(RETRY_S):
+        holds = [hold for hold in holds if not hold.take()]

@@ -24,15 +24,25 @@ TOOLS = (
 """Modules of the standard library that act for their caller: what they do is the caller's doing."""
 QUIET = " get_code exec_module format_exception format_exc print_exception print_exc getframeinfo "
 """Functions of those that read frames and source for an end of their own."""
+BUILTINS = " __import__ all any compile eval exec getattr isinstance len open repr setattr sorted type "
+"""Of the builtins, those that a test runner or an assertion depends on."""
 EVERY = 256
+
+
+class Bound:
+    """Has a method, whose kind is of use."""
+
+    def method(self) -> None: ...
 
 
 def install(settings: Any) -> None:
     getframe, getpid, write, fstat, stat = sys._getframe, os.getpid, os.write, os.fstat, os.stat
     open_file, getcwd, normpath = os.open, os.getcwd, posixpath.normpath
     all_objects, modules, kind_of, text_of = gc.get_objects, sys.modules, type, str
-    is_a, entries_of = isinstance, vars
+    entries_of = vars
+    partials: Any = []
     function_kind = type(install)
+    bound_kind = type(Bound().method)
     home, fifo, nonce, report = settings["home"], settings["fifo"], settings["nonce"], settings["report"]
     workspace = settings["workspace"]
     changed = dict(settings["changed"])
@@ -135,13 +145,16 @@ def install(settings: Any) -> None:
             sent.add(key)
             send(kind, by[0], by[1], what)
 
+    def plain(value: Any) -> str:
+        """Return a text as it is, and "" for every other object: its methods would run inside the hook."""
+        if kind_of(value) is bytes:
+            return bytes.decode(value, "utf-8", "replace")
+        return value if kind_of(value) is str else ""
+
     def path_of(value: Any) -> Any:
-        if is_a(value, bytes):
-            value = value.decode("utf-8", "replace")
-        if not is_a(value, str):
-            if kind_of(value).__module__ != "pathlib":
-                return ""
-            value = text_of(value)
+        value = plain(value)
+        if not value:
+            return ""
         return value if value.startswith("/") else normpath(getcwd() + "/" + value)
 
     def touches(path: Any) -> Any:
@@ -164,8 +177,15 @@ def install(settings: Any) -> None:
             check(full=True)
         by = culprit(frame, True, QUIET)
         kind = by and touches(path)
+        if kind == "test_files" and passes(frame, "/traceback.py"):  # it shows the line of a frame
+            kind = "frames"
         if kind:
             finding(kind, by, event + " of " + path)
+
+    def passes(frame: Any, module: str) -> bool:
+        while frame is not None and not frame.f_code.co_filename.endswith(module):
+            frame = frame.f_back
+        return frame is not None
 
     def results(frame: Any) -> None:
         """Send how many tests failed, as the runner itself counts when it writes the report."""
@@ -177,7 +197,8 @@ def install(settings: Any) -> None:
                 return
             if name == report + ".py" and frame.f_code.co_name == "main":
                 cases = frame.f_locals["result"].cases.values()
-                send("results", what=text_of(sum(len(case) for case in cases)))
+                bad = sum(child.tag in ("failure", "error") for case in cases for child in case)
+                send("results", what=text_of(bad))
                 return
             frame = frame.f_back
 
@@ -187,15 +208,17 @@ def install(settings: Any) -> None:
             finding("frames", by, event)
 
     def is_test_function(value: Any) -> bool:
-        code = value.__code__ if is_a(value, function_kind) else None
+        code = value.__code__ if kind_of(value) is function_kind else None
         return code is not None and place_of(code.co_filename) == "test" and code.co_name.startswith("test")
 
     def attribute(event: str, args: Any, frame: Any) -> None:
-        name = args[1] if len(args) > 1 else ""
+        name = plain(args[1]) if len(args) > 1 else ""
         if name == "__code__" and is_test_function(args[0]):
-            by = culprit(frame, True)
+            writes = event == "object.__setattr__"
+            # inspect and functools ask for it when a decorator asks what kind of function it decorates.
+            by = culprit(frame, True) if writes or place_of(frame.f_code.co_filename) != "tool" else None
             if by:
-                finding("test_code", by, event + " __code__ of " + args[0].__name__)
+                finding("test_code" if writes else "frames", by, event + " __code__ of " + args[0].__name__)
         elif name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame"):
             by = culprit(frame, False, QUIET)
             if by:
@@ -211,16 +234,20 @@ def install(settings: Any) -> None:
             finding("disguise", by, event)
 
     def compiled(event: str, args: Any, frame: Any) -> None:
-        name: Any = args[1] if len(args) > 1 else ""
-        if is_a(name, bytes):
-            name = name.decode("utf-8", "replace")
-        if not is_a(name, str) or not name or name in tests or name in changed:
+        name = plain(args[1]) if len(args) > 1 else ""
+        if not name:
             return
         by = culprit(frame, False, " get_code source_to_code exec_module parse literal_eval ")
         if by:
-            if name.startswith((stdlib + "/", "<frozen ")) or place_of(name) == "tool":
+            own = name in tests or name in changed
+            if own or name.startswith((stdlib + "/", "<frozen ")) or place_of(name) == "tool":
                 finding("disguise", by, event + " as " + name)
             made.add(name)
+
+    def unmarshalled(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, False, " get_code _compile_bytecode exec_module load_module ")
+        if by:
+            finding("disguise", by, event)
 
     def native(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, False)
@@ -228,7 +255,7 @@ def install(settings: Any) -> None:
             finding("native", by, event)
 
     def imported(event: str, args: Any, frame: Any) -> None:
-        path = args[1] if len(args) > 1 and is_a(args[1], str) else ""
+        path = plain(args[1]) if len(args) > 1 else ""
         if path in changed:
             finding("native", (path, 0), "import of " + path)
 
@@ -240,9 +267,9 @@ def install(settings: Any) -> None:
         by = culprit(frame, True)
         if by is None:
             return
-        words: Any = args[1] if event == "subprocess.Popen" else args[0] if args else ()
-        listed: Any = [words] if is_a(words, (str, bytes)) else list(words or ())
-        line = " ".join(word.decode("utf-8", "replace") if is_a(word, bytes) else text_of(word) for word in listed)
+        words: Any = args[1:2] if event == "subprocess.Popen" else args[:1]
+        listed: Any = words[0] if words and kind_of(words[0]) in (list, tuple) else words
+        line = " ".join([plain(word) for word in listed])
         alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
         told = any(word in line for word in (home, report_home, "/proc/", "junit", "test_"))
         if not by[2] or alone or told:
@@ -255,15 +282,23 @@ def install(settings: Any) -> None:
 
     def code_of(value: Any) -> Any:
         for _ in range(4):
-            inner = getattr(value, "__func__", None) or getattr(value, "fget", None)
-            if inner is None:
+            kind = kind_of(value)
+            if kind in (bound_kind, classmethod, staticmethod):
+                value = value.__func__
+            elif kind is property:
+                value = value.fget
+            elif kind in partials:
+                value = value.func
+            else:
                 break
-            value = inner
-        if is_a(value, type):
-            value = next((one for one in entries_of(value).values() if is_a(one, function_kind)), None)
-        elif not is_a(value, function_kind):
+        if is_class(value):
+            value = next((one for one in entries_of(value).values() if kind_of(one) is function_kind), None)
+        elif kind_of(value) is not function_kind:
             value = entries_of(kind_of(value)).get("__call__")
-        return value.__code__ if is_a(value, function_kind) else None
+        return value.__code__ if kind_of(value) is function_kind else None
+
+    def is_class(value: Any) -> bool:
+        return type in kind_of(value).__mro__
 
     def of_change(value: Any) -> Any:
         code = code_of(value)
@@ -278,12 +313,19 @@ def install(settings: Any) -> None:
                 report + ".py"
             ):
                 for key, value in list(entries_of(module).items()):
+                    if head == "builtins" and f" {key} " not in BUILTINS:
+                        continue
                     yield (name, key), value
-                    if is_a(value, type) and value.__module__.partition(".")[0] == head and head != "builtins":
+                    if head == "builtins" or not is_class(value):
+                        continue
+                    if plain(entries_of(value).get("__module__")).partition(".")[0] == head:
                         for inner, method in list(entries_of(value).items()):
                             yield (name, key, inner), method
 
     def hold() -> None:
+        from functools import partial, partialmethod
+
+        partials.extend((partial, partialmethod))
         held.update(runner())
 
     def check(full: bool) -> None:
@@ -318,10 +360,14 @@ def install(settings: Any) -> None:
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
         """Return True if a function was made around one of a test file, as decorators do."""
-        if is_a(value, function_kind) and place_of(value.__code__.co_filename) == "test":
+        if kind_of(value) in (bound_kind, classmethod, staticmethod):
+            value = value.__func__
+        if kind_of(value) is not function_kind:
+            return False
+        if place_of(value.__code__.co_filename) == "test":
             return True
-        cells = getattr(value, "__closure__", None) or ()
-        inner = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None)]
+        cells = value.__closure__ or ()
+        inner = [value.__dict__.get("__wrapped__")]
         inner += [cell.cell_contents for cell in cells if not is_empty(cell)]
         return depth < 3 and any(wraps_test(one, depth + 1) for one in inner if one is not None)
 
@@ -348,6 +394,7 @@ def install(settings: Any) -> None:
     handlers.update(dict.fromkeys(files.split(), opened))
     handlers.update(dict.fromkeys(looks.split(), frames))
     handlers.update(dict.fromkeys(starts.split(), process))
+    handlers.update(dict.fromkeys(("marshal.loads", "marshal.load"), unmarshalled))
     handlers.update({"compile": compiled, "code.__new__": compiled, "fcntl.flock": locks, "fcntl.lockf": locks})
     for name in ("dlopen", "dlsym", "cast", "string_at"):
         handlers["ctypes." + name] = native

@@ -219,7 +219,9 @@ class _Grading:
             return await self._blame(weighed, error)
         judge = partial(decide, asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
-        findings = judge_findings(tripwire, self._reported, report) if tripwire is not None else NOTHING
+        findings = NOTHING
+        if tripwire is not None:
+            findings = await asyncio.to_thread(judge_findings, tripwire, self._reported, report)
         return await with_facts(findings.on(verdict), weighed, result, findings)
 
     async def judge_exit_code(self, change: Change) -> Verdict:

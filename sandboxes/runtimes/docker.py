@@ -55,13 +55,15 @@ FOREVER_S = 86_400.0
 class DockerRuntime(ServingRuntime):
     """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
-    def __init__(self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None) -> None:
+    def __init__(
+        self, engine: Engine, owner: Owner, toolbox: Toolbox, oci_runtime: str | None, shared: SharedInodes
+    ) -> None:
         super().__init__(owner)
         self.name = f"docker:{oci_runtime}" if oci_runtime else "docker"
         self._oci_runtime = oci_runtime
         self._engine = engine
         self._toolbox = toolbox
-        self._shared = SharedInodes()
+        self._shared = shared
         self._copies = SnapshotImages(engine, owner)
         self._hunger = Hunger(unified=find_hierarchies().unified)
         self._hoarders = Hoarders()
@@ -102,8 +104,9 @@ class DockerRuntime(ServingRuntime):
             if claim.inherited:
                 await bury_groups(claim.identity)
                 claim.take_over()
+            shared = SharedInodes()
             undo.pop_all()
-        return cls(engine, claim, toolbox, oci_runtime)
+        return cls(engine, claim, toolbox, oci_runtime, shared)
 
     async def digest_of(self, image: str) -> str:
         return (await self._engine.image(image)).id

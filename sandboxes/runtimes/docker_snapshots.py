@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from sandboxes.errors import SnapshotError
+from sandboxes.errors import RuntimeUnavailable, SnapshotError
 from sandboxes.owner import Owner
 from sandboxes.runtimes.ending import is_ending
 from sandboxes.runtimes.engine import Engine, EngineError, ListedImage
@@ -62,15 +62,24 @@ class SnapshotImages:
     async def _paused(self, container: str) -> AsyncIterator[None]:
         """Let no process of a container run during the block."""
         try:
-            await self._engine.pause(container)
-        except EngineError:
-            state = await self._engine.state(container)
-            if state is not None and state.running and not is_ending(state.pid):
-                raise
-        try:
+            try:
+                await self._engine.pause(container)
+            except EngineError:
+                state = await self._engine.state(container)
+                if state is not None and state.running and not is_ending(state.pid):
+                    raise
             yield
         finally:
-            with contextlib.suppress(EngineError):  # it has ended, or is gone
+            await self._go_on(container)
+
+    async def _go_on(self, container: str) -> None:
+        """Unpause a container. A daemon that answers late is asked once more: else the container would stay paused."""
+        try:
+            await self._engine.unpause(container)
+        except EngineError:  # it has ended, is gone, or was not paused
+            return
+        except RuntimeUnavailable:
+            with contextlib.suppress(EngineError, RuntimeUnavailable):
                 await self._engine.unpause(container)
 
     def use(self, name: str) -> None:

@@ -79,8 +79,8 @@ class Hoarders:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look(before)
-            except (OSError, ValueError) as error:
-                log.warning("uncounted memory was not measured: %s; the next look is in %g s", error, LOOK_S)
+            except Exception:  # without the watch no sandbox is bounded; a machine may be short of threads, too
+                log.exception("uncounted memory was not measured; the next look is in %g s", LOOK_S)
 
     async def look(self, before: Baseline) -> None:
         """Survey all sandboxes if something has grown since ``before``, and end those that hold too much."""

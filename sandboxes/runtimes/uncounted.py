@@ -17,6 +17,7 @@ import os
 import platform
 import random
 import stat
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
 
 KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
 KCMP_FILE = 0
+BEFORE_IT = 1
+O_PATH = 0o10000000
 
 Inode = tuple[int, int]
 """Its device and its number."""
@@ -118,32 +121,60 @@ def _add_descriptors(held: Held, pids: list[int]) -> set[Inode]:
     left = DESCRIPTORS_MOST
     for pid in random.sample(pids, len(pids)):
         with contextlib.suppress(OSError):  # it ended just now
-            for number in os.listdir(PROC / str(pid) / "fd"):
+            table = _table(pid)
+            for number in os.listdir(table):
                 if (left := left - 1) < 0:
                     return opened
                 with contextlib.suppress(OSError):
-                    _add_descriptor(held, holders, opened, pid, int(number))
+                    _add_descriptor(held, holders, opened, table, int(number))
     return opened
 
 
+def _table(pid: int) -> Path:
+    """Return the directory of a process's descriptors. If its first thread has ended, another thread has the table."""
+    table = PROC / str(pid) / "fd"
+    if next(table.iterdir(), None) is not None:
+        return table
+    threads = (thread / "fd" for thread in (PROC / str(pid) / "task").iterdir())
+    return next((other for other in threads if next(other.iterdir(), None) is not None), table)
+
+
 def _add_descriptor(
-    held: Held, holders: dict[tuple[int, Inode], list[int]], opened: set[Inode], pid: int, number: int
+    held: Held, holders: dict[tuple[int, Inode], list[int]], opened: set[Inode], table: Path, number: int
 ) -> None:
-    """``holders``: by number and inode, a process for each file that was counted."""
-    about = os.stat(f"/proc/{pid}/fd/{number}")
+    """``holders``: by number and inode, a process for each file that was counted, in the order of kcmp(2)."""
+    about = os.stat(table / str(number))
     inode = about.st_dev, about.st_ino
     opened.add(inode)
-    if stat.S_ISDIR(about.st_mode):
-        known = holders[number, inode]
-        if not any(_is_same_file(pid, other, number) for other in known):
-            known.append(pid)
-            held.directories += 1
-            held.listed_bytes += max(0, about.st_size - DIRECTORY_BYTES)  # even an empty one has a block on ext4
+    if not stat.S_ISDIR(about.st_mode):
+        return
+    flags, position = _about(table, number)
+    if flags & O_PATH:  # it holds nothing
+        return
+    pid = int(table.parent.name)
+    known = holders[number, inode]
+    at = bisect_left(known, 0, key=lambda other: -1 if _order(other, pid, number) == BEFORE_IT else 0)
+    if at < len(known) and _order(known[at], pid, number) == 0:
+        return
+    known.insert(at, pid)
+    held.directories += 1
+    if position:  # then overlayfs keeps a list of its names; even an empty directory has a block on ext4
+        held.listed_bytes += max(0, about.st_size - DIRECTORY_BYTES)
 
 
-def _is_same_file(pid: int, other: int, number: int) -> bool:
-    """Return whether two processes share an inherited descriptor; also true if the kernel does not say."""
-    return KCMP is None or _libc.syscall(KCMP, pid, other, KCMP_FILE, number, number) in (0, -1)
+def _about(table: Path, number: int) -> tuple[int, int]:
+    """Return the flags and the position of a descriptor."""
+    fields = (table.parent / "fdinfo" / str(number)).read_text(errors="replace").split()
+    return int(fields[fields.index("flags:") + 1], 8), int(fields[fields.index("pos:") + 1])
+
+
+def _order(pid: int, other: int, number: int) -> int:
+    """Compare the files of two processes by the kernel's own order: 0 same, 1 less, 2 greater; see kcmp(2).
+
+    A pair that the kernel does not compare counts as the same file.
+    """
+    found = 0 if KCMP is None else int(_libc.syscall(KCMP, pid, other, KCMP_FILE, number, number))
+    return max(0, found)
 
 
 def _add_network(held: Held, pids: list[int]) -> None:

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -215,9 +214,14 @@ static bool take_over(struct job *job, int state, off_t offset)
     off_t end = state < 0 ? 0 : lseek(state, 0, SEEK_END);
     if (end <= offset || end - offset > STATE_MAX)
         return false;
-    while (offset < end)
-        if (sendfile(job->command, state, &offset, (size_t)(end - offset)) <= 0)
+    char part[16384];
+    while (offset < end) {
+        size_t room = end - offset < (off_t)sizeof part ? (size_t)(end - offset) : sizeof part;
+        ssize_t len = pread(state, part, room, offset);
+        if (len <= 0 || write(job->command, part, (size_t)len) != len)
             return false;
+        offset += len;
+    }
     return write_text(job->command, "");
 }
 
