@@ -149,17 +149,19 @@ class Tripwire:
 
     async def watch(
         self, sandbox: Sandbox, run: Callable[[], Awaitable[ExecResult]], limit_s: float
-    ) -> tuple[ExecResult, ExecResult | None]:
+    ) -> tuple[ExecResult, "Reported"]:
         """Return the result of ``run``, which takes ``limit_s`` at most, and what the hook wrote meanwhile.
 
-        The text of the hook is None if the process that reads it did not end well; the caller ends all processes.
+        The caller ends all processes.
         """
         reader = asyncio.create_task(self._read(sandbox, limit_s + 2 * DRAIN_S))
         try:
             result = await run()
             await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
             done, _ = await asyncio.wait({reader}, timeout=DRAIN_S)
-            return result, reader.result() if done and reader.exception() is None else None
+            if not done:
+                return result, Reported(None, stopped=True)
+            return result, Reported(reader.result() if reader.exception() is None else None)
         finally:
             if not reader.done():
                 reader.cancel()
@@ -194,6 +196,14 @@ def make_tripwire(
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """What the process that reads the hook's findings wrote; None if it could not run. ``stopped``: it did not end."""
+
+    output: ExecResult | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """The report of a tripwire. ``evidence``: one line for each finding; ``certain``: the first that settles."""
 
@@ -217,9 +227,10 @@ class Findings:
         )
 
 
-def judge(tripwire: Tripwire, output: ExecResult | None, report: bytes | None) -> Findings:
+def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findings:
     """Read what a tripwire wrote. ``report`` is what the tests' report holds; None: there is none, so a process that
     said no goodbye may have crashed."""
+    output = reported.output
     capture = None if output is None else output.stdout
     text = b"" if capture is None else capture.head + b"\n" + capture.tail
     kinds: Counter[str] = Counter()
@@ -253,7 +264,7 @@ def judge(tripwire: Tripwire, output: ExecResult | None, report: bytes | None) -
         elif kind in CERTAIN | UNCERTAIN and kind not in tripwire.changed.get(path, Touched()).habits:
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
-    if output is None or (watched and not _is_closed(tripwire, output)):
+    if reported.stopped or (output is not None and watched and not _is_closed(tripwire, output)):
         note("silent", "the process that reads what the tests report of themselves was stopped")
     if report is not None:
         shown = sum(1 for _ in re.finditer(rb"<(?:failure|error)\b", report))

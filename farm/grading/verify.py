@@ -27,6 +27,7 @@ from farm.grading.stress import CALM, ORDERED, Stress
 from farm.grading.tests import are_brought, tests_of
 from farm.grading.tripwire import (
     NOTHING,
+    Reported,
     Tripwire,
     keep_findings,
     make_tripwire,
@@ -188,7 +189,7 @@ class _Grading:
         self._tracebacks = tracebacks
         self._stress = stress
         self._looking: asyncio.Task[Seen] | None = None
-        self._reported: ExecResult | None = None
+        self._reported = Reported()
         self.facts: Mapping[str, float] = {}
         self.queue_s = 0.0
         self.command_s = 0.0

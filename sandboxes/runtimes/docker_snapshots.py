@@ -1,8 +1,10 @@
 """Snapshots as images of the daemon, each kept as long as anything is made of it: before that it cannot be removed."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from sandboxes.errors import RuntimeUnavailable, SnapshotError
 from sandboxes.owner import Owner
@@ -29,6 +31,8 @@ class SnapshotImages:
         self._engine = engine
         self._owner = owner
         self._kept: dict[str, _Kept] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By container: only one snapshot of it is made at a time, because a paused container cannot be paused."""
 
     async def make(self, name: str, container: str, below: str | None, *, at_most_mib: int) -> None:
         """Raises SnapshotError, with nothing to be given back; also for files of more than ``at_most_mib``.
@@ -48,7 +52,8 @@ class SnapshotImages:
 
     async def _make(self, name: str, container: str, at_most_mib: int) -> None:
         marked = labels(self._owner, snapshot=name)
-        async with self._paused(container):  # or files could grow once they are measured
+        turn = self._turns.setdefault(container, asyncio.Lock())
+        async with turn, self._paused(container):  # or files could grow once they are measured
             written = await self._engine.written_bytes(container)
             if written is None or written > at_most_mib * MIB:
                 size = "an unknown size" if written is None else f"{written // MIB} MiB, holes included"

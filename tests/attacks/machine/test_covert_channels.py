@@ -35,7 +35,7 @@ BASE_IMAGE = "farm-base:1"
 SCRIPT = Path(covert.__file__)
 PROGRAM = SCRIPT.read_bytes()
 INSIDE = "/tmp/covert.py"
-SECRET_BYTES = 8
+SECRET_BYTES = 2
 """More locks than these take would end the sandbox that holds them."""
 
 ROOMY = Limits(memory_mib=256, open_files=8192)
