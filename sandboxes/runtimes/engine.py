@@ -381,7 +381,11 @@ def _layers(driver: Mapping[str, Any]) -> tuple[Path, ...]:
 
 
 def _message(answer: httpx.Response) -> str:
+    """Return the daemon's error, without the middle of a long one."""
     try:
-        return " ".join(str(answer.json()["message"]).split())[:MESSAGE_MAX]
+        text = " ".join(str(answer.json()["message"]).split())
     except (ValueError, KeyError, TypeError):
         return answer.reason_phrase
+    if len(text) <= MESSAGE_MAX:
+        return text
+    return f"{text[: MESSAGE_MAX // 2]} … {text[-MESSAGE_MAX // 2 :]}"  # the cause is at the end, behind long paths
