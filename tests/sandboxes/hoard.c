@@ -139,6 +139,33 @@ static long splice_more(void) {
     return kept(fd, sent);
 }
 
+/* Pages of a device belong to no group while they wait in a socket. */
+
+static int zeros_to(int *pair) {
+    return socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) ? -1 : open("/dev/zero", O_RDONLY | O_CLOEXEC);
+}
+
+static long sendfile_zeros(void) {
+    int pair[2] = {-1, -1}, zeros = zeros_to(pair);
+    long sent = zeros < 0 ? 0 : sendfile(pair[0], zeros, NULL, 65536);
+    int error = errno;
+    close(zeros);
+    errno = error;
+    return kept(pair[0], sent);
+}
+
+static long splice_zeros(void) {
+    int pair[2] = {-1, -1}, ends[2] = {-1, -1}, zeros = zeros_to(pair);
+    long sent = zeros < 0 || pipe2(ends, O_CLOEXEC) ? 0 : splice(zeros, NULL, ends[1], NULL, 65536, 0);
+    if (sent > 0) sent = splice(ends[0], NULL, pair[0], NULL, (size_t)sent, 0);
+    int error = errno;
+    close(zeros);
+    close(ends[0]);
+    close(ends[1]);
+    errno = error;
+    return kept(pair[0], sent);
+}
+
 /* Options of sockets that are kept in memory of their own. */
 
 static long packet_options(void) {
@@ -282,7 +309,7 @@ static const struct {
     long (*take)(void);
 } kinds[] = {
     {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
-    {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"sendfile", sendfile_more}, {"splice", splice_more}, {"pktoptions", packet_options},
+    {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"sendfile", sendfile_more}, {"splice", splice_more}, {"sendfilezero", sendfile_zeros}, {"splicezero", splice_zeros}, {"pktoptions", packet_options},
     {"md5", md5_keys}, {"groups", groups}, {"groups6", groups_v6}, {"posix", posix_locks}, {"ofd", description_locks},
     {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"files", file}, {"udp", udp_socket},
     {"tcp", tcp_socket}, {"unix", unix_datagram}, {"pipes", pipe_page}, {"listings", listing},

@@ -30,7 +30,7 @@ from tests.unit.grading_fixtures import make_bundle, make_verifier, write
 
 MIB = 2**20
 FEW, MANY = 20, 40_000
-KEPT_BACK = ("sendto", "sendto6", "sendmsg", "sendmmsg", "splice", "cork", "corklite")
+KEPT_BACK = ("sendto", "sendto6", "sendmsg", "sendmmsg", "splice", "sendfilezero", "splicezero", "cork", "corklite")
 KEPT_APART = ("pktoptions", "md5", "groups6", "errors", "errors6")
 LISTINGS = 100
 """Of 1 MiB each."""
