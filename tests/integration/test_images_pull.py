@@ -12,6 +12,7 @@ import pytest
 
 from farm.cluster.shelf import ImageShelf
 from farm.tasks import BundleFile, TaskBundle, ensure_image
+from sandboxes.builds import BuildSettings
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.images import ImageStore, PullProgress
 from sandboxes.origins import ImageOrigins
@@ -34,8 +35,8 @@ def registry(docker_client: docker.DockerClient) -> Iterator[Registry]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[ImageStore]:
-    store = ImageStore(uses=ImageUses.of(tmp_path))
+async def store(tmp_path: Path, registry: Registry) -> AsyncIterator[ImageStore]:
+    store = ImageStore(None, BuildSettings(registries=(registry.address,)), uses=ImageUses.of(tmp_path))
     yield store
     await store.close()
 
@@ -160,7 +161,24 @@ async def test_a_registry_that_refuses_is_told_from_one_that_cannot(
 
 async def test_a_name_that_is_none_is_the_tasks_fault(store: ImageStore) -> None:
     with pytest.raises(ImageError, match="repository name must be lowercase; check the image's name"):
-        await ensure_image(task_of("UPPER/x:1"), store)
+        await ensure_image(task_of("x/UPPER:1"), store)
+
+
+async def test_image_of_a_registry_not_admitted_is_never_asked_for(registry: Registry, tmp_path: Path) -> None:
+    registry.put("a")
+    name = registry.name("a")
+    store = ImageStore(uses=ImageUses.of(tmp_path))
+    for bundle in (
+        task_of(name),
+        replace(
+            task_of(f"farm-test-build:{registry.address.rpartition(':')[2]}"),
+            environment={"Dockerfile": BundleFile(f"FROM {name}\n".encode())},
+        ),
+    ):
+        with pytest.raises(ImageError, match="name it in build_registries"):
+            await ensure_image(bundle, store)
+    assert registry.pulls_begun == {}
+    await store.close()
 
 
 async def test_a_registry_that_is_not_there_is_nobodys_fault_but_the_machines(store: ImageStore) -> None:
@@ -202,7 +220,7 @@ async def test_episodes_that_need_one_image_pull_it_once(registry: Registry, sto
 async def test_a_pull_that_nobody_waits_for_ends_and_frees_its_place(registry: Registry) -> None:
     for image in "ab":
         registry.put(image, os.urandom(64) * 200_000)
-    store = ImageStore(pulls=1)
+    store = ImageStore(None, BuildSettings(registries=(registry.address,)), pulls=1)
     shelf = ImageShelf(partial(ensure_image, images=store))
     registry.go.clear()
     taker = asyncio.create_task(shelf.take(task_of(registry.name("a"))))
