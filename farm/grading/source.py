@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 PARSED_BYTES = 1024 * 1024
+PARSE_TRIES = 20
 _ENOUGH = 24
 _TEST = re.compile(rb"^[ \t]*(?:async +)?def +(test\w*)", re.MULTILINE)
 _WORD = re.compile(r"[A-Z]?[a-z]{3,}")
@@ -40,11 +41,15 @@ def parse_tests(source: bytes | str) -> ast.Module | None:
     """None for what is empty, no Python of this version, or too big to be worth it."""
     if not source or len(source) > PARSED_BYTES:
         return None
-    try:
-        with _PARSING:
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    for _ in range(PARSE_TRIES):
+        try:
+            with _PARSING:
+                return ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+        except SystemError:  # another thread makes a tree without the lock; see _PARSING
+            continue
+    return None
 
 
 @lru_cache(maxsize=256)

@@ -20,6 +20,7 @@ from farm.cluster.shelf import ImageShelf
 from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
 from farm.tasks.bundle import BundleFile
 from sandboxes import RuntimeUnavailable, SandboxSpec
+from sandboxes.builds import BuildSettings
 from sandboxes.errors import DiskFull
 from sandboxes.images import ImageStore
 from sandboxes.retention import GROWTH_BYTES, RESERVE_SHARE, Retention, Watermarks, read_disk
@@ -28,7 +29,7 @@ from sandboxes.toolbox import Toolbox
 from sandboxes.uses import ImageUses
 from tests.docker_daemon import docker_daemon
 from tests.images import Layer
-from tests.registry import running_registry
+from tests.registry import Registry, running_registry
 from tests.services import missing
 from tests.unit.grading_fixtures import make_bundle
 
@@ -62,9 +63,15 @@ def uses(tmp_path: Path) -> ImageUses:
 
 
 @pytest.fixture
-async def images(daemon: SmallDocker, uses: ImageUses) -> AsyncIterator[ImageStore]:
+def registry() -> Iterator[Registry]:
+    with running_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+async def images(daemon: SmallDocker, uses: ImageUses, registry: Registry) -> AsyncIterator[ImageStore]:
     """The daemon is empty again afterwards."""
-    store = ImageStore(daemon.host, uses=uses)
+    store = ImageStore(daemon.host, BuildSettings(registries=(registry.address,)), uses=uses)
     yield store
     for container in daemon.client.containers.list(all=True):
         container.remove(force=True)
@@ -243,13 +250,14 @@ async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_fu
     assert await names(images) == ["a", "b"]
 
 
-async def test_a_pull_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses, keeper: Retention) -> None:
+async def test_a_pull_that_meets_a_full_disk_gets_room(
+    images: ImageStore, uses: ImageUses, keeper: Retention, registry: Registry
+) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
     shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
-    with running_registry() as registry:
-        registry.put("new", bytes(100 * MIB))
-        await shelf.take(pulled_task(registry.name("new")))
-        assert await images.inspect(registry.name("new"))
+    registry.put("new", bytes(100 * MIB))
+    await shelf.take(pulled_task(registry.name("new")))
+    assert await images.inspect(registry.name("new"))
     assert "c" not in await names(images)
 
 
@@ -266,13 +274,12 @@ async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
 
 
 async def test_a_disk_that_holds_nothing_to_remove_is_full(
-    images: ImageStore, uses: ImageUses, keeper: Retention
+    images: ImageStore, keeper: Retention, registry: Registry
 ) -> None:
     shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
-    with running_registry() as registry:
-        registry.put("huge", bytes(DISK_MIB * MIB))
-        with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
-            await shelf.take(pulled_task(registry.name("huge")))
+    registry.put("huge", bytes(DISK_MIB * MIB))
+    with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
+        await shelf.take(pulled_task(registry.name("huge")))
 
 
 def farm(daemon: SmallDocker, state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
