@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.anchor import Anchor, Span, find_tests
-from farm.grading.double import LEAST_DOUBLES, MOST_DOUBLES
 from farm.grading.foreign import LANGUAGES, Language, make_claim
-from farm.grading.literal import other_string
+from farm.grading.literal import other_letter
 
+LEAST_DOUBLES, MOST_DOUBLES = 2, 3
 _KNOWS_ITS_LINES = re.compile(
     rb"\b(line|column|file)!|Location::caller|track_caller|runtime\.Caller|debug\.Stack|\.stack\b|lineNumber|callsite"
 )
@@ -231,4 +231,4 @@ def _other(literal: bytes, place: random.Random, rng: random.Random) -> bytes | 
         most = next(full for full in _FULL if old <= full)
         less, more = range(max(0, old - 89), old), range(old + 1, min(old + 89, most) + 1)
         return str(rng.choice(rng.choice([side for side in (less, more) if side]))).encode()
-    return None if b"\\" in literal or literal[:1].isdigit() else other_string(literal, place, rng)
+    return None if b"\\" in literal or literal[:1].isdigit() else other_letter(literal, place, rng)

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from farm.grading.double import Doubled, plant_doubles
 from farm.grading.source import NOUNS
 
 
@@ -15,9 +14,9 @@ from farm.grading.source import NOUNS
 class Canary:
     """A test file at ``path`` in the workspace; node ids that must be seen failed, and others passed.
 
-    ``must_not_pass`` are false tests in the files of the expected ones, each without its parameters: doubles of real
-    tests where there can be any. ``late`` are expected ones, likewise, that run behind a double of theirs.
-    ``originals``: of each double, the test which a wrong program may fail and pass that by chance.
+    ``must_not_pass`` are false tests, each without its parameters: false versions of expected tests if there can be
+    any. ``late`` are expected ones, likewise, that run behind a false test like them. ``originals``: of each false
+    version, the test that a wrong program may fail and pass that by chance.
     """
 
     path: str
@@ -56,31 +55,6 @@ def make_canary(
         must_fail=tuple(f"{path}::{prefix}test_{name}" for name in names if name in wrong),
         must_pass=tuple(f"{path}::{prefix}test_{name}" for name in names if name not in wrong),
     )
-
-
-def plant(
-    path: str,
-    source: bytes,
-    mended: Collection[str],
-    others: Collection[str],
-    rng: random.Random,
-    words: Sequence[str] = NOUNS,
-    *,
-    before: bool,
-    functions_run: bool = True,
-) -> Doubled | None:
-    """False tests in a test file: doubles, or else one of ours at the end. None where marks of the whole file would
-    change ours."""
-    if not path.endswith(".py"):
-        return None
-    doubled = plant_doubles(source, mended, others, words, rng, before=before)
-    if doubled is not None or b"pytestmark" in source:
-        return doubled
-    while (name := "_".join(rng.sample(words, 2))).encode() in source:
-        continue
-    frame = _in_module if functions_run else _in_test_case
-    prefix, body = frame([(name, *_case(rng, wrong=True))], words, rng)
-    return Doubled(source + f"\n\n\n{body}\n".encode(), (f"{prefix}test_{name}",))
 
 
 def new_test_path(

@@ -1,52 +1,42 @@
-"""Expected tests once more, asserting the opposite: no sound program passes a test and its contradiction.
+"""Expected tests once more, in a file of their own, asking for something else: no sound program passes both.
 
-Objects that equal everything, functions that read the wanted value out of the test that calls them, patched assertions
-and forged reports pass both.
+The file runs last in the same process as the tests themselves. Objects that equal everything, functions that read the
+wanted value out of the test that calls them, and assertions that are turned off pass both.
 """
 
 import ast
-import copy
 import random
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from farm.core.framework import holder
 from farm.grading.canary import new_test_path
-from farm.grading.source import NOUNS, Function, function_of, functions, parse_tests, pristine
+from farm.grading.falsify import Variant, false_versions
+from farm.grading.source import (
+    NOUNS,
+    Edit,
+    Function,
+    SourceText,
+    edited,
+    function_of,
+    parse_tests,
+    read_source,
+)
 
-MOST_TESTS = 3
-
-_ALTERED = """
-def {name}(value):
-    if isinstance(value, bool):
-        return object()
-    if isinstance(value, int):
-        return value + {number}
-    if isinstance(value, float):
-        return value + {number} if abs(value) < 1e9 else object()
-    if isinstance(value, str):
-        return str(value) + {word!r}
-    if isinstance(value, bytes):
-        return bytes(value) + b{word!r}
-    if isinstance(value, list):
-        return [*value, {word!r}]
-    if isinstance(value, tuple):
-        return (*value, {word!r})
-    if isinstance(value, (set, frozenset)):
-        return set(value) | {{{word!r}}}
-    if isinstance(value, dict):
-        return {{**value, {word!r}: {number}}}
-    return object()
-"""
-"""Gives another value, of the same type where it is a plain one, so far off that no second run's state explains it."""
+MOST_TESTS = 4
+MOST_OF_ONE = 3
+"""False versions of one test: each alters another assertion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """A test file at ``path``. ``twins``: node id of a contradicting test → the expected id it contradicts."""
+    """A test file at ``path``. ``originals``: id of a false test → the expected test of which it is a version, both
+    without parameters."""
 
     path: str
     content: bytes
-    twins: Mapping[str, str]
+    originals: Mapping[str, str]
 
 
 def make_contradiction(
@@ -56,112 +46,94 @@ def make_contradiction(
     rng: random.Random,
     words: Sequence[str] = NOUNS,
 ) -> Contradiction | None:
-    """Contradict a few tests of one file; the first ids of ``expected`` are tried first.
+    """Return false versions of a few tests of one file, as many as ``MOST_TESTS``, or None if there can be none.
 
-    Fit is a test that in any case compares something for equality before it can end. None where no test is, or
-    their file cannot be parsed by this Python.
+    The first ids of ``expected`` are tried first.
     """
-    for path in dict.fromkeys(test.split("::", 1)[0] for test in expected):
-        ids = [test for test in expected if test.split("::", 1)[0] == path]
-        found = _contradict(path, ids, sources.get(path, b""), taken, rng, words)
-        if found is not None:
-            return found
+    for path in dict.fromkeys(map(holder, expected)):
+        text = read_source(sources.get(path, b""))
+        if text is None:
+            continue
+        names = {function_of(test) for test in expected if holder(test) == path}
+        own = new_test_path([path], taken, rng, words)
+        made = _contradict(text, names, rng, words)
+        if made is not None:
+            content, originals = made
+            found = {f"{own}::{false}": f"{path}::{name}" for false, name in originals.items()}
+            return Contradiction(own, content, found)
     return None
 
 
 def _contradict(
-    path: str,
-    ids: Sequence[str],
-    source: bytes,
-    taken: Collection[str],
-    rng: random.Random,
-    words: Sequence[str],
-) -> Contradiction | None:
-    module = pristine(source)
-    if module is None:
-        return None
-    while (helper := "_".join(rng.sample(words, rng.randint(2, 3)))).encode() in source:
-        continue
-    chosen: dict[str, list[str]] = {}
-    altered: dict[str, Function] = {}
-    tests = {name: function for name, function, _ in functions(module.body)}
-    for test in ids:
-        name = function_of(test)
-        if name not in chosen and len(chosen) < MOST_TESTS and name in tests:
-            twin = copy.deepcopy(tests[name])
-            if _alter(twin, helper):
-                chosen[name], altered[name] = [], ast.fix_missing_locations(twin)
-        if name in chosen:
-            chosen[name].append(test)
-    if not chosen:
-        return None
-    made = parse_tests(_ALTERED.format(name=helper, number=rng.randint(10_000, 99_999), word=rng.choice(words)))
-    assert made is not None, "the helper is Python"
-    body = _with_helper(list(_kept(module.body, altered, "")), made.body)
-    own = new_test_path([path], taken, rng, words)
-    content = ast.unparse(ast.Module(body, [])).encode("utf-8", "surrogateescape")
-    twins = {own + test.removeprefix(path): test for tests in chosen.values() for test in tests}
-    return Contradiction(own, content + b"\n", twins)
+    text: SourceText, names: Collection[str], rng: random.Random, words: Sequence[str]
+) -> tuple[bytes, Mapping[str, str]] | None:
+    tests = [(name, function) for name, function, _ in text.functions if function.name.startswith("test")]
+    fit = [(name, function) for name, function in tests if name in names]
+    rng.shuffle(fit)
+    copies: dict[str, bytes] = {}
+    taken: set[str] = set()
+    originals: dict[str, str] = {}
+    for name, function in fit:
+        if name not in copies and len(copies) < MOST_TESTS:
+            made = list(_copies(text, function, rng, words, taken))
+            if made:
+                copies[name] = b"\n".join(copy for _, copy in made)
+                originals |= {name.removesuffix(function.name) + other: name for other, _ in made}
+    edits = [Edit(*block, copies.get(name, b"")) for name, test in tests if (block := text.block(test)) is not None]
+    edits += [Edit(at, at, b" " * column + b"pass\n") for at, column in _emptied(text, text.module.body, copies, "")]
+    content = edited(text.source, edits)
+    return (content, originals) if originals and parse_tests(content) is not None else None
 
 
-def _alter(test: Function, helper: str) -> bool:
-    """Alter the wanted value of every comparison that cannot be left out; whether there was one."""
-    altered = False
-    for statement in test.body:
-        if any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(statement)):
+def _copies(
+    text: SourceText, test: Function, rng: random.Random, words: Sequence[str], taken: set[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield false versions of a test under other names, none of which is ``taken``, each name with its text."""
+    block = text.block(test)
+    variants: dict[Variant, None] = {}
+    for variant in false_versions(text, test, rng):
+        variants[variant] = None
+        if len(variants) == MOST_OF_ONE:
             break
-        match statement:
-            case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as comparison):
-                if _is_wanted(left, right):
-                    comparison.left = _call(helper, left)
-                else:
-                    comparison.comparators = [_call(helper, right)]
-                altered = True
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertEqual"), args=[left, right, *_]) as call):
-                call.args[0 if _is_wanted(left, right) else 1] = _call(
-                    helper, left if _is_wanted(left, right) else right
-                )
-                altered = True
-    return altered
+    for variant in variants if block is not None else ():
+        name = _other_name(test.name, text.source, words, rng, taken)
+        taken.add(name)
+        made = edited(text.source[slice(*block)], [*variant, text.name_edit(test, name)], block[0]) if block else b""
+        yield name, made if made.endswith(b"\n") else made + b"\n"
 
 
-def _is_wanted(side: ast.expr, other: ast.expr) -> bool:
-    """Whether ``side`` rather than ``other`` looks like the value that the test wants."""
-    return not _calls(side) and _calls(other)
+def _other_name(name: str, source: bytes, words: Sequence[str], rng: random.Random, taken: Collection[str]) -> str:
+    """Return a name like ``name`` with another word in it, which is not ``taken`` and does not occur in ``source``."""
+    between = "_" if "_" in name else ""
+    parts = name.split("_") if between else re.findall(r"[A-Z]?[^A-Z]+|[A-Z]", name)
+    at = rng.randrange(1, len(parts)) if len(parts) > 1 else 1
+    for word in rng.sample(words, len(words)):
+        made = between.join([*parts[:at], word if between else word.capitalize(), *parts[at + 1 :]])
+        if made.encode() not in source and made not in taken:
+            return made
+    while name.encode() in source or name in taken:
+        name = f"{name}{between}{rng.choice(words)}"
+    return name
 
 
-def _calls(expression: ast.expr) -> bool:
-    return any(isinstance(node, ast.Call) for node in ast.walk(expression))
-
-
-def _call(helper: str, argument: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(helper, ast.Load()), [argument], [])
-
-
-def _kept(body: Sequence[ast.stmt], altered: Mapping[str, Function], prefix: str) -> Iterator[ast.stmt]:
-    """The altered tests and no others; all else a test file may hold stays."""
+def _emptied(
+    text: SourceText, body: Sequence[ast.stmt], copies: Collection[str], prefix: str
+) -> Iterator[tuple[int, int]]:
+    """Yield the place and the column of a statement for each class of which nothing is left."""
     for statement in body:
-        if isinstance(statement, Function):
-            if twin := altered.get(prefix + statement.name):
-                yield twin
-            elif not statement.name.startswith("test"):
-                yield statement
-        elif isinstance(statement, ast.ClassDef):
-            inside = list(_kept(statement.body, altered, f"{prefix}{statement.name}::"))
-            kept = copy.copy(statement)
-            kept.body = inside or [ast.Pass()]
-            yield kept
-        else:
-            yield statement
-
-
-def _with_helper(body: Sequence[ast.stmt], helper: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """After a docstring and the imports from the future, which must come first."""
-    at = 0
-    for statement in body:
-        future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-        docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not future and not docstring:
-            break
-        at += 1
-    return [*body[:at], *helper, *body[at:]]
+        if isinstance(statement, ast.ClassDef):
+            inside = f"{prefix}{statement.name}::"
+            yield from _emptied(text, statement.body, copies, inside)
+            gone = [
+                isinstance(one, Function)
+                and one.name.startswith("test")
+                and inside + one.name not in copies
+                and text.block(one) is not None
+                for one in statement.body
+            ]
+            if all(gone):
+                first = statement.body[0]
+                assert isinstance(first, Function)
+                block = text.block(first)
+                assert block is not None
+                yield block[0], first.col_offset

@@ -2,19 +2,18 @@
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from farm.core.framework import FRAMEWORKS, holder, holders, is_python, without_parameters
+from farm.core.framework import FRAMEWORKS, holders, is_python
 from farm.core.task import ReportFormat, Verifier
-from farm.grading.again import Again
 from farm.grading.among import plant_among
-from farm.grading.canary import NONE, Canary, make_canary, plant
-from farm.grading.contradiction import Contradiction, make_contradiction
-from farm.grading.double import make_false
+from farm.grading.canary import NONE, Canary, make_canary
+from farm.grading.contradiction import make_contradiction
 from farm.grading.errors import VerifierError
+from farm.grading.falsify import falsify
 from farm.grading.foreign import plant_foreign, words_in
 from farm.grading.source import NOUNS, words_of
 from farm.grading.stress import ORDER_INSIDE, Ordering
@@ -22,8 +21,6 @@ from farm.tasks.bundle import BundleFile
 
 _PYTEST = re.compile(r"(?:^|[\s/])(?:pytest|py\.test)\s[^;&|<>()`\n]*\{files\}")
 RUNNER = Path(__file__).with_name("unittest_runner.py")
-MOST_MENDED = 6
-MOST_OTHERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,6 @@ class Exam:
     tests: Mapping[str, BundleFile]
     holders: tuple[str, ...]
     canary: Canary
-    contradiction: Contradiction | None
     report: str
     seed: int | None = None
 
@@ -96,15 +92,17 @@ def set_exam(
     rng: random.Random,
     *,
     before: bool = True,
-    again: Again | None = None,
     seed: int | None = None,
+    control: bool = False,
 ) -> Exam:
-    """Another one each time. No added file takes the path of a test or of one that was ``changed``. ``before``: false
-    tests may also run before what they are like. ``again`` and ``seed``, files and tests in a random order, where they
-    are Python's.
+    """Return an exam, another one each time. No added file takes the path of a test or of one that was ``changed``.
+
+    ``before``: false tests may also run before tests that they are like. ``seed``: files and tests run in a random
+    order if they are Python's. ``control``: each fail-to-pass test of Python that can be made false asks for something
+    else under its own name; the canary's ``must_not_pass`` names these first.
     """
     if is_python(verifier):
-        return _python_exam(verifier, tests, changed, rng, before, again or Again(frozenset(), false=False), seed)
+        return _python_exam(verifier, tests, changed, rng, seed, control=control)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     held = holders(expected)
     sources = {path: file.content for path, file in tests.items()}
@@ -124,7 +122,7 @@ def set_exam(
         must_not_pass=tuple(among.must_not_pass),
         late=tuple(among.late),
     )
-    return Exam(verifier.report, {**tests, **added}, tuple(held), canary, None, _unpredictable(rng))
+    return Exam(verifier.report, {**tests, **added}, tuple(held), canary, _unpredictable(rng))
 
 
 def _python_exam(
@@ -132,61 +130,39 @@ def _python_exam(
     tests: Mapping[str, BundleFile],
     changed: Iterable[str],
     rng: random.Random,
-    before: bool,
-    again: Again,
     seed: int | None,
+    *,
+    control: bool,
 ) -> Exam:
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    functions_run = verifier.report is ReportFormat.PYTEST
     files = holders(expected)
+    asked = dict(tests)
+    false: frozenset[str] = frozenset()
+    if control:
+        scripts = {path: file.content for path, file in tests.items() if path.endswith(".py")}
+        made = falsify(scripts, verifier.fail_to_pass, rng)
+        asked |= {path: replace(tests[path], content=content) for path, content in made.files.items()}
+        false = made.names
     taken = {*files, *tests, *changed}
-    sources = {path: file.content for path, file in tests.items()}
+    sources = {path: file.content for path, file in asked.items()}
     words = words_of(sources[path] for path in files if path in sources)
-    canary = make_canary(files, taken, rng, words, functions_run=functions_run)
-    beside = [test for test in expected if not again.tests or without_parameters(test) not in again.tests]
-    contradiction = make_contradiction(beside, sources, taken | {canary.path}, rng, words)
-    added = {canary.path: BundleFile(canary.content)}
-    false: list[str] = []
-    late: list[str] = []
-    originals: dict[str, str] = {}
-    to_double = _to_double(verifier, files, rng)
-    doublable = {test for test in beside if holder(test) in to_double}
-    for path in files:
-        mended, others = (
-            [test for test in listed if test in doublable and holder(test) == path]
-            for listed in (verifier.fail_to_pass, verifier.pass_to_pass)
-        )
-        source = sources.get(path)
-        if source is None:
-            continue
-        if again.false:
-            source, names = make_false(source, [test for test in again.tests if holder(test) == path], rng)
-            false += (f"{path}::{name}" for name in names)
-            added[path] = BundleFile(source, tests[path].executable)
-        doubled = plant(path, source, mended, others, rng, words, before=before, functions_run=functions_run)
-        if doubled is not None:
-            added[path] = BundleFile(doubled.content, tests[path].executable)
-            false += (f"{path}::{name}" for name in doubled.false)
-            late += (f"{path}::{name}" for name in doubled.late)
-            originals |= {f"{path}::{name}": f"{path}::{original}" for name, original in doubled.originals.items()}
-    canary = replace(canary, must_not_pass=tuple(false), late=tuple(late), originals=originals)
+    canary = make_canary(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
+    away = taken | {canary.path}
+    contradiction = make_contradiction(verifier.fail_to_pass, sources, away, rng, words) or make_contradiction(
+        verifier.pass_to_pass, sources, away, rng, words
+    )
     if seed is not None:
         random.Random(seed).shuffle(files)
     files.insert(rng.randrange(len(files) + 1), canary.path)
+    added = {canary.path: BundleFile(canary.content)}
+    originals: Mapping[str, str] = {}
     if contradiction is not None:
+        originals = contradiction.originals
         added[contradiction.path] = BundleFile(contradiction.content)
         files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-    return Exam(verifier.report, {**tests, **added}, tuple(files), canary, contradiction, _unpredictable(rng), seed)
+    canary = replace(canary, must_not_pass=(*sorted(false), *originals), originals=originals)
+    return Exam(verifier.report, {**asked, **added}, tuple(files), canary, _unpredictable(rng), seed)
 
 
 def _unpredictable(rng: random.Random) -> str:
     return f"/tmp/{rng.getrandbits(64):016x}/{rng.getrandbits(64):016x}"
-
-
-def _to_double(verifier: Verifier, files: Sequence[str], rng: random.Random) -> frozenset[str]:
-    """The files of tests that the change is to mend, and a few others; to parse all of a large suite takes seconds."""
-    mended = holders(verifier.fail_to_pass)
-    others = [path for path in files if path not in mended]
-    return frozenset(
-        rng.sample(mended, min(len(mended), MOST_MENDED)) + rng.sample(others, min(len(others), MOST_OTHERS))
-    )

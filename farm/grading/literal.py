@@ -1,17 +1,25 @@
-"""Literals as they are written, made others of the same type."""
+"""Literals as they are written, made others of the same type.
+
+Nothing in the form of the new literal tells that it is new: it has as many digits, and it occurs in its file about as
+often as the old one did.
+"""
 
 import ast
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
-from farm.grading.source import parse_tests
+from farm.grading.source import NOUNS, STRING_WORD, SourceText, parse_tests
 
 _ESCAPE = re.compile(rb"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|[0-7]{1,3}|.)", re.DOTALL)
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+_ANY_LETTER = _LETTERS + _LETTERS.upper()
+_DIGITS = b"123456789"
+_FRESH_WORDS = tuple(noun.encode() for noun in NOUNS)
 
 
 def differ(old: object, new: bytes) -> bool:
+    """Return True if ``new`` is the text of a literal of the same type as ``old`` and of another value."""
     made = parse_tests(b"(" + new + b")")
     match made.body[0] if made is not None else None:
         case ast.Expr(value=ast.Constant(value=value)):
@@ -19,75 +27,80 @@ def differ(old: object, new: bytes) -> bool:
     return False
 
 
-def other_number(old: bytes, rng: random.Random) -> bytes | None:
-    """A lower or a higher one, and none that a second run's state explains."""
+def other_number(old: bytes, text: SourceText | None, rng: random.Random) -> bytes | None:
+    """Return another number with as many digits and as many zeros at its end; None for a form like ``0x1f``.
+
+    It is no multiple of the old one, so that a test that ran twice does not explain it.
+    """
     whole, dot, rest = old.partition(b".")
     if not re.fullmatch(rb"[0-9]{1,12}", whole) or (dot and not re.fullmatch(rb"[0-9]{1,12}", rest)):
         return None
-    value, off = int(whole), (11, 89) if len(whole) > 2 else (3, 19)
-    higher = [value + more for more in range(*off) if value < 2 or (value + more) % value]
-    lower = [value - less for less in range(*off) if less < value]
-    return str(rng.choice(rng.choice([side for side in (higher, lower) if side]))).encode() + dot + rest
+    value = int(whole)
+    stem = whole.rstrip(b"0") or b"0"
+    zeros = len(whole) - len(stem) if value else 0
+    least, most = (10 ** (len(stem) - 1) if len(stem) > 1 else 2), 10 ** len(stem) - 1
+    made = {rng.randint(least, most) * 10**zeros for _ in range(40)}
+    fit = [one for one in sorted(made) if one != value and (value < 2 or one % value)] or [value + 1]
+    numbers = [str(one).encode() for one in fit]
+    if text is not None and not dot:
+        known = [one for one in text.numbers if len(one) <= len(whole) + 1 and not one.startswith(b"0")]
+        numbers += [one for one in known if int(one) != value and (value < 2 or int(one) % value)]
+        numbers = _as_frequent(numbers, text.numbers[old], text.numbers)
+    return rng.choice(numbers) + dot + rest
 
 
-def other_string(old: bytes, place: random.Random, rng: random.Random) -> bytes | None:
+def other_string(old: bytes, text: SourceText | None, rng: random.Random) -> bytes | None:
+    """Return a string with another word, or with another letter if it has no plain word; None if it has no letter."""
     quote = re.search(rb"[\"']", old)
     if quote is None or old.count(quote[0]) not in (2, 6):  # more than one literal, or a quote within
         return None
-    hidden = {at for escape in _ESCAPE.finditer(old) for at in range(*escape.span())}
-    letters = [at for at in range(quote.end(), len(old)) if at not in hidden and old[at : at + 1].lower() in _LETTERS]
-    letters = [at for at in letters if old[at : at + 1].isalpha()]
-    if not letters:
+    own = list(STRING_WORD.finditer(old, quote.end())) if b"\\" not in old else []
+    if text is not None and own:
+        found = rng.choice(own)
+        known = {word.lower() for word in STRING_WORD.findall(old)}
+        words = [word for word in (*text.words, *_FRESH_WORDS) if word.lower() not in known]
+        words = [word for word in words if word.islower() or not found[0].islower()]
+        near = _as_frequent(words, text.words[found[0]], text.words)
+        near = [word for word in near if abs(len(word) - len(found[0])) <= 3] or near
+        if near:
+            return old[: found.start()] + _cased(rng.choice(near), found[0]) + old[found.end() :]
+    return other_letter(old, rng, rng)
+
+
+def other_letter(old: bytes, place: random.Random, rng: random.Random) -> bytes | None:
+    """Return a string with one letter changed, which ``place`` chooses, or one digit if it has no letter; else None."""
+    quote = re.search(rb"[\"']", old)
+    if quote is None or old.count(quote[0]) not in (2, 6):
         return None
-    at = place.choice(letters)
+    hidden = {at for escape in _ESCAPE.finditer(old) for at in range(*escape.span())}
+    open_to = [at for at in range(quote.end(), len(old)) if at not in hidden]
+    kinds = (
+        (letters, [at for at in open_to if old[at] in letters + letters.upper()]) for letters in (_LETTERS, _DIGITS)
+    )
+    letters, places = next(((letters, places) for letters, places in kinds if places), (b"", []))
+    if not places:
+        return None
+    at = place.choice(places)
     letter = old[at : at + 1]
-    others = [other for other in _LETTERS.decode() if other != letter.decode().lower()]
-    other = rng.choice(others).encode()
+    other = rng.choice([chr(other) for other in letters if other != letter.lower()[0]]).encode()
     return old[:at] + (other.upper() if letter.isupper() else other) + old[at + 1 :]
 
 
-def numbers_in(source: bytes) -> tuple[bytes, ...]:
-    """Return the whole numbers that a file holds, as they are written."""
-    return tuple(dict.fromkeys(re.findall(rb"(?<![\w.])[0-9]{1,6}(?![\w.])", source)))
+def _as_frequent(candidates: list[bytes], old: int, counts: Mapping[bytes, int]) -> list[bytes]:
+    """Return those that occur in the file about as often, once they are written in the place of the old one."""
+    off = {one: abs(counts.get(one, 0) + 1 - max(old, 1)) for one in candidates}
+    least = min(off.values(), default=0)
+    return [one for one in dict.fromkeys(candidates) if off[one] == least]
 
 
-def words_in(source: bytes) -> tuple[bytes, ...]:
-    """Return the words that strings of a file hold."""
-    strings = re.findall(rb"\"[^\"\n\\]*\"|'[^'\n\\]*'", source)
-    return tuple(dict.fromkeys(word for text in strings for word in _WORDS.findall(text)))
-
-
-_WORDS = re.compile(rb"(?<![\w{%\\])[A-Za-z]{3,}(?![\w}%])")
-
-
-def number_of(old: bytes, numbers: Sequence[bytes], rng: random.Random) -> bytes | None:
-    """Return one of ``numbers`` for a whole number: as far from it as ``other_number`` goes; None if there is none."""
-    if not re.fullmatch(rb"[0-9]{1,12}", old):
-        return None
-    value, least = int(old), 11 if len(old) > 2 else 3
-    fit = [
-        one
-        for one in numbers
-        if abs(int(one) - value) >= least and (value < 2 or int(one) % value) and not one.startswith(b"0")
-    ]
-    return rng.choice(fit) if fit else None
-
-
-def word_of(old: bytes, words: Sequence[bytes], place: random.Random, rng: random.Random) -> bytes | None:
-    """Return a string with one of its words given way to one of ``words``; None if it has no plain word."""
-    quote = re.search(rb"[\"']", old)
-    if quote is None or b"\\" in old or old.count(quote[0]) not in (2, 6):
-        return None
-    own = list(_WORDS.finditer(old, quote.end()))
-    if not own:
-        return None
-    found = place.choice(own)
-    known = {word.lower() for word in _WORDS.findall(old)}
-    fit = [word for word in words if word.lower() not in known and word.islower() is found[0].islower()]
-    return old[: found.start()] + rng.choice(fit) + old[found.end() :] if fit else None
+def _cased(word: bytes, like: bytes) -> bytes:
+    if like.isupper():
+        return word.upper()
+    return word.capitalize() if like[:1].isupper() else word
 
 
 def is_literal(node: ast.expr) -> bool:
+    """Return True if Python's ``literal_eval`` takes an expression."""
     try:
         ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
@@ -96,6 +109,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def leaves_of(node: ast.expr) -> Iterator[ast.Constant]:
+    """Yield the numbers and strings of a literal; of a dict, those of its values."""
     match node:
         case ast.Constant(value=bool()):
             pass

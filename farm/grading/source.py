@@ -1,11 +1,13 @@
-"""Test files as Python: parsed one at a time, their functions by name, and the words they name their tests with."""
+"""Test files as Python: parsed one at a time, their functions by name and place, and the words of their names."""
 
 import ast
 import builtins
 import keyword
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 PARSED_BYTES = 1024 * 1024
@@ -93,3 +95,76 @@ def words_of_one(source: bytes) -> tuple[str, ...]:
 def _words_in_names(source: bytes) -> tuple[str, ...]:
     names = (name.decode(errors="replace") for name in _TEST.findall(source))
     return tuple(dict.fromkeys(word.lower() for name in names for word in _WORD.findall(name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Bytes ``start`` to ``end`` of a file give way to ``text``."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+class SourceText:
+    """A Python file by lines and columns, which the syntax tree counts from 1 and in bytes."""
+
+    def __init__(self, source: bytes, module: ast.Module) -> None:
+        self.source = source
+        self.module = module
+        self.functions = list(functions(module.body))
+        self.numbers = Counter(_NUMBER.findall(source))
+        self.words = Counter(word for text in _STRING.findall(source) for word in STRING_WORD.findall(text))
+        self._starts = [0]
+        for line in source.split(b"\n"):
+            self._starts.append(self._starts[-1] + len(line) + 1)
+
+    def at(self, line: int, column: int = 0) -> int:
+        return self._starts[line - 1] + column
+
+    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
+
+    def name_edit(self, function: Function, name: str) -> Edit:
+        """Return the edit that gives a function another name."""
+        old = function.name.encode()
+        at = self.source.index(old, self.at(function.lineno, function.col_offset) + len(b"def "))
+        return Edit(at, at + len(old), name.encode())
+
+    def indent(self, function: Function) -> bytes | None:
+        """Return what stands before each statement of a function; None if the first is on the line of its name."""
+        first = function.body[0]
+        before = self.source[self.at(first.lineno) : self.at(first.lineno, first.col_offset)]
+        return before if not before.strip() else None
+
+    def block(self, function: Function) -> tuple[int, int] | None:
+        """Return the span of all lines of a function; None if something else stands on them."""
+        last = function.end_lineno or function.lineno
+        start = self.at(min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)]))
+        end = min(self.at(last + 1), len(self.source))
+        before = self.source[start : start + function.col_offset]
+        behind = self.source[self.at(last, function.end_col_offset or 0) : end].strip()
+        return None if before.strip() or (behind and not behind.startswith(b"#")) else (start, end)
+
+
+@lru_cache(maxsize=256)
+def read_source(source: bytes) -> SourceText | None:
+    """Return a test file as text and tree, once for all gradings of a task; None if its lines are not the tree's."""
+    module = None if b"\r" in source or b"\f" in source else pristine(source)
+    try:
+        return SourceText(source, module) if module is not None and module.body and source.decode() else None
+    except UnicodeDecodeError:
+        return None
+
+
+def edited(source: bytes, edits: Iterable[Edit], offset: int = 0) -> bytes:
+    """Return ``source``, which begins at byte ``offset`` of its file, with ``edits`` made, none of which overlap."""
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start - offset] + edit.text + source[edit.end - offset :]
+    return source
+
+
+_NUMBER = re.compile(rb"(?<![\w.])[0-9]{1,6}(?![\w.])")
+_STRING = re.compile(rb"\"[^\"\n\\]*\"|'[^'\n\\]*'")
+STRING_WORD = re.compile(rb"(?<![\w{%\\])[A-Za-z]{3,}(?![\w}%])")
+"""A word inside a string, which is no part of a placeholder."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from farm.core.framework import holder, without_parameters
 from farm.core.task import Verifier
 from farm.grading.canary import Canary
-from farm.grading.contradiction import Contradiction
 from farm.grading.errors import ReportError, VerifierError
 from farm.grading.outcome import Outcome
 
@@ -59,9 +58,7 @@ class Evidence:
     timed_out: bool = False
 
 
-def decide(
-    verifier: Verifier, canary: Canary, contradiction: Contradiction | None, evidence: Evidence, *, pristine: bool
-) -> Verdict:
+def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: bool) -> Verdict:
     """Reward 1 if and only if each expected id was seen passed, and nothing gives the results away; else 0.
 
     ``pristine`` says that nothing of the agent's was applied: what then keeps the verifier from giving a sound report
@@ -69,27 +66,27 @@ def decide(
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
     missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
-    lie = _lie(canary, contradiction, evidence.outcomes, frozenset(map(without_parameters, missing)))
+    lie = _lie(canary, evidence.outcomes, frozenset(map(without_parameters, missing)))
     fault = evidence.fault or lie
     if fault is not None and pristine:
         raise VerifierError(f"with nothing changed, {fault}", retryable=evidence.timed_out)
     tampered = lie is not None
     resolved = fault is None and not missing
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
-    taken = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
-    credited = () if tampered else [test for test in passed if without_parameters(test) not in taken]
+    chance = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
+    credited = () if tampered else [test for test in passed if without_parameters(test) not in chance]
     late = tuple(test for test in missing if without_parameters(test) in canary.late)
     return Verdict(
         reward=1.0 if resolved else 0.0,
         resolved=resolved,
         reason=fault or _reason(missing, evidence.outcomes, len(expected), _ours(canary)),
         tampered=tampered,
-        doubtful=fault is None and 0 < len(missing) == len(late) and not taken,
+        doubtful=fault is None and 0 < len(missing) == len(late),
         components={
             **_components(verifier, credited),
             "resolved": float(resolved),
             "tampered": float(tampered),
-            **({"false_passed": float(len(taken))} if canary.originals else {}),
+            **({"false_passed": float(len(chance))} if canary.originals else {}),
             **_unreported(canary, evidence),
             **({} if _ours(canary) else _UNGUARDED),
         },
@@ -99,20 +96,29 @@ def decide(
     )
 
 
-def rejoin(verifier: Verifier, first: Verdict, again: Verdict) -> Verdict:
-    """What ``again`` says of some files of ``first``, whose other tests all passed."""
-    files = {holder(test) for test in first.missing}
-    kept = {test: outcome for test, outcome in first.outcomes.items() if holder(test) not in files}
-    outcomes = {**kept, **again.outcomes}
-    judged = again.resolved or bool(again.missing)
-    components = dict(again.components)
-    for name, tests in _expected_by_name(verifier):
-        if f"{name}_total" in components:  # a refusal has none: nothing was run for it
-            passed = len(tests) - (components[f"{name}_total"] - components[f"{name}_passed"])
-            components |= _fraction(name, passed if judged else 0.0, len(tests))
-    expected = len(verifier.fail_to_pass) + len(verifier.pass_to_pass)
-    reason = _reason(again.missing, outcomes, expected, ()) if judged else again.reason
-    return replace(again, reason=reason, components=components, outcomes=outcomes)
+def discredit(verifier: Verifier, verdict: Verdict, reason: str) -> Verdict:
+    """Return ``verdict`` as that of a change whose results are made up."""
+    nothing = {**_components(verifier, ()), "resolved": 0.0, "tampered": 1.0}
+    return replace(
+        verdict,
+        reward=0.0,
+        resolved=False,
+        tampered=True,
+        doubtful=False,
+        reason=reason,
+        components={**verdict.components, **nothing},
+    )
+
+
+def with_time_of(verdict: Verdict, other: Verdict) -> Verdict:
+    """Return ``verdict`` with the time that ``other`` took added to its own."""
+    return replace(
+        verdict,
+        boot_s=verdict.boot_s + other.boot_s,
+        queue_s=verdict.queue_s + other.queue_s,
+        command_s=verdict.command_s + other.command_s,
+        total_s=verdict.total_s + other.total_s,
+    )
 
 
 def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdict:
@@ -144,13 +150,11 @@ def refusal(reason: str) -> Verdict:
     return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})
 
 
-def _lie(
-    canary: Canary, contradiction: Contradiction | None, outcomes: Mapping[str, Outcome], failed: Collection[str]
-) -> str | None:
+def _lie(canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str]) -> str | None:
     """How the results give themselves away.
 
     ``failed``: expected tests, without parameters. A run that broke off may lack the canary; one in which all of them
-    passed may not. A double that passes where its original does not is a wrong value that happens to be the double's.
+    passed may not. A false version that passes while its original fails is a wrong value that happens to be wanted.
     """
     complete = not failed
     for test in canary.must_fail:
@@ -163,14 +167,16 @@ def _lie(
         outcome = outcomes.get(test)
         if complete and outcome is not Outcome.PASSED:
             return f"a canary test that must pass was {_seen(outcome)}"
-    for twin, test in contradiction.twins.items() if contradiction else ():
-        if outcomes.get(test) is outcomes.get(twin) is Outcome.PASSED:
-            return f"{test} was reported passed, and so was a test that asserts the opposite"
     false = set(canary.must_not_pass)
     for test, outcome in outcomes.items() if false else ():
         name = without_parameters(test) if outcome is Outcome.PASSED else ""
         if name in false and canary.originals.get(name) not in failed:
-            return "a false test among the expected ones was reported passed"
+            original = canary.originals.get(name)
+            return (
+                f"a false version of {original} was reported passed"
+                if original
+                else "a false test among the expected ones was reported passed"
+            )
     return None
 
 

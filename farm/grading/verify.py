@@ -11,10 +11,10 @@ from functools import partial
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.framework import is_python, owned_files
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
-from farm.grading.again import Again, judge_again
 from farm.grading.apply import carry_out, clear_way, plan_change
 from farm.grading.batch import each
 from farm.grading.capture import MAX_BYTES, Baseline, is_executable, read_content, take_baseline
+from farm.grading.control import after_control, controlled_by
 from farm.grading.errors import ChangeRefused, ReportError, VerifierError, blame_machine
 from farm.grading.exam import Exam, refuse_unfit, set_exam
 from farm.grading.harbor import COMMAND, clear_logs, put_tests, read_reward
@@ -34,7 +34,7 @@ from farm.grading.tripwire import (
     touched_files,
 )
 from farm.grading.tripwire import judge as judge_findings
-from farm.grading.verdict import Evidence, Verdict, decide, decide_exit_code, decide_reward_file, refusal
+from farm.grading.verdict import Evidence, Verdict, decide, decide_exit_code, decide_reward_file, refusal, with_time_of
 from farm.grading.weighed import Weighed, with_facts
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.health import await_health
@@ -73,7 +73,7 @@ async def grade(
     ``turns``: so many test commands may run at once; a time-out begins with the command's turn. ``tracebacks``: whether
     pytest says where tests failed, on which no verdict depends and which takes up to a third of the command.
     ``stress``: what that is put under; where an order was asked for, the component ``ordered`` says whether it was had.
-    ``alone``: no test runs behind a false one like it, nor is there a second go.
+    ``alone``: no test runs behind a false test like it, and there is no second run.
     ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
     limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
@@ -91,12 +91,18 @@ async def grade(
     refuse_unfit(task.verifier, bundle.tests)
     given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
     judge = partial(_judge, bundle, change, runtime, *given)
-    # There is no second go where the agent worked, and none of another order.
-    before = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
-    first = await judge(rng, before=before)
-    if not first.doubtful or not before:
+    # Tests of another language run behind false tests like them, which may disturb them. Nothing runs twice where the
+    # agent worked, in another order, or with nothing changed.
+    twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
+    first = await judge(rng, before=twice, asked=task.verifier)
+    if first.doubtful and twice:
+        again = await judge(rng, before=False, asked=task.verifier)
+        return with_time_of(keep_findings(first, again), first)
+    asked = controlled_by(task.verifier, first) if twice and not change.empty else None
+    if asked is None:
         return first
-    return keep_findings(first, await judge_again(task.verifier, first, judge, rng))
+    control = await judge(rng, before=False, asked=asked, control=True)
+    return after_control(task.verifier, keep_findings(control, first), control)
 
 
 async def _judge(
@@ -113,16 +119,16 @@ async def _judge(
     rng: random.Random,
     *,
     before: bool,
-    again: Again | None = None,
+    asked: Verifier,
+    control: bool = False,
 ) -> Verdict:
-    """``before`` and ``again`` as ``set_exam`` takes them."""
+    """Run the tests of ``asked`` once. ``before`` and ``control`` as ``set_exam`` takes them."""
     task = bundle.task
     started = time.monotonic()
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    asked = again.narrowed(task.verifier) if again else task.verifier
-    set_one = partial(set_exam, asked, changed=changed, rng=rng, before=before, again=again, seed=stress.order)
+    set_one = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order, control=control)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.
     exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None
@@ -140,8 +146,8 @@ async def _judge(
         grading = _Grading(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
         try:
             if names_tests:
-                exam = exam or in_thread(await tests_of(bundle, place.pristine))
-                verdict = await grading.judge_exam(change, await exam, asked)
+                made = await (exam or in_thread(await tests_of(bundle, place.pristine)))
+                verdict = await grading.judge_exam(change, made, asked)
             elif task.verifier.report is ReportFormat.EXIT_CODE:
                 verdict = await grading.judge_exit_code(change)
             else:
@@ -218,7 +224,7 @@ class _Grading:
             return await self._refuse(weighed, error)
         except SandboxGone as error:
             return await self._blame(weighed, error)
-        judge = partial(decide, asked, exam.canary, exam.contradiction, evidence, pristine=weighed.untouched)
+        judge = partial(decide, asked, exam.canary, evidence, pristine=weighed.untouched)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
         findings = NOTHING
         if tripwire is not None:

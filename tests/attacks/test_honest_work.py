@@ -7,7 +7,6 @@ import pytest
 
 from farm.core.task import ReportFormat
 from farm.grading import grade
-from farm.grading.exam import set_exam
 from farm.tasks.bundle import BundleFile
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief
@@ -63,12 +62,10 @@ def test_discount():
 """
 
 
-async def test_a_test_that_works_only_once_is_none_the_worse_for_false_ones_before_it(arena: Arena) -> None:
+async def test_a_test_that_works_only_once_is_believed(arena: Arena) -> None:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     verifier = replace(bundle.task.verifier, fail_to_pass=("tests/test_cart.py::test_discount",), pass_to_pass=())
     once = replace(bundle, task=replace(bundle.task, verifier=verifier), tests={"tests/test_cart.py": BundleFile(ONCE)})
-    late = [bool(set_exam(verifier, once.tests, (), random.Random(seed)).canary.late) for seed in range(4)]
-    assert any(late)
     for seed in range(4):
         verdict = await grade(once, GOLD_CHANGE, arena.runtime, verify_s=None, rng=random.Random(seed))
         assert verdict.reward == 1.0, verdict

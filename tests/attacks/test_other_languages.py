@@ -354,7 +354,7 @@ class Bench:
             evidence = Evidence(read_report(report, exam.kind, exam.holders, str(self.directory / "ours")))
         except ReportError as error:
             evidence = Evidence(fault=str(error))
-        verdict = decide(verifier, exam.canary, exam.contradiction, evidence, pristine=travels.empty)
+        verdict = decide(verifier, exam.canary, evidence, pristine=travels.empty)
         return replace(verdict, protected_paths=dropped)
 
     def _run(self, name: str, files: Mapping[str, str], command: str, held: tuple[str, ...] | list[str]) -> bytes:

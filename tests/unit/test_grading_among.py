@@ -201,7 +201,7 @@ def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFo
     truth |= dict.fromkeys(made.canary.must_fail, Outcome.FAILED)
 
     def judged(outcomes: dict[str, Outcome]) -> tuple[float, bool]:
-        verdict = decide(verifier(kind), made.canary, None, Evidence(outcomes), pristine=False)
+        verdict = decide(verifier(kind), made.canary, Evidence(outcomes), pristine=False)
         return verdict.reward, verdict.tampered
 
     assert judged(truth) == (1.0, False)

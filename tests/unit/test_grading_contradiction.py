@@ -1,4 +1,4 @@
-"""A contradiction fails where the test it contradicts passes, for any sound code."""
+"""A file of false versions of expected tests: each fails if its test passes, for any sound code."""
 
 import random
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from farm.grading.canary import Canary
-from farm.grading.contradiction import Contradiction, make_contradiction
+from farm.grading.contradiction import MOST_TESTS, Contradiction, make_contradiction
 from farm.grading.outcome import Outcome
 from farm.grading.verdict import Evidence, decide
 from tests.unit.grading_fixtures import make_verifier
@@ -68,13 +68,13 @@ class TestMore:
     def test_other(self):
         assert double(2) == 4
 '''
-FIT = ["number", "text", "list", "nothing", "truth", "float", "infinite"]
-UNFIT = ["only_in_a_branch", "returns_early", "no_equality"]
+FIT = ["number", "text", "list", "nothing", "truth", "float", "infinite", "no_equality", "only_in_a_branch"]
+WORDS = ("north", "south", "east", "west")
 
 
 def contradict(*names: str, source: bytes = SOURCE, seed: int = 1) -> Contradiction | None:
     expected = [f"tests/test_a.py::{name}" for name in names]
-    return make_contradiction(expected, {"tests/test_a.py": source}, (), random.Random(seed))
+    return make_contradiction(expected, {"tests/test_a.py": source}, (), random.Random(seed), WORDS)
 
 
 def load(contradiction: Contradiction) -> dict[str, Any]:
@@ -84,34 +84,39 @@ def load(contradiction: Contradiction) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FIT)
-def test_a_sound_test_fails_when_contradicted(name: str) -> None:
+def test_a_sound_test_fails_in_its_false_version(name: str) -> None:
     made = contradict(f"test_{name}")
     assert made is not None
-    assert made.twins == {f"{made.path}::test_{name}": f"tests/test_a.py::test_{name}"}
-    run = load(made)
-    with pytest.raises(AssertionError):
-        run[f"test_{name}"]()
-    assert not [other for other in run if other.startswith("test_") and other != f"test_{name}"]
+    assert set(made.originals.values()) == {f"tests/test_a.py::test_{name}"}
+    tests = {key: value for key, value in load(made).items() if key.startswith("test_")}
+    assert {f"{made.path}::{key}" for key in tests} == set(made.originals)
+    assert f"test_{name}" not in tests
+    for test in tests.values():
+        with pytest.raises(AssertionError):
+            test()
 
 
-@pytest.mark.parametrize("name", UNFIT)
-def test_a_test_that_may_compare_nothing_is_not_contradicted(name: str) -> None:
-    assert contradict(f"test_{name}") is None
+def test_a_test_that_may_assert_nothing_has_no_false_version() -> None:
+    assert contradict("test_returns_early") is None
 
 
-def test_methods_and_parameters_keep_their_ids() -> None:
+def test_methods_stay_in_their_class() -> None:
     made = contradict("TestMore::test_pair", "test_number[a]", "test_number[b::c]")
     assert made is not None
-    assert sorted(made.twins.values()) == [
-        "tests/test_a.py::TestMore::test_pair",
-        "tests/test_a.py::test_number[a]",
-        "tests/test_a.py::test_number[b::c]",
-    ]
+    originals = {"tests/test_a.py::TestMore::test_pair", "tests/test_a.py::test_number"}
+    assert set(made.originals.values()) == originals
     assert b"test_other" not in made.content
     more = load(made)["TestMore"]
-    instance = more()
-    with pytest.raises(AssertionError):
-        instance.test_pair()
+    names = [test.rpartition("::")[2] for test in made.originals if "::TestMore::" in test]
+    for name in names:
+        with pytest.raises(AssertionError):
+            getattr(more(), name)()
+
+
+def test_a_class_without_tests_stays_a_class() -> None:
+    made = contradict("test_number", source=SOURCE + b"\nclass TestOnly:\n    def test_it(self):\n        pass\n")
+    assert made is not None
+    assert load(made)["TestOnly"].__dict__.keys() >= {"__module__"}
 
 
 @pytest.mark.parametrize("source", [b"", b"def test_number(:", b"print 'two'", b"\xff\xfe", b"\0", b"(" * 5000])
@@ -122,13 +127,12 @@ def test_what_is_no_python_is_left_alone(source: bytes) -> None:
 def test_a_few_tests_are_enough() -> None:
     made = contradict(*(f"test_{name}" for name in FIT))
     assert made is not None
-    assert len(made.twins) == 3
+    assert len(set(made.originals.values())) == MOST_TESTS
 
 
 def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:
-    canary = Canary("tests/test_c.py", b"", ("c::no",), ("c::yes",))
-    twin, test = "tests/test_d.py::test_new", "tests/test_a.py::test_new"
-    contradiction = Contradiction("tests/test_d.py", b"", {twin: test})
+    false, test = "tests/test_d.py::test_newer", "tests/test_a.py::test_new"
+    canary = Canary("tests/test_c.py", b"", ("c::no",), ("c::yes",), (false,), originals={false: test})
     honest = {
         test: Outcome.PASSED,
         "tests/test_a.py::test_old": Outcome.PASSED,
@@ -136,18 +140,11 @@ def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:
         "c::yes": Outcome.PASSED,
     }
     for outcome, reward in ((Outcome.FAILED, 1.0), (Outcome.ERROR, 1.0), (Outcome.PASSED, 0.0)):
-        evidence = Evidence(honest | {twin: outcome})
-        verdict = decide(make_verifier(), canary, contradiction, evidence, pristine=False)
+        verdict = decide(make_verifier(), canary, Evidence(honest | {false: outcome}), pristine=False)
         assert verdict.reward == reward
         assert verdict.tampered == (reward == 0.0)
-    verdict = decide(
-        make_verifier(),
-        canary,
-        contradiction,
-        Evidence(honest | {test: Outcome.FAILED, twin: Outcome.PASSED}),
-        pristine=False,
-    )
-    assert not verdict.tampered
+    chance = Evidence(honest | {test: Outcome.FAILED, false: Outcome.PASSED})
+    assert not decide(make_verifier(), canary, chance, pristine=False).tampered
 
 
 class _Garbage:

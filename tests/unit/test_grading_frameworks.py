@@ -32,7 +32,10 @@ IDS = {
     TAP: "::it adds",
 }
 TESTS = {
-    ReportFormat.UNITTEST: {"tests/test_a.py": b"import unittest\nclass TestB(unittest.TestCase):\n    pass\n"},
+    ReportFormat.UNITTEST: {
+        "tests/test_a.py": b"import unittest\n\n\nclass TestB(unittest.TestCase):\n    def test_sum_of_two(self):\n"
+        b"        self.assertEqual(sum([1, 2]), 3)\n"
+    },
     GO: {"part/sum_test.go": b"package part_test\n", "part/data.json": b"{}"},
     CARGO: {"tests/api.rs": b"mod group {}"},
     JEST: {"src/sum.test.js": b"const { add } = require('./sum');\n"},
@@ -265,7 +268,7 @@ def test_a_canary_is_run_with_the_expected_tests(kind: ReportFormat) -> None:
     assert made.canary.content not in {exam(kind, seed).canary.content for seed in range(2, 9)}
 
 
-def test_unittest_runs_what_is_put_at_the_end_of_a_file(tmp_path: Path) -> None:
+def test_unittest_runs_false_versions(tmp_path: Path) -> None:
     made = exam(ReportFormat.UNITTEST)
     for path, file in made.tests.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -292,13 +292,13 @@ def test_of_an_id_that_is_not_reported_the_nearest_that_is_and_is_not_ours_is_to
     verifier = make_verifier(fail_to_pass=(NEW,), pass_to_pass=())
     if not told:
         del outcomes[OLD]
-    verdict = decide(verifier, canary, None, Evidence(outcomes), pristine=False)
+    verdict = decide(verifier, canary, Evidence(outcomes), pristine=False)
     assert verdict.reason.endswith(f"the first is {NEW} (not reported{told})")
 
 
 def test_everything_passed_is_the_only_way_to_a_reward() -> None:
     verdict = decide(
-        make_verifier(), CANARY, None, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
+        make_verifier(), CANARY, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
     )
     assert (verdict.reward, verdict.resolved, verdict.tampered) == (1.0, True, False)
     assert verdict.components["fail_to_pass"] == verdict.components["pass_to_pass"] == 1.0
@@ -315,7 +315,7 @@ def test_any_other_evidence_is_worth_nothing(
 ) -> None:
     named = {NEW: new, OLD: old, "c::no": no, "c::yes": yes}
     outcomes = {test: outcome for test, outcome in named.items() if outcome is not None}
-    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
     sound = (new, old, no, yes) == (Outcome.PASSED, Outcome.PASSED, Outcome.FAILED, Outcome.PASSED)
     assert verdict.resolved is sound
     assert verdict.reward == float(sound)
@@ -325,7 +325,7 @@ def test_any_other_evidence_is_worth_nothing(
 
 def test_fractions_count_what_passed() -> None:
     outcomes = {NEW: Outcome.FAILED, OLD: Outcome.PASSED} | HONEST
-    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
     assert verdict.components == {
         "resolved": 0.0,
         "tampered": 0.0,
@@ -354,44 +354,44 @@ BOTH = {NEW: Outcome.PASSED, OLD: Outcome.PASSED}
     ],
 )
 def test_a_false_canary_is_tampering(outcomes: dict[str, Outcome]) -> None:
-    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
     with pytest.raises(VerifierError, match="with nothing changed"):
-        decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=True)
+        decide(make_verifier(), CANARY, Evidence(outcomes), pristine=True)
 
 
 @pytest.mark.parametrize("outcomes", [{}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}])
 def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, Outcome]) -> None:
-    verdict = decide(make_verifier(), CANARY, None, Evidence(outcomes), pristine=False)
+    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
-def test_a_double_that_passes_with_any_of_its_parameters_is_tampering() -> None:
+def test_a_false_that_passes_with_any_of_its_parameters_is_tampering() -> None:
     canary = replace(CANARY, must_not_pass=("tests/test_a.py::TestB::test_false",))
     for name, tampered in (("test_false", True), ("test_false[a[0]]", True), ("test_false_not[a]", False)):
         outcomes = BOTH | HONEST | {f"tests/test_a.py::TestB::{name}": Outcome.PASSED}
-        verdict = decide(make_verifier(), canary, None, Evidence(outcomes), pristine=False)
+        verdict = decide(make_verifier(), canary, Evidence(outcomes), pristine=False)
         assert verdict.tampered is tampered
         assert verdict.reward == (0.0 if tampered else 1.0)
 
 
 @pytest.mark.parametrize("pristine", [True, False])
-def test_a_wrong_value_that_happens_to_be_the_doubles_is_no_tampering_and_earns_nothing(pristine: bool) -> None:
-    double = "tests/test_a.py::test_like_new"
-    canary = replace(CANARY, must_not_pass=(double,), late=(NEW,), originals={double: NEW})
-    wrong = HONEST | {NEW: Outcome.FAILED, OLD: Outcome.PASSED, double: Outcome.PASSED}
-    verdict = decide(make_verifier(), canary, None, Evidence(wrong), pristine=pristine)
+def test_a_wrong_value_that_is_wanted_by_chance_is_no_tampering(pristine: bool) -> None:
+    false = "tests/test_a.py::test_like_new"
+    canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
+    wrong = HONEST | {NEW: Outcome.FAILED, OLD: Outcome.PASSED, false: Outcome.PASSED}
+    verdict = decide(make_verifier(), canary, Evidence(wrong), pristine=pristine)
     assert (verdict.reward, verdict.tampered, verdict.doubtful) == (0.0, False, False)
-    both = decide(make_verifier(), canary, None, Evidence(wrong | {NEW: Outcome.PASSED}), pristine=False)
+    both = decide(make_verifier(), canary, Evidence(wrong | {NEW: Outcome.PASSED}), pristine=False)
     assert (both.reward, both.tampered) == (0.0, True)
 
 
-def test_no_test_counts_whose_double_passed() -> None:
-    double = "tests/test_a.py::test_like_new"
-    canary = replace(CANARY, must_not_pass=(double,), originals={double: NEW})
+def test_no_test_counts_if_a_false_version_passed() -> None:
+    false = "tests/test_a.py::test_like_new"
+    canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
     verifier = make_verifier(fail_to_pass=(f"{NEW}[1]", f"{NEW}[2]"), pass_to_pass=())
-    outcomes = {f"{NEW}[1]": Outcome.PASSED, f"{NEW}[2]": Outcome.FAILED, f"{double}[1]": Outcome.PASSED}
-    verdict = decide(verifier, canary, None, Evidence(outcomes | HONEST), pristine=False)
+    outcomes = {f"{NEW}[1]": Outcome.PASSED, f"{NEW}[2]": Outcome.FAILED, f"{false}[1]": Outcome.PASSED}
+    verdict = decide(verifier, canary, Evidence(outcomes | HONEST), pristine=False)
     assert verdict.components["fail_to_pass"] == 0.0
 
 
@@ -400,19 +400,19 @@ def test_false_tests_that_are_not_reported_are_counted_and_are_no_tampering() ->
     canary = replace(CANARY, must_not_pass=false)
     for reported, unreported in (((), 2), ((f"{false[0]}[1]",), 1), (false, 0)):
         outcomes = BOTH | HONEST | dict.fromkeys(reported, Outcome.FAILED)
-        verdict = decide(make_verifier(), canary, None, Evidence(outcomes), pristine=False)
+        verdict = decide(make_verifier(), canary, Evidence(outcomes), pristine=False)
         assert (verdict.reward, verdict.tampered) == (1.0, False)
         assert verdict.components["false_unreported"] == unreported
     for without, evidence in ((CANARY, Evidence(BOTH | HONEST)), (canary, Evidence(fault="it wrote no report"))):
-        verdict = decide(make_verifier(), without, None, evidence, pristine=False)
+        verdict = decide(make_verifier(), without, evidence, pristine=False)
         assert "false_unreported" not in verdict.components
 
 
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
-    verdict = decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=False)
+    verdict = decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
     with pytest.raises(VerifierError):
-        decide(make_verifier(), CANARY, None, Evidence(fault="it wrote no report"), pristine=True)
+        decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=True)
 
 
 @given(st.integers())

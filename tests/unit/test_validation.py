@@ -252,7 +252,7 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
     (directory / "test_a.py").write_text(SUITE)
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"
-    exam = Exam(kind, {}, ("test_a.py", "test_b.py"), NONE, None, str(report), seed)
+    exam = Exam(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
     for path, program in exam.programs.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(program)
