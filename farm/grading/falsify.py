@@ -96,9 +96,12 @@ def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Ra
             if definition is not None:
                 inherited.setdefault(definition, []).append(f"{path}::{name}")
     for (path, name), ids in inherited.items():
-        content, done = _falsify_one(made.get(path, sources[path]), {name}, rng)
-        made |= {path: content} if done else {}
-        found |= set(ids) if done else set()
+        if f"{path}::{name}" not in found:  # or it would be made false twice, and perhaps true
+            content, done = _falsify_one(made.get(path, sources[path]), {name}, rng)
+            made |= {path: content} if done else {}
+            found |= {f"{path}::{name}" for name in done}
+        found |= set(ids) if f"{path}::{name}" in found else set()
+    found &= names.keys()
     return Falsified(made, frozenset(found))
 
 

@@ -24,6 +24,7 @@ from farm.grading.verdict import Verdict
 from sandboxes.sandbox import ExecResult, Sandbox
 
 INSIDE = Path(__file__).with_name("tripwire_inside.py")
+WATCHES = Path(__file__).with_name("tripwire_watches.py")
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"
 PREFIX = "audit_"
@@ -136,6 +137,7 @@ class Tripwire:
             "holders": list(self.holders),
         }
         text = INSIDE.read_text().replace("SETTINGS: Any = None\n", f"SETTINGS: Any = {settings!r}\n", 1)
+        text = re.sub(r"from farm\.grading\.tripwire_watches import .*\n", lambda _: WATCHES.read_text(), text, count=1)
         return {
             f"{self.home}/sitecustomize.py": text.encode("utf-8", "surrogateescape"),
             self._stop: f"{self.nonce} end\n".encode(),

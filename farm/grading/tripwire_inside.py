@@ -1,13 +1,13 @@
 """Reports what lines of the change do while tests run; in the sandbox, with nothing but the standard library.
 
 Python loads it as ``sitecustomize``, before anything of the workspace, in every process of the test command. The grader
-writes ``SETTINGS`` above this text. Findings go at once into a FIFO that a process outside the tests reads. All that
-the hook uses is held by closures, because code under test may replace what modules hold. Any Python from 3.6 on; before
-3.8 there are no audit hooks, and the tripwire only says so.
+writes ``SETTINGS`` into this text, and the text of ``tripwire_watches`` in the place of its import. Findings go at once
+into a FIFO that a process outside the tests reads. All that the hook uses is held by closures, because code under test
+may replace what modules hold. Any Python from 3.6 on; before 3.8 there are no audit hooks, and the tripwire only says
+so.
 """
 
 import atexit
-import gc
 import os
 import posixpath
 import sys
@@ -15,32 +15,25 @@ from _thread import get_ident
 from contextlib import suppress
 from typing import Any
 
+from farm.grading.tripwire_watches import Bound, plain, watch_lines, watch_runner, watch_signals
+
 SETTINGS: Any = None
 MOST_FINDINGS = 200
 TOOLS = (
     " inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
     "dis functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent "
+    "multiprocessing signal "
 )
 """Modules of the standard library that act for their caller: what they do is the caller's doing."""
 QUIET = " get_code exec_module format_exception format_exc print_exception print_exc getframeinfo "
 """Functions of those that read frames and source for an end of their own."""
-BUILTINS = " __import__ all any compile eval exec getattr isinstance len open repr setattr sorted type "
-"""Of the builtins, those that a test runner or an assertion depends on."""
 EVERY = 256
-
-
-class Bound:
-    """Has a method, whose kind is of use."""
-
-    def method(self) -> None: ...
 
 
 def install(settings: Any) -> None:
     getframe, getpid, write, fstat, stat = sys._getframe, os.getpid, os.write, os.fstat, os.stat
     open_file, getcwd, normpath = os.open, os.getcwd, posixpath.normpath
-    all_objects, modules, kind_of, text_of = gc.get_objects, sys.modules, type, str
-    entries_of = vars
-    partials: Any = []
+    modules, kind_of, text_of = sys.modules, type, str
     function_kind = type(install)
     bound_kind = type(Bound().method)
     home, fifo, nonce, report = settings["home"], settings["fifo"], settings["nonce"], settings["report"]
@@ -49,6 +42,7 @@ def install(settings: Any) -> None:
     tests = frozenset(settings["tests"])
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
     identity: Any = []  # of what was opened: device and inode
+    starters: Any = {}  # by the identity of a thread's object: the line of the change that started it
 
     def open_fifo() -> int:
         return open_file(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -84,11 +78,14 @@ def install(settings: Any) -> None:
     made: Any = set()  # names under which lines of the change compiled code
     known: Any = {}
     counter = [0]
-    held: Any = {}  # functions of the runner, as they were before code of the workspace ran
+    held_from: Any = []
+    kept: Any = []
     test_files: Any = set()
+    test_names: Any = set()
     for path in settings["holders"]:
         with suppress(OSError):
             test_files.add(stat(path)[1:3])
+            test_names.add(posixpath.basename(path))
 
     def place_of(name: Any) -> Any:
         place = known.get(name)
@@ -122,7 +119,7 @@ def install(settings: Any) -> None:
 
     def culprit(frame: Any, through_workspace: bool, ignored: Any = "") -> Any:
         """The line of the change that the event is by: file, line and whether a test runs it; or None."""
-        found, depth = None, 0
+        found, last, depth = None, None, 0
         while frame is not None and depth < 400:
             name, line = frame.f_code.co_filename, frame.f_lineno
             place = place_of(name)
@@ -132,24 +129,32 @@ def install(settings: Any) -> None:
                 if is_changed(name, line or 0):
                     found = (name, line or 0, False)
                 elif place == "tool":
-                    if f" {frame.f_code.co_name} " in ignored:
+                    if f" {frame.f_code.co_name} " in ignored and not asks_itself(frame):
                         return None
                 elif place == "other" or (place in ("workspace", "changed") and not through_workspace):
                     return None
-            frame, depth = frame.f_back, depth + 1
+            last, frame, depth = frame, frame.f_back, depth + 1
+        if found is None and starters and last is not None and last.f_code.co_name == "_bootstrap":
+            return starters.get(id(last.f_locals.get("self")))
         return found
+
+    def asks_itself(frame: Any) -> bool:
+        """Return True if a loader reads a module's code for a line of the change, and not to import the module."""
+        by = frame.f_back
+        return frame.f_code.co_name == "get_code" and by is not None and place_of(by.f_code.co_filename) != "tool"
+
+    def started(event: str, args: Any, frame: Any) -> None:
+        thread = getattr(args[0], "__self__", None) if args and kind_of(args[0]) is bound_kind else None
+        by = culprit(frame, False)
+        if by and thread is not None:
+            starters[id(thread)] = by
+            kept.append(thread)  # so that no other object gets its identity
 
     def finding(kind: str, by: Any, what: str) -> None:
         key = (kind, by[0], by[1])
         if key not in sent and len(sent) < MOST_FINDINGS:
             sent.add(key)
             send(kind, by[0], by[1], what)
-
-    def plain(value: Any) -> str:
-        """Return a text as it is, and "" for every other object: its methods would run inside the hook."""
-        if kind_of(value) is bytes:
-            return bytes.decode(value, "utf-8", "replace")
-        return value if kind_of(value) is str else ""
 
     def path_of(value: Any) -> Any:
         value = plain(value)
@@ -165,7 +170,8 @@ def install(settings: Any) -> None:
             if path and stat(path)[1:3] in test_files and path not in changed:
                 return "test_files"
         except OSError:
-            pass
+            if path.rpartition("/")[2] in test_names:  # it may be relative to an open directory
+                return "test_files"
         if path.startswith("/proc/") and path.rpartition("/")[2] in ("cmdline", "environ", "mem", "maps"):
             return "frames"
         return ""
@@ -177,10 +183,16 @@ def install(settings: Any) -> None:
             check(full=True)
         by = culprit(frame, True, QUIET)
         kind = by and touches(path)
-        if kind == "test_files" and passes(frame, "/traceback.py"):  # it shows the line of a frame
-            kind = "frames"
+        if kind == "test_files" and (passes(frame, "/traceback.py") or (by[2] and names_itself(frame))):
+            kind = "frames"  # it shows the line of a frame, or may have been given the file by the test
         if kind:
             finding(kind, by, event + " of " + path)
+
+    def names_itself(frame: Any) -> bool:
+        """Return True if the test that runs names its own file."""
+        while frame is not None and place_of(frame.f_code.co_filename) != "test":
+            frame = frame.f_back
+        return frame is not None and "__file__" in frame.f_code.co_names
 
     def passes(frame: Any, module: str) -> bool:
         while frame is not None and not frame.f_code.co_filename.endswith(module):
@@ -260,8 +272,11 @@ def install(settings: Any) -> None:
             finding("native", (path, 0), "import of " + path)
 
     def executed(event: str, args: Any, frame: Any) -> None:
-        if not held and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
+        if not held_from and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
+            held_from.append(True)
             hold()
+            if "linecache" in modules:
+                watch_lines(modules["linecache"], place_of, culprit, finding, tests)
 
     def process(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, True)
@@ -269,113 +284,14 @@ def install(settings: Any) -> None:
             return
         words: Any = args[1:2] if event == "subprocess.Popen" else args[:1]
         listed: Any = words[0] if words and kind_of(words[0]) in (list, tuple) else words
-        line = " ".join([plain(word) for word in listed])
-        alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
-        told = any(word in line for word in (home, report_home, "/proc/", "junit", "test_"))
-        if not by[2] or alone or told:
-            finding("processes", by, event + " " + line)
+        finding("processes", by, event + " " + " ".join([plain(word) for word in listed]))
 
     def locks(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, False)
         if by and not by[2]:
             finding("locks", by, event)
 
-    def code_of(value: Any) -> Any:
-        for _ in range(4):
-            kind = kind_of(value)
-            if kind in (bound_kind, classmethod, staticmethod):
-                value = value.__func__
-            elif kind is property:
-                value = value.fget
-            elif kind in partials:
-                value = value.func
-            else:
-                break
-        if is_class(value):
-            value = next((one for one in entries_of(value).values() if kind_of(one) is function_kind), None)
-        elif kind_of(value) is not function_kind:
-            value = entries_of(kind_of(value)).get("__call__")
-        return value.__code__ if kind_of(value) is function_kind else None
-
-    def is_class(value: Any) -> bool:
-        return type in kind_of(value).__mro__
-
-    def of_change(value: Any) -> Any:
-        code = code_of(value)
-        if code is None or not is_changed(code.co_filename, code.co_firstlineno):
-            return None
-        return code.co_filename, code.co_firstlineno
-
-    def runner() -> Any:
-        for name, module in list(modules.items()):
-            head = name.partition(".")[0]
-            if head in ("_pytest", "pytest", "pluggy", "unittest", "builtins") or getattr(module, "__file__", "") == (
-                report + ".py"
-            ):
-                for key, value in list(entries_of(module).items()):
-                    if head == "builtins" and f" {key} " not in BUILTINS:
-                        continue
-                    yield (name, key), value
-                    if head == "builtins" or not is_class(value):
-                        continue
-                    if plain(entries_of(value).get("__module__")).partition(".")[0] == head:
-                        for inner, method in list(entries_of(value).items()):
-                            yield (name, key, inner), method
-
-    def hold() -> None:
-        from functools import partial, partialmethod
-
-        partials.extend((partial, partialmethod))
-        held.update(runner())
-
-    def check(full: bool) -> None:
-        """Find what the change put in the place of functions of the test runner."""
-        for key, value in runner() if held else ():
-            if held.get(key) is not value and (key in held or key[0] != "builtins"):
-                by = of_change(value)
-                if by:
-                    finding("runner", by, ".".join(key) + " was replaced")
-        if not full:
-            return
-        plugins = []
-        for one in all_objects():
-            kind = kind_of(one)
-            if kind.__name__ == "HookImpl" and kind.__module__.startswith("pluggy"):
-                plugins.append(one)
-            elif kind.__module__ == "_pytest.python" and kind.__name__ == "Function":
-                for key, value in list(entries_of(one).items()):
-                    by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
-                    if by and not wraps_test(value):
-                        finding("runner", by, "a test was replaced")
-        for one in plugins:
-            by = of_change(one.function)
-            if by and kind_of(one.plugin) is not kind_of(sys):
-                finding("runner", by, "a hook of the test runner was registered: " + one.function.__name__)
-        for name in tests:
-            module = next((one for one in list(modules.values()) if getattr(one, "__file__", None) == name), None)
-            for key, value in list(entries_of(module).items()) if module is not None else ():
-                by = of_change(value) if key.startswith("test") else None
-                if by and not wraps_test(value):
-                    finding("runner", by, key + " was replaced")
-
-    def wraps_test(value: Any, depth: int = 0) -> bool:
-        """Return True if a function was made around one of a test file, as decorators do."""
-        if kind_of(value) in (bound_kind, classmethod, staticmethod):
-            value = value.__func__
-        if kind_of(value) is not function_kind:
-            return False
-        if place_of(value.__code__.co_filename) == "test":
-            return True
-        cells = value.__closure__ or ()
-        inner = [value.__dict__.get("__wrapped__")]
-        inner += [cell.cell_contents for cell in cells if not is_empty(cell)]
-        return depth < 3 and any(wraps_test(one, depth + 1) for one in inner if one is not None)
-
-    def is_empty(cell: Any) -> bool:
-        try:
-            return cell.cell_contents is cell
-        except ValueError:
-            return True
+    hold, check = watch_runner(place_of, is_changed, finding, report, tests)
 
     handlers: Any = {
         "object.__getattr__": attribute,
@@ -384,6 +300,7 @@ def install(settings: Any) -> None:
         "sys.addaudithook": hidden,
         "import": imported,
         "exec": executed,
+        "_thread.start_new_thread": started,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (
@@ -426,6 +343,7 @@ def install(settings: Any) -> None:
             send("error", what=repr(error))
         send("goodbye")
 
+    watch_signals(culprit, finding)
     atexit.register(goodbye)
     sys.addaudithook(hook)
 

@@ -171,12 +171,7 @@ def _lie(canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str
     for test, outcome in outcomes.items() if false else ():
         name = without_parameters(test) if outcome is Outcome.PASSED else ""
         if name in false and canary.originals.get(name) not in failed:
-            original = canary.originals.get(name)
-            return (
-                f"a false version of {original} was reported passed"
-                if original
-                else "a false test among the expected ones was reported passed"
-            )
+            return f"a false version of {canary.originals.get(name, name)} was reported passed"
     return None
 
 

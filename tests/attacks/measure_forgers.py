@@ -9,6 +9,7 @@ import asyncio
 import collections
 import os
 import random
+import re
 import statistics
 import tempfile
 from dataclasses import replace
@@ -34,11 +35,12 @@ def flags(verdict: Verdict) -> list[str]:
 
 
 async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, Baseline]:
+    """Return the module that is loaded first, its text, and the pristine workspace."""
     workspace = bundle.task.workspace
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
         baseline = await take_baseline(sandbox, workspace)
-        found = [path for path in baseline.entries if path.endswith("__init__.py") and "test" not in path]
-        path = min((one for one in found if "docs" not in one), key=lambda one: (one.count("/"), one))
+        found = [path for path in baseline.entries if path.endswith(".py") and not re.search("test|docs|setup", path)]
+        path = min(found, key=lambda one: (not one.endswith("__init__.py"), one.count("/"), one))
         return path, (await sandbox.read_file(f"{workspace}/{path}")).decode(), baseline
 
 

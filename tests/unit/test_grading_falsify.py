@@ -272,6 +272,18 @@ def test_an_inherited_test_is_made_false_at_its_definition() -> None:
     assert not falsify(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).names
 
 
+def test_a_test_that_two_classes_share_is_made_false_once() -> None:
+    files = {
+        "test_base.py": b"class TestBase:\n    def test_word(self):\n        assert f() == 'red'\n\nOTHER = 'green'\n",
+        "test_sub.py": b"from test_base import TestBase\n",
+    }
+    ids = ["test_base.py::TestBase::test_word", "test_sub.py::TestBase::test_word"]
+    for seed in range(40):
+        made = falsify(files, ids, random.Random(seed))
+        assert made.names == set(ids)
+        assert b"f() == 'red'" not in made.files["test_base.py"]
+
+
 @pytest.mark.parametrize("source", [b"", b"def test_sum(:", b"\xff\xfe", b"\0", SOURCE.replace(b"\n", b"\r\n")])
 def test_a_file_that_is_no_python_stays(source: bytes) -> None:
     assert make_false("test_sum", source=source).files == {}
