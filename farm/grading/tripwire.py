@@ -14,12 +14,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.diff import Allowance, find_edits
 from farm.grading.patch import MAX_SHOWN_BYTES
+from farm.grading.source import functions, parse_tests
 from farm.grading.verdict import Verdict
 from sandboxes.sandbox import ExecResult, Sandbox
 
@@ -34,6 +35,7 @@ UNWATCHED = "unwatched"
 """The component that is 1 if no process of the test command loaded the tripwire."""
 READ_BYTES = 64 * 1024
 MOST_EVIDENCE = 20
+MOST_PARSED = 256 * 1024
 DRAIN_S = 20.0
 _PREPARE = """\
 for _ in {{1..2000}}; do [ -e {ready} ] && break; {busybox} usleep 2000; done
@@ -52,17 +54,23 @@ HABITS: Mapping[str, re.Pattern[bytes]] = {
     "processes": re.compile(rb"\b(subprocess|Popen|os\.(popen|system|fork|spawn\w*|exec\w+|kill\w*))\b"),
     "locks": re.compile(rb"\bfcntl\b"),
 }
-"""By finding, what a file holds that honestly does the same: in a file that held it before the change, the finding does
-not count."""
+"""By finding, what a function holds that honestly does the same: if it held that before the change, a finding in it
+does not count. The lines of a module outside its functions, but for imports, stand for one function."""
+Ranges = tuple[tuple[int, int], ...]
+"""Lines, from 1, first and last of each range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """How a change alters a file. ``lines``: added or altered ones, from 1, first and last of each range; None: all.
-    ``habits``: findings that do not count in it."""
+    """How a change alters a file. ``lines``: added or altered ones; None: all. ``habits``: by finding, lines in which
+    it does not count."""
 
-    lines: tuple[tuple[int, int], ...] | None = None
-    habits: frozenset[str] = frozenset()
+    lines: Ranges | None = None
+    habits: Mapping[str, Ranges] = field(default_factory=dict)
+
+    def excuses(self, kind: str, line: int) -> bool:
+        """Return True if a finding in a line does not count."""
+        return any(first <= line <= last for first, last in self.habits.get(kind, ()))
 
 
 def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, Touched]:
@@ -78,12 +86,45 @@ def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) 
 def _touched(old: FileChange | None, new: FileChange, allowance: Allowance) -> Touched:
     if old is None or old.kind is not new.kind or not new.path.endswith((".py", ".pyi")):
         return Touched()
-    habits = frozenset(kind for kind, pattern in HABITS.items() if pattern.search(old.content))
+    habits = find_habits(old.content, new.content)
     if max(len(old.content), len(new.content)) > MAX_SHOWN_BYTES or b"\0" in old.content + new.content:
         return Touched(None, habits)
     before, after = (_split(file.content.decode(errors="replace")) for file in (old, new))
     edits = find_edits(before, after, allowance)
     return Touched(tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), habits)
+
+
+def find_habits(old: bytes, new: bytes) -> Mapping[str, Ranges]:
+    """Return the lines of ``new`` in functions that held a habit in ``old``; none if either is no Python of this
+    version or has more than ``MOST_PARSED`` bytes."""
+    if not any(pattern.search(old) for pattern in HABITS.values()) or max(len(old), len(new)) > MOST_PARSED:
+        return {}
+    before, after = _functions(old), _functions(new)
+    held = {name: [kind for kind, one in HABITS.items() if one.search(text)] for name, (text, _) in before.items()}
+    found: dict[str, list[tuple[int, int]]] = {}
+    for name, (_, ranges) in after.items():
+        for kind in held.get(name, ()):
+            found.setdefault(kind, []).extend(ranges)
+    return {kind: tuple(ranges) for kind, ranges in found.items()}
+
+
+def _functions(source: bytes) -> Mapping[str, tuple[bytes, list[tuple[int, int]]]]:
+    """Return the text and lines of each function by name; "" stands for what is outside them and imports nothing."""
+    module = parse_tests(source)
+    if module is None:
+        return {}
+    lines = source.split(b"\n")
+    inside: set[int] = set()
+    found: dict[str, tuple[bytes, list[tuple[int, int]]]] = {}
+    for name, function, _ in functions(module.body):
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        last = function.end_lineno or first
+        inside |= set(range(first, last + 1))
+        text, ranges = found.get(name, (b"", []))
+        found[name] = text + b"\n".join(lines[first - 1 : last]), [*ranges, (first, last)]
+    outside = [at for at in range(1, len(lines) + 1) if at not in inside]
+    told = [lines[at - 1] for at in outside if not re.match(rb"\s*(from\s+\S+\s+)?import\b", lines[at - 1])]
+    return {**found, "": (b"\n".join(told), [(at, at) for at in outside])}
 
 
 def _split(text: str) -> list[str]:
@@ -143,6 +184,11 @@ class Tripwire:
             self._stop: f"{self.nonce} end\n".encode(),
             self._prepare: _PREPARE.format(ready=self._ready, busybox=BUSYBOX, home=self.home).encode(),
         }
+
+    def excuses(self, kind: str, path: str, line: str) -> bool:
+        """Return True if a finding in a line, which the sandbox tells, does not count."""
+        touched = self.changed.get(path)
+        return touched is not None and line.isascii() and line.isdigit() and touched.excuses(kind, int(line[:9]))
 
     def around(self, command: str) -> str:
         """Return ``command`` so that each Python process of it loads the hook once the reader waits."""
@@ -263,7 +309,7 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
             ended.add(process)
         elif kind == "results":
             counted = int(what) if what.isascii() and what.isdigit() else counted
-        elif kind in CERTAIN | UNCERTAIN and kind not in tripwire.changed.get(path, Touched()).habits:
+        elif kind in CERTAIN | UNCERTAIN and not tripwire.excuses(kind, path, number):
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
     if reported.stopped or (output is not None and watched and not _is_closed(tripwire, output)):

@@ -15,7 +15,7 @@ from _thread import get_ident
 from contextlib import suppress
 from typing import Any
 
-from farm.grading.tripwire_watches import Bound, plain, watch_lines, watch_runner, watch_signals
+from farm.grading.tripwire_watches import Bound, plain, watch_lines, watch_runner, watch_signals, watch_threads
 
 SETTINGS: Any = None
 MOST_FINDINGS = 200
@@ -143,8 +143,8 @@ def install(settings: Any) -> None:
         by = frame.f_back
         return frame.f_code.co_name == "get_code" and by is not None and place_of(by.f_code.co_filename) != "tool"
 
-    def started(event: str, args: Any, frame: Any) -> None:
-        thread = getattr(args[0], "__self__", None) if args and kind_of(args[0]) is bound_kind else None
+    def started(function: Any, frame: Any) -> None:
+        thread = function.__self__ if kind_of(function) is bound_kind else None
         by = culprit(frame, False)
         if by and thread is not None:
             starters[id(thread)] = by
@@ -300,7 +300,6 @@ def install(settings: Any) -> None:
         "sys.addaudithook": hidden,
         "import": imported,
         "exec": executed,
-        "_thread.start_new_thread": started,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (
@@ -344,6 +343,7 @@ def install(settings: Any) -> None:
         send("goodbye")
 
     watch_signals(culprit, finding)
+    watch_threads(started)
     atexit.register(goodbye)
     sys.addaudithook(hook)
 
