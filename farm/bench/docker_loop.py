@@ -16,7 +16,7 @@ from docker.models.containers import Container
 from farm.bench.containers import archive, container
 from farm.bench.figures import BenchError
 from farm.core.change import ChangeKind
-from farm.grading.verify import TEST_ENV
+from farm.grading.run import TEST_ENV
 from farm.tasks.bundle import TaskBundle
 from sandboxes import Limits
 

@@ -8,26 +8,29 @@ which tests run, not what surrounds them, not where the report lies or what coun
     protect         what does not travel: tests, conftest files, start-up files, shadowing modules
     settings        nor does what tells a test runner something else than the pristine workspace tells it
     apply           change in: planned on the host, no symlink ever walked through, the real tests written over it
-    source          test files as Python, and the words that tests are named with
-    double          expected tests once more in their own files, their text the same but for the value they want
-    literal         how such a value is made another
-    claims          what makes one false that wants no such value, in its own way of asserting
+    source          test files as Python: text, tree, and the words that tests are named with
+    literal         a literal as it is written, made another
+    claims          false claims in a test's own way of asserting
+    falsify         false versions of tests: whatever passes the test fails its false version
     canary          tests whose results are known beforehand, among the expected ones
     foreign         the same for Go, Rust and JavaScript: a file of ours, and what tests of ours read like
     anchor          tests in files of these languages: where each stands, its name, and what it wants
     among           doubles and tests of ours beside these, since each such file is run by itself
-    contradiction   expected tests once more, asserting the opposite: passing both ways is impossible
+    contradiction   a file of false versions, which runs last: passing both ways is impossible
+    control         a second run in which fail-to-pass tests that passed are false
+    tripwire        findings of Python's audit hooks on lines of the change
     tests           the task's tests, where they come as a patch of what the image holds
     exam            what the verifier is made to run, another one each time
     stress          another order and busy neighbours, for validation alone
     junit           the report, read on the host as hostile input
+    run             one run of the verifier in one place
     verdict         reward 1 if and only if every expected id was seen passed and nothing gives the results away
 
 A verifier with an image of its own (``separate``) gets the artifacts that the task names, and nothing else.
 An answer to a retrieval task needs none of that (``answer``): it is compared with what was expected, here.
 
-The code under test runs in the process that reports on it. Code that forges a report, tells ours from the real tests by
-what they say, and fails exactly ours, is believed; a reviewer sees it in the patch.
+The code under test runs in the process that reports on it. Code that forges a result and knows in both runs which tests
+are false is believed, unless the tripwire sees how; a reviewer sees it in the patch.
 """
 
 from farm.grading.answer import decide_answer

@@ -284,7 +284,11 @@ def install(settings: Any) -> None:
             return
         words: Any = args[1:2] if event == "subprocess.Popen" else args[:1]
         listed: Any = words[0] if words and kind_of(words[0]) in (list, tuple) else words
-        finding("processes", by, event + " " + " ".join([plain(word) for word in listed]))
+        line = " ".join([plain(word) for word in listed])
+        alone = any(option in line.split() for option in ("-I", "-S", "-E", "-Es", "-IS"))
+        told = any(word in line for word in (home, report_home, "/proc/", "junit", "test"))
+        if not by[2] or alone or told:  # what a test asks for is often a process
+            finding("processes", by, event + " " + line)
 
     def locks(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, False)

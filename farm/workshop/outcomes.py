@@ -9,8 +9,8 @@ from farm.grading.canary import NONE
 from farm.grading.exam import Exam
 from farm.grading.outcome import MAX_REPORT_BYTES, Outcome
 from farm.grading.reports import read_report
+from farm.grading.run import SHELL, TEST_ENV
 from farm.grading.tests import tests_of
-from farm.grading.verify import SHELL, TEST_ENV
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.errors import TaskError
 from farm.tasks.health import await_health

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.framework import is_test_path
-from farm.grading import Baseline, Verdict, VerifierError, grade, take_baseline, verify
+from farm.grading import Baseline, Verdict, VerifierError, grade, run, take_baseline
 from farm.grading.tripwire import Touched, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker import DockerRuntime
@@ -109,7 +109,7 @@ async def main() -> None:
 
             if arguments.whole:
                 everything = await _whole(bundle, runtime, baseline)
-                setattr(verify, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
+                setattr(run, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
                     await judge(bundle.gold, "gold")

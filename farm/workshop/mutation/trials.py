@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from farm.core.framework import FRAMEWORKS
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.outcome import Outcome
-from farm.grading.verify import SHELL, TEST_ENV
+from farm.grading.run import SHELL, TEST_ENV
 from farm.tasks.errors import TaskError
 from farm.workshop.layout import WORKSPACE
 from farm.workshop.mutation.layout import TOOLS
