@@ -288,6 +288,8 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
     ended: set[str] = set()
     counted: int | None = None
     watched = False
+    rows: Counter[str] = Counter()
+    lost = False
 
     def note(kind: str, line: str) -> None:
         nonlocal certain
@@ -302,16 +304,20 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
         if len(parts) != 6 or parts[0] != tripwire.nonce:
             continue
         _, process, kind, path, number, what = parts
+        rows[process] += 1
         if kind == "hello":
             watched = True
             mains |= {process} if what == "main" else set()
         elif kind == "goodbye":
             ended.add(process)
+            lost |= what != str(rows[process])
         elif kind == "results":
             counted = int(what) if what.isascii() and what.isdigit() else counted
         elif kind in CERTAIN | UNCERTAIN and not tripwire.excuses(kind, path, number):
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
+    if lost:
+        note("silent", "lines that the tests report of themselves were taken away")
     if reported.stopped or (output is not None and watched and not _is_closed(tripwire, output)):
         note("silent", "the process that reads what the tests report of themselves was stopped")
     if report is not None:
