@@ -13,6 +13,7 @@ import posixpath
 import sys
 from _thread import get_ident
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from farm.grading.tripwire_watches import Bound, plain, watch_lines, watch_runner, watch_signals, watch_threads
@@ -53,11 +54,11 @@ def install(settings: Any) -> None:
     if not identity:
         return
 
-    said: Any = {}  # by process: how many lines it wrote
+    said: Any = {}  # by process: a counter of the lines that it wrote
 
     def send(kind: str, path: str = "", line: int = 0, what: str = "") -> None:
-        clean = " ".join(what.split())[:200]
-        said[getpid()] = said.get(getpid(), 0) + 1
+        number = next(said.setdefault(getpid(), count(1)))
+        clean = " ".join(what.split())[:200] if kind != "goodbye" else text_of(number)
         text = "\t".join([nonce, text_of(getpid()), kind, path.replace("\t", " ")[-300:], text_of(line), clean])
         data = text.replace("\n", " ").encode("utf-8", "replace") + b"\n"
         try:
@@ -347,7 +348,7 @@ def install(settings: Any) -> None:
             check(full=True)
         except Exception as error:  # as above
             send("error", what=repr(error))
-        send("goodbye", what=text_of(said.get(getpid(), 0) + 1))
+        send("goodbye")
 
     watch_signals(culprit, finding)
     watch_threads(started)
