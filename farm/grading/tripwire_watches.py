@@ -106,6 +106,9 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
                 by = of_change(value) if key.startswith("test") else None
                 if by and not wraps_test(value):
                     finding("runner", by, key + " was replaced")
+                by = of_change(value) if key.startswith("pytest_") else None
+                if by:
+                    finding("frames", by, key + " stands in a test module")
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
         """Return True if a function was made around one of a test file, as decorators do."""
