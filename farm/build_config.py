@@ -48,7 +48,13 @@ def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str,
             hosts=options.hosts,
         ),
         registries=options.registries,
-        limits=BuildLimits(options.memory_mib, options.processes, options.disk_mib),
+        limits=BuildLimits(
+            memory_mib=options.memory_mib,
+            processes=options.processes,
+            disk_mib=options.disk_mib,
+            cpus=options.cpus,
+            timeout_max_s=options.timeout_max_s,
+        ),
     )
 
 

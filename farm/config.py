@@ -31,6 +31,8 @@ class BuildOptions:
     memory_mib: int = 2048
     processes: int = 1024
     disk_mib: int = 2048
+    cpus: float = 2.0
+    timeout_max_s: float = 3600.0
 
 
 class ConfigError(Exception):
@@ -77,7 +79,8 @@ class Config(BaseModel):
     A step of an image build reaches the package indexes of this machine and ``build_hosts`` (patterns such as
     ``pypi.org``, ``*.example.org``, ``mirror.lan:3141``). A Dockerfile may name images of public registries, of
     ``image_mirror`` and of ``build_registries``. All steps of one build may take ``build_memory_mib`` of memory,
-    ``build_processes`` processes and ``build_disk_mib`` of disk together.
+    ``build_processes`` processes, ``build_disk_mib`` of disk and ``build_cpus`` processors' time together. No build
+    takes longer than ``build_timeout_max_s``, even if its task allows more.
     ``embedder``: what gives code and questions about it their vectors: the farm's own table of ``words``, ``none``, or
     the factory ``package.module:name`` of another.
     A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
@@ -121,6 +124,8 @@ class Config(BaseModel):
     build_memory_mib: int = Field(default=2048, ge=64)
     build_processes: int = Field(default=1024, ge=16)
     build_disk_mib: int = Field(default=2048, ge=64)
+    build_cpus: float = Field(default=2.0, ge=0.01, le=4096)
+    build_timeout_max_s: float = Field(default=3600.0, gt=0, le=86_400)
     embedder: str = Field(default="words", pattern=r"words|none|[\w.]+:\w+")
     test_tracebacks: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -221,7 +226,13 @@ class Config(BaseModel):
         mirror = (self.image_mirror or "").partition("/")[0]
         registries = tuple(filter(None, (mirror, *self.build_registries)))
         return BuildOptions(
-            self.build_hosts, registries, self.build_memory_mib, self.build_processes, self.build_disk_mib
+            hosts=self.build_hosts,
+            registries=registries,
+            memory_mib=self.build_memory_mib,
+            processes=self.build_processes,
+            disk_mib=self.build_disk_mib,
+            cpus=self.build_cpus,
+            timeout_max_s=self.build_timeout_max_s,
         )
 
     @property

@@ -8,7 +8,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -124,17 +124,32 @@ async def build(order: Order, settings: BuildSettings, scratch: Path) -> None:
     image cannot be fetched for something that may pass or the build cannot be confined.
     """
     client = await find_client(settings)
-    ends_at = asyncio.get_running_loop().time() + order.timeout_s
+    seconds = min(order.timeout_s, settings.limits.timeout_max_s)
+    ends_at = asyncio.get_running_loop().time() + seconds
     for is_last in (False, True):
         async with confine(order.root, settings.indexes, settings.access, settings.limits) as confinement:
             try:
-                await _run(order, _command(client, order, settings, confinement, scratch), confinement, ends_at)
+                command = _command(client, replace(order, timeout_s=seconds), settings, confinement, scratch)
+                await _run(order, command, confinement, ends_at)
+            except TimeoutError:
+                raise ImageError(_too_long(order, settings.limits.timeout_max_s)) from None
             except ImageError:
                 # A step that began before its doors were open may have failed for want of them. What worked is cached.
-                if is_last or not confinement.was_late or confinement.exceeded.done():
+                if is_last or not confinement.was_late or confinement.failed.done():
                     raise
             else:
                 return
+
+
+def _too_long(order: Order, most_s: float) -> str:
+    if order.timeout_s <= most_s:
+        told = f"not done after {order.timeout_s:g} s; raise build_timeout_sec"
+    else:
+        told = (
+            f"not done after {most_s:g} s, the most that build_timeout_max_s allows of the task's "
+            f"{order.timeout_s:g} s; raise build_timeout_max_s"
+        )
+    return f"{order.name} does not build: {told} or lighten the Dockerfile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +196,7 @@ async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | 
 
 
 async def _run(order: Order, command: _Command, confinement: Confinement, ends_at: float) -> None:
+    """Run the client and raise what became of it, TimeoutError at ``ends_at``."""
     name = order.name
     process = await asyncio.create_subprocess_exec(
         *command.line,
@@ -192,27 +208,30 @@ async def _run(order: Order, command: _Command, confinement: Confinement, ends_a
         limit=_LINE_LIMIT,
     )
     last: deque[str] = deque(maxlen=60)
-    streaming = asyncio.create_task(_stream(process, last, order.on_line))
+
+    def take(line: str) -> None:
+        last.append(line)
+        confinement.read_progress(line)
+        if order.on_line is not None:
+            order.on_line(line)
+
+    streaming = asyncio.create_task(_stream(process, take))
     try:
         async with asyncio.timeout_at(ends_at):
-            waiting: set[asyncio.Future[Any]] = {streaming, confinement.exceeded}
+            waiting: set[asyncio.Future[Any]] = {streaming, confinement.failed}
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if not confinement.exceeded.done():
+            if not confinement.failed.done():
                 await streaming
                 code = await process.wait()
-    except TimeoutError:
-        raise ImageError(
-            f"{name} does not build: not done after {order.timeout_s:g} s; "
-            "raise build_timeout_sec or lighten the Dockerfile"
-        ) from None
     finally:
         streaming.cancel()
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
-    if confinement.exceeded.done():
-        raise ImageError(f"{name} does not build: {confinement.exceeded.result()}")
+    if confinement.failed.done():
+        error = confinement.failed.result()
+        raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")
     if code and is_disk_full("\n".join(last)):
         raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
     if code and _base_is_away(last):
@@ -243,7 +262,7 @@ def _base_is_away(lines: Collection[str]) -> bool:
     return any(_FETCH.match(line) and _number(line) == _number(failed) for line in lines)
 
 
-async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line: OnLine | None) -> None:
+async def _stream(process: asyncio.subprocess.Process, take: OnLine) -> None:
     assert process.stdout is not None
     while True:
         try:
@@ -254,9 +273,7 @@ async def _stream(process: asyncio.subprocess.Process, last: deque[str], on_line
             return
         line = raw.decode(errors="replace").rstrip()
         if line:
-            last.append(line)
-            if on_line is not None:
-                on_line(line)
+            take(line)
 
 
 def _reason(lines: Sequence[str]) -> str:

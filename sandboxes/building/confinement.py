@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sandboxes.building.indexes import PackageIndexes
-from sandboxes.building.limits import BuildLimits
+from sandboxes.building.limits import NEEDED, BuildLimits
 from sandboxes.building.mirror import Access, IndexMirror, MirrorDoor
+from sandboxes.building.progress import CopyCount
 from sandboxes.building.steps import Doors, Reports, StepWatch
 from sandboxes.egress import EgressLog, EgressProxy, proxy_environment
-from sandboxes.errors import RuntimeUnavailable
+from sandboxes.errors import RuntimeUnavailable, SandboxError
 from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
 
 
@@ -27,7 +28,8 @@ class Confinement:
         self._doors: dict[str, list[EgressProxy]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.log = EgressLog()
-        self.exceeded: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._copies = CopyCount()
+        self.failed: asyncio.Future[SandboxError] = asyncio.get_running_loop().create_future()
         self.watch: StepWatch | None = None
 
     @property
@@ -58,9 +60,15 @@ class Confinement:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def exceed(self, why: str) -> None:
-        if not self.exceeded.done():
-            self.exceeded.set_result(why)
+    def fail(self, error: SandboxError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def read_progress(self, line: str) -> None:
+        """Take a line of the builder's plain progress."""
+        self._copies.read(line)
+        if self.watch is not None:
+            self.watch.copies = self._copies.count
 
     async def close(self) -> None:
         for step_id in list(self._doors):
@@ -85,7 +93,7 @@ async def confine(
         reports = Reports(
             opened=lambda doors: _in_loop(loop, confinement.open, doors),
             closed=lambda step_id: _in_loop(loop, confinement.shut, step_id),
-            exceeded=lambda why: _in_loop(loop, confinement.exceed, why),
+            failed=lambda error: _in_loop(loop, confinement.fail, error),
         )
         confinement.watch = StepWatch(executor, token, limits, hierarchies, reports)
         confinement.watch.start()
@@ -114,6 +122,8 @@ def _require(root: Path | None) -> tuple[Path, Hierarchies]:
     if executor is None or not executor.parent.is_dir():
         raise RuntimeUnavailable(f"an image build cannot be confined: the engine's steps are not to be seen; {remedy}")
     hierarchies = find_hierarchies()
-    if not hierarchies.unified and not {"memory", "pids"} <= hierarchies.places.keys():
-        raise RuntimeUnavailable(f"an image build cannot be confined: no cgroups for memory and processes; {remedy}")
+    if not hierarchies.unified and not NEEDED.issubset(hierarchies.places):
+        raise RuntimeUnavailable(
+            f"an image build cannot be confined: no cgroups for memory, processes and processor time; {remedy}"
+        )
     return executor, hierarchies

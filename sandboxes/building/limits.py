@@ -1,6 +1,7 @@
 """The limits of one build, and the cgroup of a build step that they are written to."""
 
 import contextlib
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +9,25 @@ from pathlib import Path
 from sandboxes.runtimes.oci.cgroups import Hierarchies
 
 MIB = 1 << 20
+CPU_PERIOD_US = 100_000
+CPU_QUOTA_LEAST_US = 1000
+"""The least that the kernel takes."""
+NEEDED = frozenset({"memory", "pids", "cpu"})
+"""The controllers of cgroup v1 that limit a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """The limits that all steps of one build share."""
+    """The limits that all steps of one build share: ``cpus`` is processor time, in processors.
+
+    ``timeout_max_s`` is the longest that any build may take, even if its task allows more.
+    """
 
     memory_mib: int = 2048
     processes: int = 1024
     disk_mib: int = 2048
+    cpus: float = 2.0
+    timeout_max_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,7 @@ class StepGroup:
 
     memory: Path
     pids: Path
+    cpu: Path
     unified: bool
 
     def process_ids(self) -> list[int]:
@@ -45,6 +57,19 @@ class StepGroup:
             (self.memory / "memory.limit_in_bytes").write_text(str(most))
             with contextlib.suppress(FileNotFoundError):
                 (self.memory / "memory.memsw.limit_in_bytes").write_text(str(most))
+
+    def limit_cpus(self, cpus: float) -> None:
+        """Let the group use ``cpus`` processors' time. Raises OSError if the kernel refuses it."""
+        quota = max(CPU_QUOTA_LEAST_US, round(cpus * CPU_PERIOD_US))
+        if self.unified:
+            (self.cpu / "cpu.max").write_text(f"{quota} {CPU_PERIOD_US}")
+        else:
+            (self.cpu / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
+            try:
+                (self.cpu / "cpu.cfs_quota_us").write_text(str(quota))
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # EINVAL: a group above has less, so the limit holds already
+                    raise
 
     def memory_bytes(self) -> int:
         """Return anonymous and shared memory, without caches, which the kernel can take back."""
@@ -68,6 +93,7 @@ def candidates(hierarchies: Hierarchies, cgroups_path: str) -> Iterator[StepGrou
     for path in paths:
         if hierarchies.unified:
             root = hierarchies.places[""]
-            yield StepGroup(root / path, root / path, True)
-        elif {"memory", "pids"} <= hierarchies.places.keys():
-            yield StepGroup(hierarchies.places["memory"] / path, hierarchies.places["pids"] / path, False)
+            yield StepGroup(root / path, root / path, root / path, True)
+        elif NEEDED.issubset(hierarchies.places):
+            memory, pids, cpu = (hierarchies.places[name] / path for name in ("memory", "pids", "cpu"))
+            yield StepGroup(memory, pids, cpu, False)

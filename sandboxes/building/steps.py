@@ -15,15 +15,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sandboxes.building.disk import DiskMeter
+from sandboxes.building.disk import DiskMeter, Uppers
 from sandboxes.building.indexes import MIRROR_PORT
 from sandboxes.building.limits import MIB, BuildLimits, StepGroup, candidates
 from sandboxes.egress import listen_in
 from sandboxes.egress.doorway import PROXY_PORT
-from sandboxes.errors import RuntimeUnavailable
+from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
 from sandboxes.runtimes.oci.cgroups import Hierarchies
 
 POLL_S = 0.002
@@ -32,7 +33,9 @@ WEIGH_S = 0.05
 MEASURE_ANYWAY_S = 5.0
 APPEAR_S = 30.0
 COPIES = 4
-"""Multiple of the limit that layers without a step may hold: they may be another build's or a pull's."""
+"""Multiple of the limit that the engine's own copies between stages may hold beside what steps write."""
+CERTAIN_S, UNCLEAR_S = 0.2, 1.0
+"""How long copies must exceed the limit before the build ends: the builder's progress, which counts them, is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,14 @@ class Doors:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Functions that the watch calls in its own threads: a step's doors are open, a step ended, a limit was passed."""
+    """Functions that the watch calls in its own threads: a step's doors are open, a step ended, the build must end.
+
+    The error that ends a build is ImageError if the build is at fault, else RuntimeUnavailable.
+    """
 
     opened: Callable[[Doors], None]
     closed: Callable[[str], None]
-    exceeded: Callable[[str], None]
+    failed: Callable[[SandboxError], None]
 
 
 @dataclass(slots=True)
@@ -69,6 +75,7 @@ class StepWatch:
     """Watch the steps of one build from ``start`` until ``stop``.
 
     ``late`` says that a step's program ran before its doors were open, so that a failure may be for want of them.
+    ``copies`` is the number of the engine's own copies that the build has started; the reader of its progress sets it.
     """
 
     def __init__(
@@ -83,6 +90,8 @@ class StepWatch:
         self._seen: set[str] = set()
         self._steps: dict[str, _Step] = {}
         self._uppers: set[Path] = set()
+        self._others: set[Path] = set()
+        self._over_since: float | None = None
         self._done = threading.Event()
         self._host = os.stat("/proc/self/ns/net")
         self._threads = [
@@ -90,6 +99,7 @@ class StepWatch:
             for name, work in (("steps", self._watch), ("limits", self._weigh))
         ]
         self.late = False
+        self.copies = 0
 
     def start(self) -> None:
         for thread in self._threads:
@@ -119,9 +129,12 @@ class StepWatch:
             starting = [step for step in self._steps.values() if not step.is_open]
             for step in starting:
                 self._open(step)
-            for name in [name for name in self._steps if name not in present]:
+            ended = [name for name in self._steps if name not in present]
+            for name in ended:
                 del self._steps[name]
                 self._reports.closed(name)
+            if ended:
+                self._share_cpus()
             wait = SOON_S if starting else POLL_S
 
     def _names(self) -> set[str]:
@@ -140,6 +153,8 @@ class StepWatch:
         environment = (configuration.get("process") or {}).get("env") or []
         if any(self._token in variable for variable in environment):
             self._steps[name] = _Step(place, configuration, time.monotonic())
+        elif upper := _upper(Path(configuration["root"]["path"])):
+            self._others.add(upper)
 
     def _open(self, step: _Step) -> None:
         """Limit the step's group and listen in its network, as soon as each is there."""
@@ -158,17 +173,28 @@ class StepWatch:
                     os.close(namespace)
         if time.monotonic() - step.found_at > APPEAR_S and not step.is_open:
             step.is_open = True
-            self._reports.exceeded("a step's processes cannot be found; look at the engine's cgroup settings")
+            self._fail("a step's processes cannot be found; look at the engine's cgroup settings")
 
     def _limit(self, step: _Step, group: StepGroup) -> None:
         step.group = group
         step.upper = _upper(Path(step.configuration["root"]["path"]))
         if step.upper is not None:
             self._uppers.add(step.upper)
+        self._write_limits(group, partial(group.limit, self._limits))
+        self._share_cpus()
+
+    def _share_cpus(self) -> None:
+        """Give each running step an equal part of the build's processors."""
+        groups = [step.group for step in self._steps.values() if step.group is not None]
+        for group in groups:
+            self._write_limits(group, partial(group.limit_cpus, self._limits.cpus / len(groups)))
+
+    def _write_limits(self, group: StepGroup, write: Callable[[], None]) -> None:
         try:
-            group.limit(self._limits)
+            write()
         except OSError as error:
-            self._reports.exceeded(f"a step's limits cannot be set ({error.strerror})")
+            if group.process_ids():  # else the step has ended
+                self._fail(f"a step's limits cannot be set ({error.strerror}); look at the engine's cgroup settings")
 
     def _listen(self, step: _Step, namespace: int, process_id: int) -> None:
         step.is_open = True
@@ -178,7 +204,7 @@ class StepWatch:
         except (OSError, RuntimeUnavailable) as error:
             self.late = True
             if step.group is not None and step.group.process_ids():
-                self._reports.exceeded(f"a step's way to the package indexes cannot be opened: {error}")
+                self._fail(f"a step's way to the package indexes cannot be opened: {error}")
             return
         with suppress(OSError):
             self.late |= self._token.encode() in Path(f"/proc/{process_id}/environ").read_bytes()
@@ -194,20 +220,39 @@ class StepWatch:
             if sum(group.process_count() for group in groups) > self._limits.processes:
                 self._exceed(f"its steps have more than {self._limits.processes} processes", "build_processes")
             is_due = time.monotonic() - measured_at > MEASURE_ANYWAY_S
-            if is_due or self._meter.has_shrunk(self._limits.disk_mib * MIB // 16):
+            if is_due or self._over_since is not None or self._meter.has_shrunk(self._limits.disk_mib * MIB // 16):
                 self._measure_disk(groups)
                 measured_at = time.monotonic()
 
     def _measure_disk(self, groups: list[StepGroup]) -> None:
         most = self._limits.disk_mib * MIB
         process_ids = [process_id for group in groups for process_id in group.process_ids()]
-        use = self._meter.measure(list(self._uppers), process_ids)
-        if use.steps > most or use.steps + use.layers > COPIES * most:
-            self._exceed(f"it writes more than {self._limits.disk_mib} MiB to the disk", "build_disk_mib")
+        use = self._meter.measure(Uppers(set(self._uppers), set(self._others)), process_ids, self.copies)
+        too_much = f"it writes more than {self._limits.disk_mib} MiB to the disk"
+        if use.steps > most:
+            self._exceed(too_much, "build_disk_mib")
+        elif use.steps + use.copies_most <= COPIES * most:
+            self._over_since = None
+        else:
+            self._judge_copies(use.steps + use.copies_least > COPIES * most, too_much)
+
+    def _judge_copies(self, is_certain: bool, too_much: str) -> None:
+        """End the build if its copies are too large, or if they may be and other builds' copies hide whose they are."""
+        now = time.monotonic()
+        if self._over_since is None:
+            self._over_since = now
+        elif is_certain and now - self._over_since > CERTAIN_S:
+            self._exceed(too_much, "build_disk_mib")
+        elif now - self._over_since > UNCLEAR_S:
+            self._fail(f"layers that it or another build makes hold more than {COPIES} times build_disk_mib")
 
     def _exceed(self, what: str, key: str) -> None:
         self.kill()
-        self._reports.exceeded(f"{what}; lighten the Dockerfile or raise {key}")
+        self._reports.failed(ImageError(f"{what}; lighten the Dockerfile or raise {key}"))
+
+    def _fail(self, why: str) -> None:
+        self.kill()
+        self._reports.failed(RuntimeUnavailable(why))
 
 
 def _upper(rootfs: Path) -> Path | None:

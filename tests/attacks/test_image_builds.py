@@ -1,9 +1,7 @@
 """Attacks from a Dockerfile: each first wins under ``docker build --network host``, then gets nothing from the farm."""
 
-import asyncio
 import base64
 import io
-import re
 import secrets
 import socket
 import tarfile
@@ -19,10 +17,8 @@ import pytest
 from farm.build_config import read_build_settings
 from farm.tasks import BASE_IMAGE
 from sandboxes.building import BuildLimits, PackageIndexes, PipIndex
-from sandboxes.builds import find_client
 from sandboxes.errors import ImageError
-from sandboxes.images import BuildSettings, ImageStore
-from tests.services import missing
+from tests.attacks.building import Builder, dockerfile, python, unused_name
 
 PASSWORD = "hunter-5c02"
 TRUST = "8d1f: the trust of this machine"
@@ -80,64 +76,13 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def name(docker_client: docker.DockerClient) -> Iterator[str]:
-    if not docker_client.images.list(BASE_IMAGE):
-        missing(f"the image {BASE_IMAGE}", "run images/base/build.sh, or run tests/run.sh")
-    name = f"farm-test-attack:{secrets.token_hex(6)}"
-    yield name
-    for tag in (name, f"{name}-base"):
-        if docker_client.images.list(tag):
-            docker_client.images.remove(tag, force=True)
-
-
-class Builder:
-    """Build the same Dockerfile in the naive way and by the farm."""
-
-    def __init__(self, settings: BuildSettings, place: Path) -> None:
-        self.settings = settings
-        self.place = place
-        self.output = ""
-
-    async def naive(self, name: str, text: str, *arguments: str) -> bool:
-        (self.place / "Dockerfile").write_text(text)
-        process = await asyncio.create_subprocess_exec(
-            *(await find_client(self.settings), "build", "--progress", "plain", "--network", "host"),
-            *(*arguments, "--tag", name, str(self.place)),
-            env={**self.settings.environment, "DOCKER_BUILDKIT": "1"},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        output, _ = await process.communicate()
-        self.output = output.decode(errors="replace")
-        return process.returncode == 0
-
-    async def farm(self, name: str, text: str, **changes: object) -> None:
-        """Raises ImageError."""
-        lines: list[str] = []
-        store = ImageStore(None, replace(self.settings, **changes))  # type: ignore[arg-type]  # any field
-        try:
-            await store.build(name, {"Dockerfile": text.encode()}, timeout_s=120, on_line=lines.append)
-        finally:
-            await store.close()
-            self.output = "\n".join(lines)
-
-    @property
-    def wins(self) -> list[str]:
-        return sorted(re.findall(r"WON:(\S+)", self.output))
+    with unused_name(docker_client) as found:
+        yield found
 
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
     return Builder(read_build_settings(), tmp_path)
-
-
-def dockerfile(*lines: str) -> str:
-    """A Dockerfile that no cache knows."""
-    return "\n".join([f"FROM {BASE_IMAGE}", f"LABEL once={secrets.token_hex(8)}", *lines, ""])
-
-
-def python(code: str) -> str:
-    packed = base64.b64encode(code.encode()).decode()
-    return f"RUN python3 -c \"import base64; exec(base64.b64decode('{packed}'))\" # {secrets.token_hex(8)}"
 
 
 def everything_in(client: docker.DockerClient, name: str) -> bytes:

@@ -1,0 +1,154 @@
+"""The limits of an image build, on directories that look like cgroups and like the engine's layers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from farm.build_config import read_build_settings
+from farm.config import ConfigError, load_config
+from sandboxes.building.disk import DiskMeter, Uppers
+from sandboxes.building.limits import StepGroup, candidates
+from sandboxes.building.progress import CopyCount
+from sandboxes.runtimes.oci.cgroups import Hierarchies
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(("cpus", "quota"), [(2.0, 200_000), (0.5, 50_000), (0.001, 1000)])
+def test_processors_are_written_for_either_version_of_cgroups(tmp_path: Path, cpus: float, quota: int) -> None:
+    [unified] = candidates(Hierarchies({"": tmp_path}), "/step")
+    (tmp_path / "step").mkdir()
+    unified.limit_cpus(cpus)
+    assert (tmp_path / "step" / "cpu.max").read_text() == f"{quota} 100000"
+
+    places = {name: tmp_path / name for name in ("memory", "pids", "cpu")}
+    [legacy] = candidates(Hierarchies(places), "/step")
+    (tmp_path / "cpu" / "step").mkdir(parents=True)
+    legacy.limit_cpus(cpus)
+    assert (tmp_path / "cpu" / "step" / "cpu.cfs_quota_us").read_text() == str(quota)
+    assert (tmp_path / "cpu" / "step" / "cpu.cfs_period_us").read_text() == "100000"
+
+
+def test_processors_that_cannot_be_limited_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        StepGroup(tmp_path, tmp_path, tmp_path / "none", unified=True).limit_cpus(1)
+
+
+def test_version_1_without_a_controller_of_processors_has_no_candidates(tmp_path: Path) -> None:
+    assert not list(candidates(Hierarchies({"memory": tmp_path, "pids": tmp_path}), "/step"))
+
+
+def test_operators_limits_reach_the_build() -> None:
+    config = load_config(environ={"FARM_BUILD_CPUS": "1.5", "FARM_BUILD_TIMEOUT_MAX_S": "600"})
+    limits = read_build_settings(config.build, environ={}).limits
+    assert (limits.cpus, limits.timeout_max_s) == (1.5, 600)
+    limits = read_build_settings(load_config(environ={}).build, environ={}).limits
+    assert (limits.cpus, limits.timeout_max_s) == (2, 3600)
+
+
+@pytest.mark.parametrize("variable", ["FARM_BUILD_CPUS", "FARM_BUILD_TIMEOUT_MAX_S"])
+@pytest.mark.parametrize("value", ["0", "-1", "inf", "nan"])
+def test_limits_that_limit_nothing_are_refused(variable: str, value: str) -> None:
+    with pytest.raises(ConfigError):
+        load_config(environ={variable: value})
+
+
+def test_copies_are_counted_by_the_builders_progress() -> None:
+    count = CopyCount()
+    for line in (
+        "#1 [internal] load build definition from Dockerfile",
+        "#4 [1/5] FROM docker.io/library/debian",
+        "#5 [internal] load build context",
+        "#6 [2/5] COPY a /a",
+        "#6 DONE 0.1s",
+        "#7 [stage-1 3/5] WORKDIR /b",
+        "#6 [2/5] COPY a /a",
+        "#8 [big 4/5] ADD c.tar /c",
+        "#8 CACHED",
+        "#9 [5/5] RUN echo '#10 [1/2] COPY x /x'",
+        "#9 0.204 #11 [1/2] COPY x /x",
+        "#9 0.204 #6 CACHED",
+    ):
+        count.read(line)
+    assert count.count == 2
+
+
+class Storage:
+    """The engine's data root as overlay2 lays it out."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.layers = root / "overlay2"
+        (self.layers / "l").mkdir(parents=True)
+
+    def add(self, name: str, mib: int, *lower: str) -> Path:
+        """Return the directory that the layer's content lies in."""
+        name = name if len(name) == 64 else name.ljust(25, "0")
+        (self.layers / name / "diff").mkdir(parents=True)
+        (self.layers / name / "link").write_text(name.upper())
+        if lower:
+            (self.layers / name / "lower").write_text(":".join(f"l/{each.ljust(25, '0').upper()}" for each in lower))
+        (self.layers / name / "diff" / "content").write_bytes(os.urandom(mib * MIB))
+        return self.layers / name / "diff"
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    found = Storage(tmp_path)
+    found.add("base", 1)
+    return found
+
+
+def measured(meter: DiskMeter, uppers: Uppers, copies: int) -> tuple[int, int, int]:
+    """Return whole MiB of steps, and of copies at the least and at the most."""
+    use = meter.measure(uppers, (), copies)
+    return use.steps // MIB, use.copies_least // MIB, use.copies_most // MIB
+
+
+def test_layers_that_no_build_makes_are_not_counted(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    storage.add("a" * 64, 3, "base")
+    assert measured(meter, Uppers((), ()), copies=5) == (0, 0, 0)
+
+
+def test_copies_of_a_build_that_is_alone_are_all_its_own(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    storage.add("dockerfile", 0)
+    storage.add("first", 2, "base")
+    storage.add("second", 3, "first", "base")
+    assert measured(meter, Uppers((), ()), copies=2) == (0, 5, 5)
+
+
+def test_copies_above_and_below_steps_are_their_builds(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    storage.add("below", 1, "base")
+    own = storage.add("own", 2, "below", "base")
+    storage.add("above", 3, "own", "below", "base")
+    storage.add("other-below", 4, "base")
+    other = storage.add("other", 5, "other-below", "base")
+    storage.add("other-above", 6, "other", "other-below", "base")
+    assert measured(meter, Uppers([own], [other]), copies=9) == (2, 4, 4)
+
+
+def test_copies_without_steps_are_shared_out_by_their_number(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    for at, mib in enumerate((1, 2, 3, 4)):
+        storage.add(f"copy{at}", mib, "base")
+    assert measured(meter, Uppers((), ()), copies=0) == (0, 0, 0)
+    assert measured(meter, Uppers((), ()), copies=2) == (0, 3, 7)
+    assert measured(meter, Uppers((), ()), copies=9) == (0, 10, 10)
+
+
+def test_context_of_anothers_build_is_not_counted(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    storage.add("context", 8)
+    storage.add("mine", 1, "base")
+    assert measured(meter, Uppers((), ()), copies=2) == (0, 1, 1)
+
+
+def test_stages_from_scratch_do_not_pass_for_contexts(storage: Storage) -> None:
+    meter = DiskMeter(storage.root)
+    for at in range(6):
+        storage.add(f"copy{at}", 2)
+    assert measured(meter, Uppers((), ()), copies=6) == (0, 6, 6)
