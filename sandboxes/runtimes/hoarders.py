@@ -3,19 +3,25 @@
 Each second the loop reads two figures, in 0.2 ms: how much memory the kernel itself has, and how many file locks there
 are. If one has grown much, and else twice a minute, ``uncounted.survey`` measures each sandbox in a thread, in
 0.3 ms of processor time each. A sandbox is ended only for what it holds itself, so no sandbox can have another ended.
+
+Figures that are estimated or assumed (``Held.certain`` is without them) count only if they are too high in three
+surveys in a row, each a second after the last. Honest programs soon receive what was sent to them.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxes.pressure import PLENTY, read_pressure
-from sandboxes.runtimes.uncounted import PROC, Held, kernel_bytes, locks_on_machine, survey
+from sandboxes.runtimes.descriptors import PROC
+from sandboxes.runtimes.uncounted import Held, kernel_bytes, locks_on_machine, survey
 
 LOOK_S = 1.0
 PAUSE_S = 30.0
@@ -30,6 +36,12 @@ LOCKS_MOST = 10_000
 LOCK_TABLE_BYTES, LOCK_TABLE_MOST_BYTES = 1 << 20, 8 << 20
 """How much of the table of locks a survey reads, at first and at most: reading takes 0.1 s for the first MiB, and four
 times as long for twice as much."""
+
+DESCRIPTORS_MOST, DESCRIPTORS_GROWN = 50_000, 400_000
+"""Maximum number of descriptors of a sandbox that a survey reads, at most times and if the kernel's memory has grown or
+a sandbox is suspected."""
+SUSPECTED = 3
+"""Surveys in a row in which an estimate is too high, before a sandbox is ended for it."""
 
 KILL_ROUNDS = 200
 
@@ -52,6 +64,7 @@ class Hoarders:
     def __init__(self) -> None:
         self._groups: dict[str, Path] = {}
         self._reasons: dict[str, str] = {}
+        self._suspected: dict[str, int] = {}
         self._loop: asyncio.Task[None] | None = None
 
     def watch(self, name: str, group: Path) -> None:
@@ -63,6 +76,7 @@ class Hoarders:
     def forget(self, name: str) -> None:
         self._groups.pop(name, None)
         self._reasons.pop(name, None)
+        self._suspected.pop(name, None)
 
     def reason(self, name: str) -> str:
         """Why the sandbox was ended here; "" if it was not."""
@@ -91,16 +105,31 @@ class Hoarders:
         if not grown and time.monotonic() < before.surveyed_at + PAUSE_S:
             return
         scarce = read_pressure().memory_left < PLENTY
-        found = await asyncio.to_thread(survey, dict(self._groups), before.table if many_locks else 0)
-        guilty = {name: held for name, held in found.items() if _is_too_much(held, scarce=scarce)}
+        most = DESCRIPTORS_GROWN if grown or self._suspected else DESCRIPTORS_MOST
+        found = await asyncio.to_thread(survey, dict(self._groups), before.table if many_locks else 0, most)
+        guilty = self._judge(found, scarce=scarce)
         for name, held in guilty.items():
             await self._end(name, held)
-        before.surveyed_at = time.monotonic()
+        before.surveyed_at = -math.inf if self._suspected else time.monotonic()
         if guilty:  # there may be others behind them
             before.table = LOCK_TABLE_BYTES
             return
         before.table = min(2 * before.table, LOCK_TABLE_MOST_BYTES) if many_locks else LOCK_TABLE_BYTES
-        before.kernel, before.locks = kernel, locks
+        before.locks = locks
+        if grown or not (self._suspected or any(held.sampled for held in found.values())):
+            before.kernel = kernel  # else what is not known of them may have grown
+
+    def _judge(self, found: Mapping[str, Held], *, scarce: bool) -> dict[str, Held]:
+        """Return those that hold too much; count in ``self._suspected`` those of which only an estimate is too high."""
+        high = {name: held for name, held in found.items() if _is_too_much(held, scarce=scarce)}
+        suspected = {name: self._suspected.get(name, 0) + 1 for name in high}
+        guilty = {
+            name: held
+            for name, held in high.items()
+            if suspected[name] >= SUSPECTED or _is_too_much(held.certain, scarce=scarce)
+        }
+        self._suspected = {name: count for name, count in suspected.items() if name not in guilty}
+        return guilty
 
     async def _end(self, name: str, held: Held) -> None:
         group = self._groups.get(name)

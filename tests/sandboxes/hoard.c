@@ -1,21 +1,18 @@
-/* Takes the kernel's memory from inside a sandbox, by ways that no control group counts: hoard KIND AT_MOST PROCESSES
-   Each process takes until it has AT_MOST or is refused; prints how many all have, and the last errno; they hold on. */
+/* Takes the kernel's memory from inside a sandbox, by ways that no control group counts: hoard KIND AT_MOST PROCESSES */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
+
+#include "taking.h"
 
 #define DATAGRAM 60000
 #define LOCKS_A_FILE 256
@@ -107,24 +104,7 @@ static long errors(int family, int level, int option) {
 static long errors_v4(void) { return errors(AF_INET, IPPROTO_IP, 11); }
 static long errors_v6(void) { return errors(AF_INET6, 41, 25); }
 
-/* sendfile(2) and splice(2) themselves say that more follows, as long as it does. */
-
-static int a_file(void) {
-    static int file = -1;
-    if (file < 0) {
-        char name[64];
-        snprintf(name, sizeof name, "/tmp/file.%d", getpid());
-        file = open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-        if (file >= 0 && write(file, data, DATAGRAM) != DATAGRAM) return -1;
-    }
-    return file;
-}
-
-static long sendfile_more(void) {
-    int fd = connected(AF_INET);
-    off_t at = 0;
-    return kept(fd, sendfile(fd, a_file(), &at, DATAGRAM - 4096));
-}
+/* splice(2) itself says that more follows, as long as it does. */
 
 static long splice_more(void) {
     static int ends[2] = {-1, -1};
@@ -264,30 +244,8 @@ static long directory(void) {
     return open("/srv/directory", O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0;
 }
 
-static long file(void) { return open("/etc/passwd", O_RDONLY | O_CLOEXEC) >= 0; }
-static long udp_socket(void) { return socket(AF_INET, SOCK_DGRAM, 0) >= 0; }
-static long tcp_socket(void) { return socket(AF_INET, SOCK_STREAM, 0) >= 0; }
-
-static long unix_datagram(void) {
-    static int ends[2] = {-1, -1};
-    if (ends[0] < 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) return 0;
-    for (int fresh = 0;; fresh = 1) {
-        if (send(ends[0], data, 32768, MSG_DONTWAIT) > 0) return 1;
-        if (fresh || errno != EAGAIN || socketpair(AF_UNIX, SOCK_DGRAM, 0, ends)) return 0;
-    }
-}
-
-static long pipe_page(void) {
-    static int ends[2];
-    if (pipe(ends)) return 0;
-    long held = 0;
-    fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    while (write(ends[1], data, 4096) == 4096) held++;
-    return held;
-}
-
 /* What is read of a directory that consists of two layers is kept as long as it is open. */
-static long listing(void) {
+static int a_listing(void) {
     static long made;
     char name[256], listed[32768];
     if (!made)
@@ -301,62 +259,73 @@ static long listing(void) {
     close(open(name, O_CREAT | O_WRONLY, 0600));
     unlink(name);
     int fd = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return kept(fd, fd < 0 ? 0 : syscall(SYS_getdents64, fd, listed, sizeof listed));
+    return kept(fd, fd < 0 ? 0 : syscall(SYS_getdents64, fd, listed, sizeof listed)) ? fd : -1;
 }
 
-static const struct {
-    const char *name;
-    long (*take)(void);
-} kinds[] = {
+static long listing(void) { return a_listing() >= 0; }
+
+static long rewound_listing(void) {
+    int fd = a_listing();
+    return fd >= 0 && !lseek(fd, 0, SEEK_SET);
+}
+
+static int send_away(int socket, int fd) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))}};
+    struct iovec byte = {data, 1};
+    struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    memcpy(CMSG_DATA(&control.header), &fd, sizeof fd);
+    int sent = fd >= 0 && sendmsg(socket, &message, MSG_DONTWAIT) == 1;
+    close(fd);
+    return sent;
+}
+
+/* In the queue of a socket, and in no table of descriptors. */
+static long listing_in_flight(void) {
+    static int ends[2] = {-1, -1};
+    if (ends[0] < 0 && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) return 0;
+    return send_away(ends[0], a_listing());
+}
+
+/* In the queue of a socket that is itself in flight. */
+static long listing_in_a_socket_in_flight(void) {
+    static int inner[2] = {-1, -1}, outer[2];
+    if (inner[0] < 0) {
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, inner) || socketpair(AF_UNIX, SOCK_STREAM, 0, outer)) return 0;
+        if (!send_away(outer[0], inner[1])) return 0;
+    }
+    return send_away(inner[0], a_listing());
+}
+
+/* In the tables of threads, each of which has one of its own. */
+
+#define A_THREAD 20
+
+static int take_in_thread(void *done) {
+    int made = 0;
+    while (made < A_THREAD && a_listing() >= 0) made++;
+    if (write(*(int *)done, &made, sizeof made) != sizeof made) return 1;
+    for (;;) pause();
+}
+
+static long listings_of_a_thread(void) {
+    int done[2], made = 0;
+    char *stack = malloc(1 << 17);
+    int flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    if (!stack || pipe(done) || clone(take_in_thread, stack + (1 << 17), flags, done + 1) < 0) return 0;
+    return read(done[0], &made, sizeof made) == sizeof made ? made : 0;
+}
+
+static const struct kind kinds[] = {
     {"sendto", sendto_more}, {"sendto6", sendto_more_v6}, {"sendmsg", sendmsg_more}, {"sendmmsg", sendmmsg_more},
-    {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"sendfile", sendfile_more}, {"splice", splice_more}, {"sendfilezero", sendfile_zeros}, {"splicezero", splice_zeros}, {"pktoptions", packet_options},
+    {"cork", cork}, {"corklite", cork_lite}, {"errors", errors_v4}, {"errors6", errors_v6}, {"splice", splice_more},
+    {"sendfilezero", sendfile_zeros}, {"splicezero", splice_zeros}, {"pktoptions", packet_options},
     {"md5", md5_keys}, {"groups", groups}, {"groups6", groups_v6}, {"posix", posix_locks}, {"ofd", description_locks},
-    {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"files", file}, {"udp", udp_socket},
-    {"tcp", tcp_socket}, {"unix", unix_datagram}, {"pipes", pipe_page}, {"listings", listing},
+    {"memory", in_memory}, {"flock", flocks}, {"directories", directory}, {"listings", listing},
+    {"rewound", rewound_listing}, {"flight", listing_in_flight}, {"nested", listing_in_a_socket_in_flight},
+    {"threads", listings_of_a_thread},
 };
 
-struct taken {
-    long amount;
-    int error;
-};
-
-static struct taken take_all(long (*take)(void), long at_most) {
-    struct taken taken = {0, 0};
-    while (taken.amount < at_most) {
-        errno = 0;
-        long got = take();
-        if (!got) {
-            taken.error = errno;
-            break;
-        }
-        taken.amount += got;
-    }
-    return taken;
-}
-
-int main(int argc, char **argv) {
-    long (*take)(void) = NULL;
-    for (size_t i = 0; argc > 3 && i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(argv[1], kinds[i].name)) take = kinds[i].take;
-    if (!take) return 2;
-    struct taken all = {0, 0}, one;
-    for (long left = atol(argv[3]); left > 0; left--) {
-        int ends[2];
-        if (pipe(ends)) return 1;
-        pid_t pid = fork();
-        if (pid == 0) {
-            close(ends[0]);
-            one = take_all(take, atol(argv[2]));
-            if (write(ends[1], &one, sizeof one) != sizeof one) return 1;
-            close(ends[1]), close(1), close(2);
-            for (;;) pause();
-        }
-        close(ends[1]);
-        if (pid < 0 || read(ends[0], &one, sizeof one) != sizeof one) one = (struct taken){0, errno};
-        close(ends[0]);
-        all.amount += one.amount;
-        if (one.error) all.error = one.error;
-    }
-    printf("%ld %d\n", all.amount, all.error);
-    return 0;
-}
+int main(int argc, char **argv) { return hold(kinds, sizeof kinds / sizeof *kinds, argc, argv); }

@@ -1,16 +1,11 @@
 /* Takes from inside a sandbox what the kernel shares out: hog KIND AT_MOST PROCESSES
-   Each process takes until it has AT_MOST or is refused; prints how much all have, and the last errno; they hold it on.
    Counted in pieces, but for pipes (pages), memlock, udp and tcp (KiB). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -20,12 +15,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "taking.h"
 
 #define KIB 1024
-#define IN_ONE_MESSAGE 200
-
-/* Each takes once more: how much it got, or nothing and an errno. */
+#define IN_ONE_MESSAGE 25
 
 static long inotify(void) { return inotify_init1(0) >= 0; }
 
@@ -178,58 +172,11 @@ static long netlink(void) {
     return fd >= 0;
 }
 
-static const struct {
-    const char *name;
-    long (*take)(void);
-} kinds[] = {
+static const struct kind kinds[] = {
     {"inotify", inotify}, {"watches", watch},       {"pipes", pipe_pages},        {"inflight", in_flight},
     {"queues", queue},    {"signals", pending_signal}, {"epoll", watched_by_epoll}, {"memlock", locked},
     {"ptys", pty},        {"files", file},          {"segments", segment},        {"aio", aio_context},
     {"udp", udp},         {"tcp", tcp},             {"netlink", netlink},
 };
 
-struct taken {
-    long amount;
-    int error;
-};
-
-static struct taken take_all(long (*take)(void), long at_most) {
-    struct taken taken = {0, 0};
-    while (taken.amount < at_most) {
-        errno = 0;
-        long got = take();
-        if (!got) {
-            taken.error = errno;
-            break;
-        }
-        taken.amount += got;
-    }
-    return taken;
-}
-
-int main(int argc, char **argv) {
-    long (*take)(void) = NULL;
-    for (size_t i = 0; argc > 3 && i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(argv[1], kinds[i].name)) take = kinds[i].take;
-    if (!take) return 2;
-    struct taken all = {0, 0}, one;
-    for (long left = atol(argv[3]); left > 0; left--) {
-        int ends[2];
-        if (pipe(ends)) return 1;
-        pid_t pid = fork();
-        if (pid == 0) {
-            close(ends[0]);
-            one = take_all(take, atol(argv[2]));
-            if (write(ends[1], &one, sizeof one) != sizeof one) return 1;
-            close(ends[1]), close(1), close(2);
-            for (;;) pause();
-        }
-        close(ends[1]);
-        if (pid < 0 || read(ends[0], &one, sizeof one) != sizeof one) one = (struct taken){0, errno};
-        close(ends[0]);
-        all.amount += one.amount;
-        if (one.error) all.error = one.error;
-    }
-    printf("%ld %d\n", all.amount, all.error);
-    return 0;
-}
+int main(int argc, char **argv) { return hold(kinds, sizeof kinds / sizeof *kinds, argc, argv); }

@@ -16,7 +16,7 @@ NEEDS = {
     "inotify": 16,
     "watches": 500,
     "pipes": 1024,
-    "inflight": 400,
+    "inflight": 50,
     "queues": 4,
     "signals": 100,
     "epoll": 1000,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+import docker
 import pytest
 
 from farm.core.change import Change
@@ -30,10 +31,18 @@ from tests.unit.grading_fixtures import make_bundle, make_verifier, write
 
 MIB = 2**20
 FEW, MANY = 20, 40_000
+ATTEMPTS = 5
 KEPT_BACK = ("sendto", "sendto6", "sendmsg", "sendmmsg", "splice", "sendfilezero", "splicezero", "cork", "corklite")
 KEPT_APART = ("pktoptions", "md5", "groups6", "errors", "errors6")
 LISTINGS = 100
 """Of 1 MiB each."""
+HIDDEN = {
+    "rewound": "open directories",
+    "threads": "open directories",
+    "flight": "sent over unix sockets",
+    "nested": "sent over unix sockets",
+}
+"""Ways to keep listings open that show in no position, or in no table of descriptors of a process."""
 
 pytestmark = [pytest.mark.docker, needs_root, pytest.mark.xdist_group("uncounted")]
 
@@ -97,6 +106,54 @@ async def test_open_directories_end_their_sandbox(wide: Scene) -> None:
 
 async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
     assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_a_plain_container_keeps_hidden_listings(
+    docker_client: docker.DockerClient, test_image: str, kind: str
+) -> None:
+    """Its own memory limit is less than they take. Others may give up as much meanwhile, so it is tried again."""
+    for _ in range(ATTEMPTS):
+        before = unreclaimable_bytes()
+        container = docker_client.containers.run(
+            test_image, ["sleep", "1000"], detach=True, network_mode="none", mem_limit=LISTINGS // 2 * MIB
+        )
+        try:
+            code, output = container.exec_run(["hoard", kind, str(LISTINGS), "1"])
+            assert (code, output) == (0, f"{LISTINGS} 0\n".encode())
+            if unreclaimable_bytes() - before > LISTINGS * 3 // 4 * MIB:
+                return
+        finally:
+            container.remove(force=True)
+    pytest.fail("the kernel's memory did not grow")
+
+
+def unreclaimable_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("SUnreclaim:"))
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+async def test_hidden_listings_end_their_sandbox(wide: Scene, kind: str) -> None:
+    assert HIDDEN[kind] in await ended_for(wide, f"hoard {kind} {LISTINGS} 1")
+
+
+async def test_descriptors_in_flight_are_counted(wide: Scene) -> None:
+    """All of them, and no socket that somebody has open."""
+    assert text(await wide.attack("hog inflight 50 1", timeout_s=ANSWER_S)).split() == ["50", "0"]
+    held = await asyncio.to_thread(survey, group_of(wide, wide.attacker.id), 0)
+    assert held[wide.attacker.id].in_flight == 50
+
+
+async def test_part_of_the_descriptors_stands_for_all(wide: Scene) -> None:
+    """Eight standard deviations are allowed."""
+    assert text(await wide.attack("hoard directories 1000 4", timeout_s=ANSWER_S)).split() == ["4000", "0"]
+    group = group_of(wide, wide.attacker.id)
+    held = (await asyncio.to_thread(survey, group, 0, 1000))[wide.attacker.id]
+    assert held.sampled
+    assert 2000 < held.directories < 6000
+    assert held.certain.directories == 0
+    assert (await asyncio.to_thread(survey, group, 0))[wide.attacker.id].directories >= 4000
 
 
 async def test_an_honest_number_of_locks_is_left_alone(after_an_attack: Scene) -> None:
