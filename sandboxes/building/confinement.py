@@ -12,19 +12,22 @@ from sandboxes.building.limits import NEEDED, BuildLimits
 from sandboxes.building.mirror import Access, IndexMirror, MirrorDoor
 from sandboxes.building.progress import CopyCount
 from sandboxes.building.steps import Doors, Reports, StepWatch
-from sandboxes.egress import EgressLog, EgressProxy, proxy_environment
+from sandboxes.egress import EgressLog, EgressProxy, Upstreams, proxy_environment
 from sandboxes.errors import RuntimeUnavailable, SandboxError
 from sandboxes.runtimes.oci.cgroups import Hierarchies, find_hierarchies
+
+REMEDY = "build on a machine whose Docker daemon is local, with the farm as root, or pull a built image instead"
 
 
 class Confinement:
     """Serve the doors of a build's steps. Use ``confine`` to make one."""
 
-    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror) -> None:
+    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror, upstreams: Upstreams) -> None:
         self._token = token
         self._allowed, self._granted = indexes.allowed(), indexes.granted()
         self._indexes = indexes
         self._mirror = mirror
+        self._upstreams = upstreams
         self._doors: dict[str, list[EgressProxy]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.log = EgressLog()
@@ -50,7 +53,14 @@ class Confinement:
 
     def open(self, doors: Doors) -> None:
         self._doors[doors.step_id] = [
-            EgressProxy(self._token, self._allowed, doors.proxy, self.log, granted=self._granted),
+            EgressProxy(
+                self._token,
+                self._allowed,
+                doors.proxy,
+                self.log,
+                granted=self._granted,
+                upstreams=self._upstreams,
+            ),
             MirrorDoor(self._token, doors.mirror, self._mirror),
         ]
 
@@ -89,7 +99,7 @@ async def confine(
     token = f"farm-build-{secrets.token_hex(8)}"
     loop = asyncio.get_running_loop()
     async with IndexMirror.open(indexes, access) as mirror:
-        confinement = Confinement(token, indexes, mirror)
+        confinement = Confinement(token, indexes, mirror, access.upstreams())
         reports = Reports(
             opened=lambda doors: _in_loop(loop, confinement.open, doors),
             closed=lambda step_id: _in_loop(loop, confinement.shut, step_id),
@@ -114,16 +124,20 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: object, argument: object) ->
     loop.call_soon_threadsafe(call, argument)
 
 
-def _require(root: Path | None) -> tuple[Path, Hierarchies]:
-    remedy = "build on a machine whose Docker daemon is local, with the farm as root, or pull a built image instead"
+def find_obstacle(root: Path | None) -> str:
+    """Say why no build of the engine whose data root is ``root`` can be confined here; "" if each can."""
     if os.geteuid() != 0:
-        raise RuntimeUnavailable(f"an image build cannot be confined: the farm is not root; {remedy}")
-    executor = root / "buildkit" / "executor" if root is not None else None
-    if executor is None or not executor.parent.is_dir():
-        raise RuntimeUnavailable(f"an image build cannot be confined: the engine's steps are not to be seen; {remedy}")
+        return "the farm is not root"
+    if root is None or not (root / "buildkit").is_dir():
+        return "the engine's steps are not to be seen, as its daemon is not local"
     hierarchies = find_hierarchies()
     if not hierarchies.unified and not NEEDED.issubset(hierarchies.places):
-        raise RuntimeUnavailable(
-            f"an image build cannot be confined: no cgroups for memory, processes and processor time; {remedy}"
-        )
-    return executor, hierarchies
+        return "no cgroups for memory, processes and processor time"
+    return ""
+
+
+def _require(root: Path | None) -> tuple[Path, Hierarchies]:
+    obstacle = find_obstacle(root)
+    if root is None or obstacle:
+        raise RuntimeUnavailable(f"an image build cannot be confined: {obstacle}; {REMEDY}")
+    return root / "buildkit" / "executor", find_hierarchies()

@@ -1,7 +1,6 @@
 """The mirror of package indexes at a build step's loopback address: the farm fetches with the host's trust and keys."""
 
 import asyncio
-import re
 import secrets
 import socket
 import ssl
@@ -18,11 +17,10 @@ import h11
 import httpx
 
 from sandboxes.building.indexes import PackageIndexes, Router, Upstream
-from sandboxes.egress import AllowList, EgressLog, EgressProxy
-from sandboxes.errors import RuntimeUnavailable
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, Upstreams
+from sandboxes.egress.upstream import hosts_without_proxy, proxy_urls, unusable
 
 PAGE_BYTES_MAX = 64 << 20
-_PLAIN_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?", re.ASCII)
 _rewriting = threading.Lock()
 """Held while a page is rewritten: one at a time, because each may take ten times its size of memory."""
 HEAD_BYTES_MAX = 16 << 10
@@ -40,19 +38,20 @@ class Access:
     ca_bundle: Path | None
     proxies: Mapping[str, str]
 
+    def upstreams(self) -> Upstreams:
+        """Return the proxies for what build steps fetch by themselves. Raises RuntimeUnavailable."""
+        return Upstreams.parse(self.proxies, self.ca_bundle)
+
     def client(self, *, verify: bool) -> httpx.AsyncClient:
         context: ssl.SSLContext | bool = False
         if verify:
             context = ssl.create_default_context(cafile=str(self.ca_bundle) if self.ca_bundle else None)
-        named = {name.lower(): value for name, value in self.proxies.items()}
         mounts: dict[str, httpx.AsyncBaseTransport | None] = {
             f"{scheme}://": _proxied(f"{scheme}_proxy", proxy, context)
-            for scheme in ("http", "https")
-            if (proxy := named.get(f"{scheme}_proxy"))
+            for scheme, proxy in proxy_urls(self.proxies).items()
         }
-        for host in filter(None, (part.strip().lstrip(".") for part in named.get("no_proxy", "").split(","))):
-            if mounts and _PLAIN_HOST.fullmatch(host):
-                mounts |= {f"all://{host}": None, f"all://*.{host}": None}
+        for host in hosts_without_proxy(self.proxies) if mounts else ():
+            mounts |= {f"all://{host}": None, f"all://*.{host}": None}
         return httpx.AsyncClient(
             verify=context,
             mounts=mounts,
@@ -65,9 +64,9 @@ class Access:
 def _proxied(variable: str, proxy: str, context: ssl.SSLContext | bool) -> httpx.AsyncHTTPTransport:
     """Return a way through a proxy of the host's. Raises RuntimeUnavailable for a proxy that cannot be used."""
     try:
-        return httpx.AsyncHTTPTransport(proxy=proxy if "://" in proxy else f"http://{proxy}", verify=context)
+        return httpx.AsyncHTTPTransport(proxy=proxy, verify=context)
     except (ValueError, ImportError, httpx.InvalidURL):
-        raise RuntimeUnavailable(f"{variable} is no address of an HTTP proxy; write http://HOST:PORT") from None
+        raise unusable(variable) from None
 
 
 class IndexMirror:

@@ -5,6 +5,7 @@ from sandboxes.egress.doorway import check_seen, listen_in, listen_inside, proxy
 from sandboxes.egress.exchange import Bounds
 from sandboxes.egress.proxy import EgressProxy
 from sandboxes.egress.record import EgressLog, EgressRecord, Verdict
+from sandboxes.egress.upstream import Upstreams
 
 __all__ = [
     "AllowList",
@@ -13,6 +14,7 @@ __all__ = [
     "EgressProxy",
     "EgressRecord",
     "Grants",
+    "Upstreams",
     "Verdict",
     "check_seen",
     "listen_in",

@@ -15,7 +15,8 @@ from sandboxes.egress.addresses import Address
 from sandboxes.egress.allowlist import HTTPS_PORT, AllowList, Host, Pattern, parse_host, show
 from sandboxes.egress.hello import Hello, HelloReader
 from sandboxes.egress.record import EgressLog, EgressRecord, Verdict
-from sandboxes.egress.request import HEAD_BYTES_MAX, Refusal, understand
+from sandboxes.egress.request import HEAD_BYTES_MAX, Asked, Refusal, understand
+from sandboxes.egress.upstream import ProxyRefused, Upstream, Upstreams
 
 CHUNK = 32 * 1024
 HEAD_CHUNK = 4 * 1024
@@ -43,6 +44,14 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Routes:
+    """How hosts are reached: at the addresses that ``resolve`` finds, or through the operator's own proxies."""
+
+    resolve: Resolve
+    upstreams: Upstreams
+
+
+@dataclass(frozen=True, slots=True)
 class _Stream:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -55,11 +64,11 @@ class _Stream:
 class Exchange:
     """``run`` it once. What came of it goes into ``log``, unless the client left without a word."""
 
-    def __init__(self, sandbox_id: str, allowed: AllowList, bounds: Bounds, resolve: Resolve, log: EgressLog) -> None:
+    def __init__(self, sandbox_id: str, allowed: AllowList, bounds: Bounds, routes: Routes, log: EgressLog) -> None:
         self._sandbox_id = sandbox_id
         self._allowed = allowed
         self._bounds = bounds
-        self._resolve = resolve
+        self._routes = routes
         self._log = log
         self._host = ""
         self._port = 0
@@ -131,10 +140,12 @@ class Exchange:
         if pattern.vouched and (asked.forward is None) is not (asked.port == HTTPS_PORT):
             raise Refusal(HTTPStatus.FORBIDDEN, f"{where}: only plain HTTP goes to port 80, and only TLS to port 443")
         idle_s = self._bounds.idle_s
-        outside = await self._reach(asked.host, asked.port)
+        upstream = self._routes.upstreams.find(asked.host, asked.port, is_tunnel=asked.forward is None)
+        outside = await (self._reach(asked.host, asked.port) if upstream is None else self._reach_by(upstream, asked))
         async with _closing(outside, idle_s), asyncio.timeout(idle_s) as self._idle:
             if asked.forward is not None:
-                await self._forward(asked.forward, parser, inside, outside)
+                carried = upstream.carry(asked.forward, asked.host, asked.port) if upstream else asked.forward
+                await self._forward(carried, parser, inside, outside)
             else:
                 await self._tunnel(pattern, asked.host, parser.trailing_data[0], inside, outside)
 
@@ -142,7 +153,7 @@ class Exchange:
         """Connect to one of the addresses that were checked, and to no other. Raises Refusal."""
         try:
             async with asyncio.timeout(self._bounds.connect_s):
-                permitted = await self._resolve(host, port)
+                permitted = await self._routes.resolve(host, port)
                 self._verdict = Verdict.ALLOWED  # from now on something may arrive there, also if the way is shut amid
                 return await _dial(permitted, port, self._bounds.address_s)
         except TimeoutError:
@@ -151,6 +162,29 @@ class Exchange:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, "its name is not known") from None
         except OSError as error:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, os.strerror(error.errno or 0)) from None
+
+    async def _reach_by(self, upstream: Upstream, asked: Asked) -> _Stream:
+        """Connect to the operator's proxy, which resolves names. Raises Refusal."""
+        host, port = asked.host, asked.port
+        try:
+            async with asyncio.timeout(self._bounds.connect_s):
+                if not isinstance(host, str):
+                    await self._routes.resolve(host, port)  # an address is checked like any other
+                self._verdict = Verdict.ALLOWED
+                way = asyncio.open_connection(upstream.host, upstream.port, limit=CHUNK, ssl=upstream.tls)
+                async with contextlib.AsyncExitStack() as opened:
+                    stream = _Stream(*await way)
+                    opened.callback(stream.writer.transport.abort)
+                    if asked.forward is None:
+                        await upstream.open_tunnel(stream.reader, stream.writer, host, port)
+                    opened.pop_all()
+                    return stream
+        except TimeoutError:
+            raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer by the operator's proxy") from None
+        except OSError:
+            raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, "the operator's proxy is not there") from None
+        except ProxyRefused as error:
+            raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, str(error)) from None
 
     async def _tunnel(self, pattern: Pattern, host: Host, first: bytes, inside: _Stream, outside: _Stream) -> None:
         self._tunnelled = True
@@ -277,7 +311,10 @@ async def _copy(source: _Stream, sink: _Stream, count: Callable[[int], None]) ->
     while data := await source.reader.read(CHUNK):
         await sink.send(data)
         count(len(data))
-    sink.writer.write_eof()
+    if sink.writer.can_write_eof():
+        sink.writer.write_eof()
+    else:  # TLS has no end of one direction
+        sink.writer.close()
 
 
 async def _answer(inside: _Stream, refusal: Refusal) -> None:

@@ -15,9 +15,10 @@ from ipaddress import ip_address
 
 from sandboxes.egress.addresses import Address
 from sandboxes.egress.allowlist import AllowList, Grants, Host
-from sandboxes.egress.exchange import Bounds, Exchange
+from sandboxes.egress.exchange import Bounds, Exchange, Routes
 from sandboxes.egress.record import EgressLog
 from sandboxes.egress.request import Refusal
+from sandboxes.egress.upstream import Upstreams
 
 ACCEPT_EVERY_S = 0.02
 ACCEPT_AGAIN_S = 1.0
@@ -26,6 +27,7 @@ RESOLVERS = 4
 
 _BOUNDS = Bounds()
 _NO_GRANTS = Grants()
+_NO_UPSTREAMS = Upstreams()
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ _logger = logging.getLogger(__name__)
 class EgressProxy:
     """Serves from its making, in a running loop, until it is closed.
 
-    ``listener`` listens and does not block; it is the proxy's from now on.
+    ``listener`` listens and does not block; it is the proxy's from now on. ``upstreams``: the operator's own proxies.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class EgressProxy:
         *,
         granted: Grants = _NO_GRANTS,
         bounds: Bounds = _BOUNDS,
+        upstreams: Upstreams = _NO_UPSTREAMS,
     ) -> None:
+        self._routes = Routes(self._resolve, upstreams)
         self._granted = granted
         self._log = log
         self._sandbox_id = sandbox_id
@@ -79,7 +83,7 @@ class EgressProxy:
             await asyncio.sleep(ACCEPT_EVERY_S)
 
     async def _serve(self, client: socket.socket) -> None:
-        await Exchange(self._sandbox_id, self._allowed, self._bounds, self._resolve, self._log).run(client)
+        await Exchange(self._sandbox_id, self._allowed, self._bounds, self._routes, self._log).run(client)
 
     async def _next(self) -> socket.socket:
         while True:

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import io
 import re
 import secrets
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -73,3 +75,10 @@ def dockerfile(*lines: str) -> str:
 def python(code: str) -> str:
     packed = base64.b64encode(code.encode()).decode()
     return f"RUN python3 -c \"import base64; exec(base64.b64decode('{packed}'))\" # {secrets.token_hex(8)}"
+
+
+def everything_in(client: docker.DockerClient, name: str) -> bytes:
+    """All bytes of an image: its configuration and history, and each file of each layer by its own bytes."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(client.images.get(name).save()))) as image:
+        members = [image.extractfile(member) for member in image if member.isreg()]
+        return b"".join(member.read() for member in members if member is not None)

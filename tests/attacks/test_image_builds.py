@@ -1,10 +1,8 @@
 """Attacks from a Dockerfile: each first wins under ``docker build --network host``, then gets nothing from the farm."""
 
 import base64
-import io
 import secrets
 import socket
-import tarfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +16,7 @@ from farm.build_config import read_build_settings
 from farm.tasks import BASE_IMAGE
 from sandboxes.building import BuildLimits, PackageIndexes, PipIndex
 from sandboxes.errors import ImageError
-from tests.attacks.building import Builder, dockerfile, python, unused_name
+from tests.attacks.building import Builder, dockerfile, everything_in, python, unused_name
 
 PASSWORD = "hunter-5c02"
 TRUST = "8d1f: the trust of this machine"
@@ -83,13 +81,6 @@ def name(docker_client: docker.DockerClient) -> Iterator[str]:
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
     return Builder(read_build_settings(), tmp_path)
-
-
-def everything_in(client: docker.DockerClient, name: str) -> bytes:
-    """All bytes of an image: its configuration and history, and each file of each layer by its own bytes."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(client.images.get(name).save()))) as image:
-        members = [image.extractfile(member) for member in image if member.isreg()]
-        return b"".join(member.read() for member in members if member is not None)
 
 
 def own_address() -> str:

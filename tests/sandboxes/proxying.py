@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord, Grants
+from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord, Grants, Upstreams
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.serving import eventually
 
@@ -47,7 +47,10 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def proxying(
-    *patterns: str, bounds: Bounds | None = None, granted: Sequence[str] | None = None
+    *patterns: str,
+    bounds: Bounds | None = None,
+    granted: Sequence[str] | None = None,
+    upstreams: Upstreams | None = None,
 ) -> AsyncIterator[Client]:
     """``granted`` None: the operator grants what the patterns name at loopback."""
     if granted is None:
@@ -57,7 +60,13 @@ async def proxying(
     port = listener.getsockname()[1]
     log = EgressLog()
     proxy = EgressProxy(
-        "box", AllowList.parse(patterns), listener, log, granted=Grants.parse(granted), bounds=bounds or Bounds()
+        "box",
+        AllowList.parse(patterns),
+        listener,
+        log,
+        granted=Grants.parse(granted),
+        bounds=bounds or Bounds(),
+        upstreams=upstreams or Upstreams(),
     )
     try:
         yield Client(port, proxy, log)

@@ -1,0 +1,146 @@
+"""The operator's own HTTP proxy: hosts of an allow-list are reached through it if this machine has one.
+
+| variable                    | meaning                                                                     |
+|-----------------------------|-----------------------------------------------------------------------------|
+| ``http_proxy``              | ``http://USER:PASSWORD@HOST:PORT`` for requests of plain HTTP               |
+| ``https_proxy``             | the same for tunnels                                                        |
+| ``no_proxy``                | hosts reached without, with all names below them; ``HOST:PORT``; ``*``: all |
+
+The proxy resolves names and decides which addresses it reaches. The farm checks an address that was asked for as one.
+This machine is always reached without.
+"""
+
+import base64
+import re
+import ssl
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import h11
+
+from sandboxes.egress.addresses import is_local_name
+from sandboxes.egress.allowlist import HTTP_PORT, HTTPS_PORT, Host, show
+from sandboxes.errors import RuntimeUnavailable
+
+SCHEMES = ("http", "https")
+
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?", re.ASCII)
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
+_PORTS = {"http": HTTP_PORT, "https": HTTPS_PORT}
+
+
+class ProxyRefused(Exception):
+    """The proxy opened no tunnel. The message tells nothing of its address or login."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One proxy. ``authorization`` is the header that it is sent, or empty. ``tls`` None: it is spoken to plainly."""
+
+    host: str
+    port: int
+    authorization: str = ""
+    tls: ssl.SSLContext | None = None
+
+    def carry(self, request: h11.Request, host: Host, port: int) -> h11.Request:
+        """Return a request of the host ``host`` as the proxy gets it."""
+        authority = show(host, port).removesuffix(f":{HTTP_PORT}")
+        target = f"http://{authority}".encode("ascii") + request.target
+        headers = [*request.headers.raw_items(), *self._login()]
+        return h11.Request(method=request.method, target=target, headers=headers)
+
+    async def open_tunnel(self, reader: StreamReader, writer: StreamWriter, host: Host, port: int) -> None:
+        """Ask the proxy at the other end for a tunnel. Raises ProxyRefused, and OSError."""
+        authority = show(host, port).encode("ascii")
+        request = h11.Request(method=b"CONNECT", target=authority, headers=[(b"Host", authority), *self._login()])
+        writer.write(h11.Connection(h11.CLIENT).send(request) or b"")
+        await writer.drain()
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (IncompleteReadError, LimitOverrunError):
+            raise ProxyRefused("the operator's proxy gives no answer that can be read") from None
+        status = _STATUS.match(head)
+        if status is None or not status[1].startswith(b"2"):
+            said = f"answers {status[1].decode()}" if status else "gives no answer that can be read"
+            raise ProxyRefused(f"the operator's proxy {said}")
+
+    def _login(self) -> list[tuple[bytes, bytes]]:
+        return [(b"Proxy-Authorization", self.authorization.encode())] if self.authorization else []
+
+
+@dataclass(frozen=True, slots=True)
+class Upstreams:
+    """The proxies of this machine. Without any, all hosts are reached without."""
+
+    http: Upstream | None = None
+    https: Upstream | None = None
+    without: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, variables: Mapping[str, str], ca_bundle: Path | None = None) -> Self:
+        """Read the variables that name proxies, in either spelling.
+
+        ``ca_bundle`` is trusted for proxies that speak TLS. Raises RuntimeUnavailable for an address that is none.
+        """
+        urls = proxy_urls(variables)
+        found = {scheme: _parse(f"{scheme}_proxy", url, ca_bundle) for scheme, url in urls.items()}
+        return cls(found.get("http"), found.get("https"), hosts_without_proxy(variables))
+
+    def find(self, host: Host, port: int, *, is_tunnel: bool) -> Upstream | None:
+        """Return the proxy that leads to a host, None if the host is reached without."""
+        if is_local_name(host) if isinstance(host, str) else host.is_loopback:
+            return None
+        if any(_admits(entry, str(host), port) for entry in self.without):
+            return None
+        return self.https if is_tunnel else self.http
+
+
+def proxy_urls(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the addresses of proxies by the scheme of what they lead to, none if ``no_proxy`` is ``*``."""
+    named = {name.lower(): value for name, value in variables.items()}
+    if "*" in _listed(named):
+        return {}
+    urls = {scheme: named.get(f"{scheme}_proxy", "") for scheme in SCHEMES}
+    return {scheme: url if "://" in url else f"http://{url}" for scheme, url in urls.items() if url}
+
+
+def hosts_without_proxy(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the entries of ``no_proxy`` that are hosts, without a dot at the beginning."""
+    named = {name.lower(): value for name, value in variables.items()}
+    return tuple(host for entry in _listed(named) if _PLAIN_HOST.fullmatch(host := entry.lstrip(".")))
+
+
+def unusable(variable: str) -> RuntimeUnavailable:
+    return RuntimeUnavailable(f"{variable} is no address of an HTTP proxy; write http://HOST:PORT")
+
+
+def _listed(named: Mapping[str, str]) -> list[str]:
+    return [part.strip().lower() for part in named.get("no_proxy", "").split(",")]
+
+
+def _parse(variable: str, url: str, ca_bundle: Path | None) -> Upstream:
+    try:
+        parts = urlsplit(url)
+        port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    except (ValueError, KeyError):
+        raise unusable(variable) from None
+    if not parts.hostname or parts.scheme not in SCHEMES:
+        raise unusable(variable)
+    tls = ssl.create_default_context(cafile=str(ca_bundle) if ca_bundle else None) if parts.scheme == "https" else None
+    return Upstream(parts.hostname, port, _authorization(parts), tls)
+
+
+def _authorization(parts: SplitResult) -> str:
+    if parts.username is None:
+        return ""
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+def _admits(entry: str, host: str, port: int) -> bool:
+    name, _, only = entry.partition(":")
+    return (host == name or host.endswith(f".{name}")) and only in ("", str(port))
