@@ -100,7 +100,7 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     from sandboxes.host_limits import judge
     from sandboxes.host_readings import read_host
 
-    before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _toolbox)
+    before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
     after = (_user_namespaces, _pressure, _redis, _ray, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
@@ -148,6 +148,33 @@ def _docker(config: Config) -> Finding:
         return Finding("docker", Mark.OK, asyncio.run(ask()))
     except SandboxError as error:
         return Finding("docker", Mark.LACKS, "does not answer", str(error))
+
+
+def _image_builds(config: Config) -> Finding:
+    """Tell whether images can be built here. Built images can be pulled in any case."""
+    from farm.build_config import read_build_settings
+    from sandboxes.building import REMEDY, find_obstacle
+    from sandboxes.builds import find_client
+    from sandboxes.errors import SandboxError
+    from sandboxes.images import ImageStore
+
+    settings = read_build_settings(config.build)
+
+    async def ask() -> "tuple[str, Path]":
+        images = ImageStore(config.docker_host)
+        try:
+            settings.access.upstreams()
+            return find_obstacle(await images.root()), await find_client(settings)
+        finally:
+            await images.close()
+
+    try:
+        obstacle, client = asyncio.run(ask())
+    except SandboxError as error:
+        return Finding("image builds", Mark.WARN, "none: images can only be pulled", str(error))
+    if obstacle:
+        return Finding("image builds", Mark.WARN, f"none, images can only be pulled: {obstacle}", REMEDY)
+    return Finding("image builds", Mark.OK, f"as root on a local daemon, by {client}")
 
 
 def _toolbox(config: Config) -> Finding:

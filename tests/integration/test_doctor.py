@@ -4,22 +4,26 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from farm.cluster.machine import places
 from sandboxes.host_limits import LEFT_OUT
 from sandboxes.owner import owner_names
-from tests.services import missing
+from tests.services import missing, needs_root, require_program
 
 pytestmark = pytest.mark.docker
 
 
-def doctor(state_dir: Path, *arguments: str, **variables: str) -> tuple[int, dict[str, Any]]:
+def doctor(
+    state_dir: Path, *arguments: str, before: Sequence[str] = (), **variables: str
+) -> tuple[int, dict[str, Any]]:
     program = str(Path(sys.executable).with_name("farm"))
-    command = [program, "doctor", "--json", "--state-dir", str(state_dir), *arguments]
+    command = [*before, program, "doctor", "--json", "--state-dir", str(state_dir), *arguments]
     done = subprocess.run(command, env={**os.environ, **variables}, cwd=state_dir, capture_output=True, text=True)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -72,6 +76,37 @@ def test_a_runtime_that_docker_does_not_know_is_said(tmp_path: Path) -> None:
     assert code == 1
     assert finding(told, "runtime")["mark"] == "lacks"
     assert "nothere" in finding(told, "runtime")["remedy"]
+
+
+def test_image_builds_need_root_and_the_remedy_is_said(tmp_path: Path) -> None:
+    """In a user namespace without a mapping, a process is not root and still reaches the files of this one."""
+    _, told = doctor(tmp_path, FARM_RUNTIME="docker")
+    if os.geteuid() == 0:
+        assert finding(told, "image builds")["mark"] == "ok"
+    _, told = doctor(tmp_path, before=(require_program("unshare"), "--user"), FARM_RUNTIME="docker")
+    found = finding(told, "image builds")
+    assert (found["mark"], found["found"]) == ("warn", "none, images can only be pulled: the farm is not root")
+    assert "with the farm as root, or pull a built image instead" in found["remedy"]
+
+
+@needs_root
+def test_image_builds_need_a_local_daemon(tmp_path: Path, docker_client: docker.DockerClient) -> None:
+    """The daemon's data root is hidden in a mount namespace, as that of a daemon on another machine is."""
+    root = str(docker_client.info()["DockerRootDir"])
+    hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', root)
+    _, told = doctor(tmp_path, before=hidden, FARM_RUNTIME="docker")
+    found = finding(told, "image builds")
+    assert found["mark"] == "warn"
+    assert "its daemon is not local" in found["found"]
+    assert "whose Docker daemon is local" in found["remedy"]
+
+
+def test_no_docker_client_with_buildkit_is_said(tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    _, told = doctor(tmp_path, FARM_RUNTIME="docker", PATH=str(programs))
+    assert finding(told, "image builds")["mark"] == "warn"
+    assert "apt-get install docker-buildx-plugin" in finding(told, "image builds")["remedy"]
 
 
 def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) -> None:
