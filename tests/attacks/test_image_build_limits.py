@@ -7,7 +7,7 @@ import secrets
 import tarfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -68,9 +68,10 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(self.server, Gate)
         self.server.reached.release()
         self.server.is_open.wait()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"go on")
+        with suppress(OSError):  # the step was killed
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"go on")
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is the base class's
         """Write no log."""
