@@ -2,6 +2,8 @@
      probe calls          each forbidden system call: a line "NAME ERRNO", 0 where it worked
      probe options        options of a socket, by level and number, that the filter refuses: a line "LEVEL OPTION"
      probe syncs          each call that waits for a disk: a line "NAME ERRNO"
+     probe waits PLACE    writes a file in PLACE for each way to open it so that writes wait for the disk, and one that
+                          does not wait ("none"): a line "NAME ERRNO"
      probe forks          children until no more can be had: prints how many, and leaves them asleep
      probe memory MIB     touches that much; prints "kept" when it lives to tell
      probe files          opens files until no more can be had: prints how many
@@ -35,6 +37,10 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
 
 static char zeros[512];
 
@@ -191,6 +197,29 @@ static int syncs(void) {
     return 0;
 }
 
+static void try_waiting(const char *place, const char *name, long call, long flags) {
+    char path[256];
+    struct { uint64_t flags, mode, resolve; } how = {(uint64_t)flags | O_CREAT | O_WRONLY, 0600, 0};
+    snprintf(path, sizeof path, "%s/%s", place, name);
+    errno = 0;
+    long fd = call == SYS_openat2 ? syscall(call, AT_FDCWD, path, &how, sizeof how)
+              : call == SYS_openat ? syscall(call, AT_FDCWD, path, how.flags, 0600)
+                                   : syscall(call, path, how.flags, 0600);
+    if (fd >= 0 && write((int)fd, zeros, sizeof zeros) == sizeof zeros) errno = 0;
+    printf("%s %d\n", name, errno);
+}
+
+static int waits(const char *place) {
+    try_waiting(place, "none", SYS_openat, 0);
+    try_waiting(place, "openat", SYS_openat, O_SYNC);
+    try_waiting(place, "openat_dsync", SYS_openat, O_DSYNC);
+    try_waiting(place, "openat2", SYS_openat2, O_SYNC);
+#ifdef SYS_open
+    try_waiting(place, "open", SYS_open, O_SYNC);
+#endif
+    return 0;
+}
+
 static int forks(void) {
     int made = 0;
     for (;;) {
@@ -296,6 +325,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "calls")) return calls();
     if (!strcmp(what, "options")) return options();
     if (!strcmp(what, "syncs")) return syncs();
+    if (argc > 2 && !strcmp(what, "waits")) return waits(argv[2]);
     if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "files")) return files();
     if (argc > 2 && !strcmp(what, "memory")) return memory(atol(argv[2]));

@@ -25,6 +25,7 @@ from docker.models.containers import Container
 from sandboxes import Limits, Sandbox, SandboxSpec
 from sandboxes.toolbox import Toolbox
 from tests.attacks.machine import covert
+from tests.attacks.machine.measure_eviction import EVICTION, MEMORY_MIB, drop, layers_of
 from tests.outside import EitherRuntime
 from tests.sandboxes.conformance import WAIT_S, text, until_there
 from tests.services import missing, needs_root
@@ -229,6 +230,28 @@ async def test_sandbox_evicts_no_page_of_a_shared_file(pair: tuple[Sandbox, Sand
     assert pages_after_reading(shared) == read_in
     await works(pair[0], "pages", f"/.farm/lib/{shared.name}")
     assert pages_in_memory(shared) == read_in
+
+
+@needs_root
+async def test_pressure_in_one_sandbox_evicts_no_page_that_another_read(
+    either_runtime: EitherRuntime, base_image: str
+) -> None:
+    """Only what the attacker read itself goes. No program has a header file mapped."""
+    layers = await asyncio.to_thread(layers_of, base_image)
+    there = [path for path in layers[0].joinpath("usr/lib").rglob("*.h") if path.is_file()]
+    file = max(there, key=lambda path: path.stat().st_size)
+    inside = f"/{file.relative_to(layers[0])}"
+    spec = SandboxSpec(base_image, limits=Limits(memory_mib=MEMORY_MIB))
+    left = {}
+    async with either_runtime.scope(spec) as attacker, either_runtime.scope(spec) as neighbour:
+        for first in (attacker, neighbour):
+            await asyncio.to_thread(drop, layers)
+            assert pages_in_memory(file) == 0
+            await first.exec(["cat", inside], timeout_s=WAIT_S)
+            assert pages_in_memory(file) > 0
+            await attacker.exec(EVICTION, timeout_s=LONG_S)
+            left[first.id] = pages_in_memory(file)
+        assert left == {attacker.id: 0, neighbour.id: -(-file.stat().st_size // mmap.PAGESIZE)}
 
 
 def run_here(*arguments: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
-import docker
 import pytest
 
 from farm.core.change import Change
@@ -21,6 +20,7 @@ from farm.core.task import ReportFormat
 from farm.grading import grade
 from sandboxes import GoneBy, Limits, SandboxGone, SandboxSpec
 from sandboxes.runtimes import hoarders
+from sandboxes.runtimes.descriptors import PROC
 from sandboxes.runtimes.uncounted import survey
 from tests.attacks.machine.conftest import ANSWER_S, Scene
 from tests.images import PROGRAMS, compiled
@@ -108,29 +108,43 @@ async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
     assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
 
 
-@pytest.mark.parametrize("kind", HIDDEN)
-def test_a_plain_container_keeps_hidden_listings(
-    docker_client: docker.DockerClient, test_image: str, kind: str
-) -> None:
-    """Its own memory limit is less than they take. Others may give up as much meanwhile, so it is tried again."""
+@pytest.mark.parametrize("kind", ["listings", *HIDDEN])
+async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
+    await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)
+
+
+@pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)
+async def test_open_directories_are_kept_without_the_watch(wide: Scene) -> None:
+    """Half as many as would end the sandbox, of 4 KiB each."""
+    await keeps_without_the_watch(wide, "directories 4000 2", 16 * MIB)
+
+
+async def keeps_without_the_watch(scene: Scene, hoard: str, at_least: int) -> None:
+    """Others may give up as much of the kernel's memory meanwhile, so it is tried again."""
+    hoarders_of(scene).forget(scene.attacker.id)
     for _ in range(ATTEMPTS):
         before = unreclaimable_bytes()
-        container = docker_client.containers.run(
-            test_image, ["sleep", "1000"], detach=True, network_mode="none", mem_limit=LISTINGS // 2 * MIB
-        )
-        try:
-            code, output = container.exec_run(["hoard", kind, str(LISTINGS), "1"])
-            assert (code, output) == (0, f"{LISTINGS} 0\n".encode())
-            if unreclaimable_bytes() - before > LISTINGS * 3 // 4 * MIB:
-                return
-        finally:
-            container.remove(force=True)
+        taken = text(await scene.attack(f"hoard {hoard} && echo on", timeout_s=ANSWER_S)).split()
+        grown = unreclaimable_bytes() - before
+        assert taken[1:] == ["0", "on"]
+        if grown > at_least:
+            return
+        await scene.attack("kill -9 $(ps | grep 'hoard' | awk '{print $1}'); true")
     pytest.fail("the kernel's memory did not grow")
 
 
 def unreclaimable_bytes() -> int:
-    lines = Path("/proc/meminfo").read_text().splitlines()
+    lines = (PROC / "meminfo").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("SUnreclaim:"))
+
+
+async def test_whole_file_locks_are_kept_without_the_watch(wide: Scene) -> None:
+    group = group_of(wide, wide.attacker.id)
+    hoarders_of(wide).forget(wide.attacker.id)
+    assert text(await wide.attack("hoard flock 4000 5", timeout_s=ANSWER_S)).split() == ["20000", "0"]
+    held = await asyncio.to_thread(survey, group, hoarders.LOCK_TABLE_MOST_BYTES)
+    assert held[wide.attacker.id].locks > hoarders.LOCKS_MOST
+    assert text(await wide.attack("echo on")) == "on\n"
 
 
 @pytest.mark.parametrize("kind", HIDDEN)
@@ -198,8 +212,12 @@ async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherR
 
 def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
     """Where its runtime watches it."""
+    return {sandbox_id: hoarders_of(scene)._groups[sandbox_id]}
+
+
+def hoarders_of(scene: Scene) -> hoarders.Hoarders:
     keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
-    return {sandbox_id: keeper._hoarders._groups[sandbox_id]}
+    return keeper._hoarders
 
 
 @pytest.fixture
