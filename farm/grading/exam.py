@@ -43,12 +43,12 @@ class Exam:
 
     @property
     def runner(self) -> str:
-        """Where the program that runs unittest's tests goes."""
+        """The path of the program that runs unittest's tests."""
         return f"{self.report}.py"
 
     @property
     def programs(self) -> Mapping[str, bytes]:
-        """What the command needs beside the tests, by path."""
+        """Programs that the command needs beside the tests, by path."""
         runner = RUNNER.read_bytes()
         if self.ordering is None:
             return {self.runner: runner}
@@ -56,8 +56,10 @@ class Exam:
         return {self.runner: order + runner, self.ordering.plugin: order}
 
     def command(self, template: str, *, tracebacks: bool = True) -> str:
-        """Without ``tracebacks`` pytest looks for none in what fails, which for our false tests takes it long; only
-        where it is plain that pytest itself is given the files. An option, for a variable would reach what tests start.
+        """Return the test command. Without ``tracebacks`` pytest looks for none in tests that fail.
+
+        That saves much time with false tests. It is an option of the command, because a variable would reach programs
+        that tests start. It is given only if the command plainly is pytest's own.
         """
         words = " ".join(dict.fromkeys(map(FRAMEWORKS[self.kind].words, self.holders)))
         if not tracebacks and self.kind is ReportFormat.PYTEST and _PYTEST.search(template):

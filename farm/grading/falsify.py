@@ -1,9 +1,8 @@
-"""False versions of Python tests: whatever passes the test fails its false version.
+"""False versions of Python tests: a program that passes a test fails its false version.
 
 A false version is the test's own text with one assertion altered that runs whenever the test passes: another literal in
 the place of the wanted one, the opposite of what is asserted, or another exception. No sound program passes both.
-Each strategy also fails for whoever bends that way of asserting: an equality is never negated, because an object that
-equals everything differs from nothing.
+An equality is never negated, because an object that equals everything differs from nothing.
 """
 
 import ast
@@ -343,7 +342,7 @@ def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | Non
 
 
 def _spoilt(text: SourceText, test: Function, block: tuple[int, int], rng: random.Random) -> Variant | None:
-    """Return the edit that puts a false claim of ours at the end of a test, in a way of asserting of the test's."""
+    """Return the edit that puts a false claim at the end of a test, in a way of asserting of the test's."""
     indent = text.indent(test)
     if indent is None:
         return None

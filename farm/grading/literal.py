@@ -1,6 +1,6 @@
 """Literals as they are written, made others of the same type.
 
-Nothing in the form of the new literal tells that it is new: it has as many digits, and it occurs in its file about as
+The form of the new literal does not show that it is new. It has as many digits, and it occurs in its file about as
 often as the old one did.
 """
 

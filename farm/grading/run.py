@@ -78,7 +78,7 @@ class Grading:
         self.command_s = 0.0
 
     async def close(self) -> None:
-        """End what goes on beside the tests, where there is no verdict to wait for it."""
+        """End work beside the tests if no verdict waits for it."""
         if self._looking is not None and not self._looking.done():
             self._looking.cancel()
             await asyncio.wait({self._looking})
@@ -165,9 +165,9 @@ class Grading:
         return Weighed(back, dropped, there, False, len(real.files), seen, touched)
 
     async def _with_unseen(self, change: Change, protection: Protection, pristine: Baseline) -> Change:
-        """With what the walk could not tell from the pristine, since size and time were kept, where that is protected.
+        """Return ``change`` with protected files that differ though their size and time were kept.
 
-        Elsewhere nothing is lost by it: what is there is what is judged.
+        Other files need no such look, because the sandbox itself is judged.
         """
         told = {file.path for file in change.files}
         untold = [entry for path, entry in pristine.entries.items() if path not in told]
@@ -188,7 +188,7 @@ class Grading:
         return Change(tuple(sorted((*change.files, *unseen), key=lambda file: file.path))) if unseen else change
 
     async def _put_back(self, paths: Sequence[str], pristine: Baseline) -> Change:
-        """The way back of protected paths, where the rest of the change is there already."""
+        """Return the change that puts protected paths back in the agent's own sandbox."""
         room = MAX_BYTES
 
         async def put_back(path: str) -> FileChange:
@@ -207,7 +207,7 @@ class Grading:
         return Change(tuple(await each(paths, put_back)))
 
     async def _put(self, weighed: Weighed, tests: Mapping[str, BundleFile]) -> None:
-        """The change and the tests in one go; whatever stands in the way of a test is removed."""
+        """Put the change and the tests in at once, and remove what stands in the way of a test."""
         if self._place.used:
             await drop_bytecode(self._sandbox, self._task.workspace)
         merged = {file.path: file for file in (*weighed.travels.files, *clear_way(tests, weighed.there).files)}

@@ -1,11 +1,11 @@
-"""What the tripwire compares and wraps beside the events of Python; in the sandbox, as ``tripwire_inside`` tells."""
+"""Watches of the tripwire beside the events of Python; they run in the sandbox, as part of ``tripwire_inside``."""
 
 import gc
 import sys
 from typing import Any
 
 BUILTINS = " __import__ all any compile eval exec getattr isinstance len open repr setattr sorted type "
-"""Of the builtins, those that a test runner or an assertion depends on."""
+"""The builtins that a test runner or an assertion depends on."""
 
 
 class Bound:
@@ -133,7 +133,7 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
 
 
 def watch_signals(culprit: Any, finding: Any) -> None:
-    """Report a signal's handler that the change sets: it gets the frame that it interrupts, and no event tells that."""
+    """Report a signal's handler that the change sets: it gets the frame that it interrupts, without an event."""
     module: Any = __import__("_signal")
     set_handler, getframe = module.signal, sys._getframe
 
@@ -148,8 +148,10 @@ def watch_signals(culprit: Any, finding: Any) -> None:
 
 
 def watch_threads(started: Any) -> None:
-    """Call ``started`` with the function of each new thread and the frame that starts it: before Python 3.12 no event
-    tells that."""
+    """Call ``started`` with the function of each new thread and the frame that starts it.
+
+    Before Python 3.12 there is no event for it.
+    """
     module: Any = __import__("_thread")
     start, getframe = module.start_new_thread, sys._getframe
 
