@@ -2,8 +2,8 @@
 
 Threads may have tables of their own (clone(2) without ``CLONE_FILES``), so the table of each task is read, once.
 A descriptor that was sent over a unix socket (``SCM_RIGHTS``, unix(7)) and closed is in no table until it is received.
-The kernel says how many wait in a socket that somebody has open. It does not say so of a socket that is itself in
-flight; such a socket is in the list of its network namespace and in no table.
+The kernel counts those that wait in a socket that a task has open. It does not count those of a socket that is itself
+in flight; such a socket is in the list of its network namespace and in no table.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Opened:
-    """What the descriptors of one sandbox hold. ``sampled``: all figures are estimates from a random part.
+    """Figures of what the descriptors of one sandbox hold. ``sampled``: all figures are estimates from a random part.
 
     ``listed_bytes``: sizes of directories that are read, of which overlayfs keeps a list of names. ``rewound_bytes``:
     of those at their beginning. A list is kept there too if the directory was read and rewound.

@@ -5,8 +5,8 @@ repository, as root. It needs Docker and ``farm-base:1``.
 
 A page belongs to the memory group of the sandbox that read it first, and goes if that group is short of memory. The
 attacker makes its own group short. A pair is two new pairs of sandboxes, one with the attack and one without, in
-changing order. Before each, the image's files are dropped from the cache; then one of the two, or nobody, reads them
-first.
+changing order. Before each, the image's files are dropped from the cache; then one of the two reads them first,
+or neither does.
 """
 
 import argparse
@@ -80,7 +80,7 @@ async def slowed(runtime: EitherRuntime, layers: list[Path], *, attack: bool, fi
 
 
 def layers_of(image: str) -> list[Path]:
-    """Return where the daemon keeps the layers of ``image``."""
+    """Return the directories of the layers of ``image``."""
     data = docker.from_env().images.get(image).attrs["GraphDriver"]["Data"]
     return [Path(path) for path in [data["UpperDir"], *filter(None, data.get("LowerDir", "").split(":"))]]
 
