@@ -37,6 +37,7 @@ READ_BYTES = 64 * 1024
 MOST_EVIDENCE = 20
 MOST_PARSED = 256 * 1024
 DRAIN_S = 20.0
+DRAINS = 20
 _PREPARE = """\
 for _ in {{1..2000}}; do [ -e {ready} ] && break; {busybox} usleep 2000; done
 export PYTHONPATH={home}"${{PYTHONPATH:+:$PYTHONPATH}}"
@@ -205,11 +206,12 @@ class Tripwire:
         reader = asyncio.create_task(self._read(sandbox, limit_s + 2 * DRAIN_S))
         try:
             result = await run()
-            await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
-            done, _ = await asyncio.wait({reader}, timeout=DRAIN_S)
-            if not done:
-                return result, Reported(None, stopped=True)
-            return result, Reported(reader.result() if reader.exception() is None else None)
+            for _ in range(DRAINS):  # a process of the tests may read the end away
+                await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
+                done, _ = await asyncio.wait({reader}, timeout=DRAIN_S / DRAINS)
+                if done:
+                    return result, Reported(reader.result() if reader.exception() is None else None)
+            return result, Reported(None, stopped=True)
         finally:
             if not reader.done():
                 reader.cancel()

