@@ -11,6 +11,7 @@ which tests run, not what surrounds them, not where the report lies or what coun
     source          test files as Python: text, tree, and the words that tests are named with
     literal         a literal as it is written, made another
     claims          false claims in a test's own way of asserting
+    wanted          the value that a comparison wants, made another
     falsify         false versions of tests: whatever passes the test fails its false version
     canary          tests whose results are known beforehand, among the expected ones
     foreign         the same for Go, Rust and JavaScript: a file of ours, and what tests of ours read like

@@ -9,7 +9,8 @@ import random
 from collections.abc import Collection, Iterator, Mapping
 
 _MODULES = ("pytest", "numpy.testing")
-_RECEIVERS = frozenset({"self", "pytest", "np.testing", "numpy.testing", "npt"})
+RECEIVERS = frozenset({"self", "pytest", "np.testing", "numpy.testing", "npt"})
+"""What a test calls its assertions on, as it is written."""
 
 _DIFFERENT = "{call}({n}, {m})"
 _OF_LISTS = "{call}([{n}], [{m}])"
@@ -73,7 +74,7 @@ def ways_of(test: ast.AST, imported: Collection[str]) -> Iterator[str]:
     for node in ast.walk(test):
         match node:
             case ast.Call(func=ast.Attribute(value=value, attr=name) as called) if name in _CLAIMS:
-                if ast.unparse(value) in _RECEIVERS:
+                if ast.unparse(value) in RECEIVERS:
                     yield ast.unparse(called)
             case ast.Call(func=ast.Name(id=name)) if name in _CLAIMS and name in imported:
                 yield name

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from farm.core.framework import holder
 from farm.grading.canary import new_test_path
-from farm.grading.falsify import Variant, false_versions
+from farm.grading.falsify import false_versions
 from farm.grading.source import (
     NOUNS,
     Edit,
@@ -23,6 +23,7 @@ from farm.grading.source import (
     parse_tests,
     read_source,
 )
+from farm.grading.wanted import Variant
 
 MOST_TESTS = 4
 MOST_OF_ONE = 3
@@ -68,7 +69,7 @@ def _contradict(
     text: SourceText, names: Collection[str], rng: random.Random, words: Sequence[str]
 ) -> tuple[bytes, Mapping[str, str]] | None:
     tests = [(name, function) for name, function, _ in text.functions if function.name.startswith("test")]
-    fit = [(name, function) for name, function in tests if name in names]
+    fit = list({name: function for name, function in tests if name in names}.items())
     rng.shuffle(fit)
     copies: dict[str, bytes] = {}
     taken: set[str] = set()
@@ -91,7 +92,7 @@ def _copies(
     """Yield false versions of a test under other names, none of which is ``taken``, each name with its text."""
     block = text.block(test)
     variants: dict[Variant, None] = {}
-    for variant in false_versions(text, test, rng):
+    for variant in false_versions(text, test, rng, apart=True):
         variants[variant] = None
         if len(variants) == MOST_OF_ONE:
             break

@@ -6,27 +6,29 @@ An equality is never negated, because an object that equals everything differs f
 """
 
 import ast
+import builtins
 import random
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.framework import holder, holders, without_parameters
-from farm.grading.claims import false_claim, imported_words, ways_of
-from farm.grading.literal import differ, is_literal, leaves_of, other_letter, other_number, other_string
+from farm.grading.claims import RECEIVERS, false_claim, imported_words, ways_of
+from farm.grading.literal import differ, other_letter
 from farm.grading.source import (
     Edit,
     Function,
     SourceText,
     edited,
     function_of,
+    last_name,
     parse_tests,
     read_source,
 )
+from farm.grading.wanted import Variant, replaced, unequal
 
 LEAST_PART = 8
 """Characters of a string that a test looks for in another: a shorter one may be there by chance once it is altered."""
-Variant = tuple[Edit, ...]
 
 _OPPOSITE = {
     "assertTrue": "assertFalse",
@@ -53,6 +55,8 @@ _WARNS = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
 _SWALLOWS = frozenset({"suppress", "deprecated_call"})
 _OTHER_ERRORS = ("ImportError", "NameError", "NotImplementedError", "ZeroDivisionError", "EOFError", "BufferError")
 _OTHER_WARNINGS = ("ImportWarning", "BytesWarning", "ResourceWarning")
+_RARE = frozenset({"ZeroDivisionError", "EOFError", "BufferError", *_OTHER_WARNINGS})
+_TOLERANCES = frozenset({"delta", "places", "atol", "rtol", "abs", "rel", "decimal", "significant"})
 _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.NotEq: (rb"!=", b"=="),
     ast.Is: (rb"\bis\b", b"is not"),
@@ -124,16 +128,21 @@ def _methods(source: bytes, name: str) -> Iterator[str]:
 def _falsify_one(source: bytes, names: Collection[str], rng: random.Random) -> tuple[bytes, frozenset[str]]:
     text = read_source(source)
     made: dict[str, Variant] = {}
-    for name, function, _ in text.functions if text is not None else ():
-        if text is not None and name in names and name not in made:
-            variant = next(false_versions(text, function, rng), None)
-            if variant is not None:
-                made[name] = variant
+    # Of two tests of one name Python runs the last.
+    last = {name: function for name, function, _ in text.functions if name in names} if text is not None else {}
+    for name, function in last.items():
+        variant = next(false_versions(text, function, rng), None) if text is not None else None
+        if variant is not None:
+            made[name] = variant
     return edited(source, [edit for variant in made.values() for edit in variant]), frozenset(made)
 
 
-def false_versions(text: SourceText, test: Function, rng: random.Random) -> Iterator[Variant]:
-    """Yield false versions of a test in a random order, each as edits of its file."""
+def false_versions(text: SourceText, test: Function, rng: random.Random, *, apart: bool = False) -> Iterator[Variant]:
+    """Yield false versions of a test in a random order, each as edits of its file.
+
+    ``apart``: the version runs after the test in the same process, so what it asks for must not hold only because
+    something ran twice. It wants a value that no second run gives, and negates nothing.
+    """
     block = text.block(test)
     if block is None or _is_expected_to_fail(test):
         return
@@ -141,7 +150,7 @@ def false_versions(text: SourceText, test: Function, rng: random.Random) -> Iter
     rng.shuffle(claims)
     found = False
     for claim in claims:
-        variant = _falsified(text, test, claim, rng)
+        variant = _apart(text, claim, rng) if apart else _falsified(text, test, claim, rng)
         if variant and _is_one_function(edited(text.source[slice(*block)], variant, block[0]), test):
             found = True
             yield variant
@@ -162,7 +171,7 @@ def _claims(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.Assert() | ast.Expr(value=ast.Call()):
                 yield statement
             case ast.With(items=items, body=inner) | ast.AsyncWith(items=items, body=inner):
-                names = {_last_name(item.context_expr) for item in items}
+                names = {last_name(item.context_expr) for item in items}
                 if names & (_RAISES | _WARNS):
                     yield statement
                 elif not names & _SWALLOWS:
@@ -183,41 +192,79 @@ def _may_leave(body: Sequence[ast.stmt]) -> bool:
     return False
 
 
-def _last_name(called: ast.expr) -> str:
-    match called:
-        case ast.Call(func=function):
-            return _last_name(function)
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
-
-
-def _falsified(text: SourceText, test: Function, claim: ast.stmt, rng: random.Random) -> Variant | None:
+def _falsified(text: SourceText, test: Function | None, claim: ast.stmt, rng: random.Random) -> Variant | None:
     match claim:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-            return _unequal(text, test, left, right, rng)
+            return unequal(text, test, left, right, rng)
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.In()], comparators=[_])) if rng.random() < 0.5:
             return _other_part(text, left, rng) or _negated(text, claim.test)
         case ast.Assert(test=asserted):
             return _negated(text, asserted)
-        case ast.Expr(value=ast.Call(args=[first, second, *_]) as call) if _last_name(call) in _EQUALITIES:
-            return _unequal(text, test, first, second, rng)
-        case ast.Expr(value=ast.Call(func=function) as call) if _last_name(call) in _OPPOSITES:
+        case ast.Expr(value=ast.Call() as call) if not _is_known(text, call):
+            return None
+        case ast.Expr(value=ast.Call(args=[first, second, *rest], keywords=named) as call) if (
+            last_name(call) in _EQUALITIES
+        ):
+            if _TOLERANCES & {one.arg for one in named} or (rest and "Almost" in last_name(call)):
+                return None
+            return unequal(text, test, first, second, rng)
+        case ast.Expr(value=ast.Call(func=function) as call) if last_name(call) in _OPPOSITES:
             end = text.span(function)[1]
-            name = _last_name(call)
+            name = last_name(call)
             return (Edit(end - len(name), end, _OPPOSITES[name].encode()),)
-        case ast.Expr(value=ast.Call(args=[kind, _, *_]) as call) if _last_name(call) in _RAISES:
-            return (Edit(*text.span(kind), _other_kind(kind, _OTHER_ERRORS, rng)),)
+        case ast.Expr(value=ast.Call(args=[kind, _, *_]) as call) if last_name(call) in _RAISES:
+            return _other_kind(text, kind, _OTHER_ERRORS, rng)
         case ast.With(items=[ast.withitem(context_expr=ast.Call(args=[kind, *_]) as call)]):
-            others = _OTHER_WARNINGS if _last_name(call) in _WARNS else _OTHER_ERRORS
-            return (Edit(*text.span(kind), _other_kind(kind, others, rng)),)
+            others = _OTHER_WARNINGS if last_name(call) in _WARNS else _OTHER_ERRORS
+            return _other_kind(text, kind, others, rng)
     return None
 
 
-def _other_kind(kind: ast.expr, others: Sequence[str], rng: random.Random) -> bytes:
-    """Return the name of an exception that is neither named nor a base of what is: few classes derive from these."""
-    named = {_last_name(part) for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
-    return rng.choice([other for other in others if other not in named]).encode()
+def _apart(text: SourceText, claim: ast.stmt, rng: random.Random) -> Variant | None:
+    match claim:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            return replaced(text, left, right, rng)
+        case ast.Expr(value=ast.Call(args=[left, right]) as call) if last_name(call) in _EQUALITIES:
+            return replaced(text, left, right, rng) if _is_known(text, call) else None
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.In()], comparators=[_])):
+            return _other_part(text, left, rng)
+        case ast.With():
+            return _falsified(text, None, claim, rng)
+    return None
+
+
+def _other_kind(text: SourceText, kind: ast.expr, others: Sequence[str], rng: random.Random) -> Variant | None:
+    """Return the edit that names another exception; None if any exception may be one of those that are named.
+
+    The other one is no base and no subclass of a builtin that is named. A class of the package may derive from
+    anything, so it gives way only to exceptions from which few classes derive.
+    """
+    named = [last_name(part) for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
+    known = [getattr(builtins, name, None) for name in named]
+    fit = [
+        other
+        for other in others
+        if not any(isinstance(one, type) and _are_related(one, getattr(builtins, other)) for one in known)
+        and (other in _RARE or all(isinstance(one, type) for one in known))
+    ]
+    return (Edit(*text.span(kind), rng.choice(fit).encode()),) if fit else None
+
+
+def _are_related(one: type, other: type) -> bool:
+    return issubclass(one, other) or issubclass(other, one)
+
+
+def _is_known(text: SourceText, call: ast.Call) -> bool:
+    """Return True if a call is one of unittest's, pytest's or numpy's, and no method of the file's own."""
+    name = last_name(call)
+    if f"def {name}(".encode() in text.source:
+        return False
+    match call.func:
+        case ast.Attribute(value=value):
+            return ast.unparse(value) in RECEIVERS
+        case ast.Name():
+            return name in imported_words(text.module.body)
+    return False
 
 
 def _negated(text: SourceText, asserted: ast.expr) -> Variant:
@@ -245,99 +292,6 @@ def _other_part(text: SourceText, part: ast.expr, rng: random.Random) -> Variant
             start, end = text.span(part)
             new = other_letter(text.source[start:end], rng, rng)
             return (Edit(start, end, new),) if new is not None and differ(wanted, new) else None
-    return None
-
-
-def _unequal(text: SourceText, test: Function, left: ast.expr, right: ast.expr, rng: random.Random) -> Variant | None:
-    for wanted, seen in ((right, left), (left, right)):
-        if isinstance(wanted, ast.Name):
-            rows = _rows(test, wanted.id)
-            edits = [edit for edit in (_alter(text, row, rng) for row in rows) if edit is not None]
-            if rows and len(edits) == len(rows):
-                return tuple(edits)
-        elif not is_literal(seen):
-            edit = _alter(text, wanted, rng) or _alter_approximate(text, wanted, rng)
-            if edit is not None:
-                return (edit,)
-    if is_literal(left) and is_literal(right):
-        return None
-    wanted = left if _calls(right) and not _calls(left) else right
-    return (Edit(*text.span(wanted), _made_up(text, rng)),)
-
-
-def _calls(expression: ast.expr) -> bool:
-    return any(isinstance(node, ast.Call) for node in ast.walk(expression))
-
-
-def _made_up(text: SourceText, rng: random.Random) -> bytes:
-    """Return a literal that no sound program gives: it does not occur in the file."""
-    while True:
-        words = b" ".join(rng.sample(sorted(text.words), 2)) if len(text.words) > 1 and rng.random() < 0.5 else b""
-        made = b'"' + words + b'"' if words else str(rng.randint(1_000, 99_999)).encode()
-        if made not in text.source:
-            return made
-
-
-def _alter_approximate(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | None:
-    """Return the edit that makes the number in ``approx(number)`` one that no tolerance reaches."""
-    match wanted:
-        case ast.Call(args=[ast.Constant(value=int() | float()) as number, *_]) if _last_name(wanted) == "approx":
-            far = rng.randint(2, 9) * 10 ** (len(str(number.value).partition(".")[0]) + 2) + rng.randint(11, 99)
-            return Edit(*text.span(number), str(far).encode())
-    return None
-
-
-def _rows(function: Function, name: str) -> Sequence[ast.expr]:
-    """Return what a name stands for, its one value or a parameter's, if it serves for nothing but the comparison."""
-    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == name]
-    for statement in function.body if len(uses) == 2 else ():
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name and is_literal(value):
-                return (value,)
-    if len(uses) != 1:
-        return ()
-    for decorator in function.decorator_list:
-        match decorator:
-            case ast.Call(
-                func=ast.Attribute(attr="parametrize"),
-                args=[ast.Constant(value=str(joined)), ast.List(elts=rows) | ast.Tuple(elts=rows)],
-                keywords=[],
-            ):
-                names = [part.strip() for part in joined.split(",") if part.strip()]
-            case _:
-                continue
-        if name in names:
-            found = [_cell(row, names.index(name), len(names)) for row in rows]
-            cells = [cell for cell in found if cell is not None]
-            return cells if len(cells) == len(found) else ()
-    return ()
-
-
-def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
-    match row:
-        case ast.Call(func=ast.Attribute(attr="param"), args=cells):
-            pass
-        case ast.Tuple(elts=cells) | ast.List(elts=cells) if count > 1:
-            pass
-        case _:
-            cells = [row]
-    fit = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
-    return cells[index] if fit else None
-
-
-def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | None:
-    """Return the edit that makes a literal, or one inside a list, tuple, set or dict, another one of the same type.
-
-    None if there is no number and no string to alter.
-    """
-    leaves = list(leaves_of(wanted))
-    rng.shuffle(leaves)
-    for leaf in leaves:
-        start, end = text.span(leaf)
-        make = other_number if isinstance(leaf.value, int | float) else other_string
-        new = make(text.source[start:end], text, rng)
-        if new is not None and differ(leaf.value, new):
-            return Edit(start, end, new)
     return None
 
 

@@ -55,6 +55,8 @@ def other_string(old: bytes, text: SourceText | None, rng: random.Random) -> byt
     if quote is None or old.count(quote[0]) not in (2, 6):  # more than one literal, or a quote within
         return None
     own = list(STRING_WORD.finditer(old, quote.end())) if b"\\" not in old else []
+    if re.search(rb"[1-9]", old) and rng.random() < 0.5:
+        return other_letter(old, rng, rng, digit=True)
     if text is not None and own:
         found = rng.choice(own)
         known = {word.lower() for word in STRING_WORD.findall(old)}
@@ -67,17 +69,15 @@ def other_string(old: bytes, text: SourceText | None, rng: random.Random) -> byt
     return other_letter(old, rng, rng)
 
 
-def other_letter(old: bytes, place: random.Random, rng: random.Random) -> bytes | None:
-    """Return a string with one letter changed, which ``place`` chooses, or one digit if it has no letter; else None."""
+def other_letter(old: bytes, place: random.Random, rng: random.Random, *, digit: bool = False) -> bytes | None:
+    """Return a string with one letter changed, which ``place`` chooses; one digit if ``digit`` or without letters."""
     quote = re.search(rb"[\"']", old)
     if quote is None or old.count(quote[0]) not in (2, 6):
         return None
     hidden = {at for escape in _ESCAPE.finditer(old) for at in range(*escape.span())}
     open_to = [at for at in range(quote.end(), len(old)) if at not in hidden]
-    kinds = (
-        (letters, [at for at in open_to if old[at] in letters + letters.upper()]) for letters in (_LETTERS, _DIGITS)
-    )
-    letters, places = next(((letters, places) for letters, places in kinds if places), (b"", []))
+    letters = _LETTERS if not digit and any(old[at] in _ANY_LETTER for at in open_to) else _DIGITS
+    places = [at for at in open_to if old[at] in letters + letters.upper()]
     if not places:
         return None
     at = place.choice(places)

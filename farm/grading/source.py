@@ -97,6 +97,16 @@ def _words_in_names(source: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.lower() for name in names for word in _WORD.findall(name)))
 
 
+def last_name(called: ast.expr) -> str:
+    """Return the last part of a name or of what a call calls; "" for other expressions."""
+    match called:
+        case ast.Call(func=function):
+            return last_name(function)
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Bytes ``start`` to ``end`` of a file give way to ``text``."""

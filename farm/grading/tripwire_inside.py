@@ -19,7 +19,8 @@ from typing import Any
 from farm.grading.tripwire_watches import Bound, plain, watch_lines, watch_runner, watch_signals, watch_threads
 
 SETTINGS: Any = None
-MOST_FINDINGS = 200
+MOST_FINDINGS = 100
+"""Findings of one kind."""
 TOOLS = (
     " inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
     "dis functools posixpath genericpath weakref copy tempfile pkgutil importlib fileinput traceback concurrent "
@@ -42,6 +43,7 @@ def install(settings: Any) -> None:
     changed = dict(settings["changed"])
     tests = frozenset(settings["tests"])
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
+    own = os.urandom(8).hex()  # names of the tripwire's own events
     identity: Any = []  # of what was opened: device and inode
     starters: Any = {}  # by the identity of a thread's object: the line of the change that started it
 
@@ -108,13 +110,16 @@ def install(settings: Any) -> None:
                 place = "workspace"
             elif parts and f" {parts[0].split('.')[0]} " in TOOLS:
                 place = "tool"
-            else:
+            elif path.startswith((stdlib + "/", home + "/", report_home + "/")) or "-packages/" in path:
                 place = "other"
+            else:
+                place = "foreign"
             known[name] = place
         return place
 
-    def is_changed(name: str, line: int) -> bool:
-        if name in made:
+    def is_changed(name: str, line: int, foreign: bool = False) -> bool:
+        """``foreign``: a file that belongs to no package counts as changed, for a change may have written it."""
+        if name in made or (foreign and place_of(name) == "foreign"):
             return True
         if place_of(name) != "changed":
             return False
@@ -135,7 +140,7 @@ def install(settings: Any) -> None:
                 elif place == "tool":
                     if f" {frame.f_code.co_name} " in ignored and not asks_itself(frame):
                         return None
-                elif place == "other" or (place in ("workspace", "changed") and not through_workspace):
+                elif place in ("other", "foreign") or (place in ("workspace", "changed") and not through_workspace):
                     return None
             last, frame, depth = frame, frame.f_back, depth + 1
         if found is None and starters and last is not None and last.f_code.co_name == "_bootstrap":
@@ -147,16 +152,29 @@ def install(settings: Any) -> None:
         by = frame.f_back
         return frame.f_code.co_name == "get_code" and by is not None and place_of(by.f_code.co_filename) != "tool"
 
-    def started(function: Any, frame: Any) -> None:
-        thread = function.__self__ if kind_of(function) is bound_kind else None
-        by = culprit(frame, False)
+    def started(event: str, args: Any, frame: Any) -> None:
+        thread = args[0].__self__ if kind_of(args[0]) is bound_kind else None
+        by = culprit(frame.f_back, False)  # without the wrapper
         if by and thread is not None:
             starters[id(thread)] = by
             kept.append(thread)  # so that no other object gets its identity
 
+    def handled(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame.f_back, False) if callable(args[0]) else None
+        if by:
+            finding("frames", by, "a signal handler gets a frame")
+
+    def looked(event: str, args: Any, frame: Any) -> None:
+        name = plain(args[0])
+        if place_of(frame.f_back.f_code.co_filename) == "tool":  # linecache itself
+            return
+        by = culprit(frame.f_back, False)
+        if by and (not name or name in tests):
+            finding("test_files", by, "the lines of a test file in linecache.cache")
+
     def finding(kind: str, by: Any, what: str) -> None:
         key = (kind, by[0], by[1])
-        if key not in sent and len(sent) < MOST_FINDINGS:
+        if key not in sent and sum(one[0] == kind for one in sent) < MOST_FINDINGS:
             sent.add(key)
             send(kind, by[0], by[1], what)
 
@@ -280,7 +298,7 @@ def install(settings: Any) -> None:
             held_from.append(True)
             hold()
             if "linecache" in modules:
-                watch_lines(modules["linecache"], place_of, culprit, finding, tests)
+                watch_lines(modules["linecache"], own + "lines")
 
     def process(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, True)
@@ -308,6 +326,9 @@ def install(settings: Any) -> None:
         "sys.addaudithook": hidden,
         "import": imported,
         "exec": executed,
+        own + "signal": handled,
+        own + "thread": started,
+        own + "lines": looked,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (
@@ -350,8 +371,8 @@ def install(settings: Any) -> None:
             send("error", what=repr(error))
         send("goodbye")
 
-    watch_signals(culprit, finding)
-    watch_threads(started)
+    watch_signals(own + "signal")
+    watch_threads(own + "thread")
     atexit.register(goodbye)
     sys.addaudithook(hook)
 

@@ -43,17 +43,27 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
         if is_class(value):
             value = next((one for one in entries_of(value).values() if kind_of(one) is function_kind), None)
         elif kind_of(value) is not function_kind:
-            value = entries_of(kind_of(value)).get("__call__")
+            found = (entries_of(kind).get("__call__") for kind in kind_of(value).__mro__)
+            value = next((one for one in found if one is not None), None)
         return value.__code__ if kind_of(value) is function_kind else None
 
     def is_class(value: Any) -> bool:
         return type in kind_of(value).__mro__
 
-    def of_change(value: Any) -> Any:
+    def of_change(value: Any, depth: int = 0) -> Any:
+        """Return the file and a line of the change that made ``value``, or what it holds; None if it did not."""
         code = code_of(value)
-        if code is None or not is_changed(code.co_filename, code.co_firstlineno):
+        if code is not None:
+            lines = [line for _, _, line in code.co_lines() if line] if hasattr(code, "co_lines") else []
+            for line in (code.co_firstlineno, *lines):
+                if is_changed(code.co_filename, line, True):
+                    return code.co_filename, line
+        if depth > 2:
             return None
-        return code.co_filename, code.co_firstlineno
+        if kind_of(value) is not function_kind:
+            return None if is_class(value) else of_change(kind_of(value), depth + 1)
+        found = [of_change(cell.cell_contents, depth + 1) for cell in value.__closure__ or () if not is_empty(cell)]
+        return next((one for one in found if one), None)
 
     def runner() -> Any:
         for name, module in list(modules.items()):
@@ -98,8 +108,9 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
                         finding("runner", by, "a test was replaced")
         for one in plugins:
             by = of_change(one.function)
-            if by and kind_of(one.plugin) is not kind_of(sys):
-                finding("runner", by, "a hook of the test runner was registered: " + one.function.__name__)
+            if by:  # a module may be a plug-in that the command names
+                counts = "frames" if kind_of(one.plugin) is kind_of(sys) else "runner"
+                finding(counts, by, "a hook of the test runner was registered: " + one.function.__name__)
         for name in tests:
             module = next((one for one in list(modules.values()) if getattr(one, "__file__", None) == name), None)
             for key, value in list(entries_of(module).items()) if module is not None else ():
@@ -132,31 +143,26 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
     return hold, check
 
 
-def watch_signals(culprit: Any, finding: Any) -> None:
-    """Report a signal's handler that the change sets: it gets the frame that it interrupts, without an event."""
+def watch_signals(event: str) -> None:
+    """Report the handler of a signal as an event: a handler gets the frame that it interrupts."""
     module: Any = __import__("_signal")
-    set_handler, getframe = module.signal, sys._getframe
+    set_handler, audit = module.signal, sys.audit
 
     def signal(number: Any, handler: Any) -> Any:
-        by = culprit(getframe(1), False) if callable(handler) else None
-        if by:
-            finding("frames", by, "a signal handler gets a frame")
+        audit(event, handler)
         return set_handler(number, handler)
 
     signal.__doc__, signal.__module__ = set_handler.__doc__, set_handler.__module__
     module.signal = signal
 
 
-def watch_threads(started: Any) -> None:
-    """Call ``started`` with the function of each new thread and the frame that starts it.
-
-    Before Python 3.12 there is no event for it.
-    """
+def watch_threads(event: str) -> None:
+    """Report the function of each new thread as an event; Python has one from 3.12 on."""
     module: Any = __import__("_thread")
-    start, getframe = module.start_new_thread, sys._getframe
+    start, audit = module.start_new_thread, sys.audit
 
     def start_new_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
-        started(function, getframe(1))
+        audit(event, function)
         return start(function, *args, **kwargs)
 
     start_new_thread.__doc__, start_new_thread.__module__ = start.__doc__, start.__module__
@@ -166,36 +172,31 @@ def watch_threads(started: Any) -> None:
         threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]
 
 
-def watch_lines(linecache: Any, place_of: Any, culprit: Any, finding: Any, tests: Any) -> None:
-    """Report lines of the change that read test files in ``linecache.cache``, which holds what was shown of a frame."""
-    getframe = sys._getframe
+def watch_lines(linecache: Any, event: str) -> None:
+    """Report each look into ``linecache.cache``, which holds what was shown of a frame, as an event with a file's name.
 
-    def told(name: Any) -> None:
-        frame = getframe(2)
-        if place_of(frame.f_code.co_filename) == "tool":  # linecache itself
-            return
-        by = culprit(frame, False)
-        if by and (not name or plain(name) in tests):
-            finding("test_files", by, "the lines of a test file in linecache.cache")
+    The wrappers hold nothing of the hook's, because code under test can read what a function holds.
+    """
+    audit = sys.audit
 
     class Lines(dict):  # type: ignore[type-arg]  # Pythons before 3.9 have no other
         def __getitem__(self, name: Any) -> Any:
-            told(name)
+            audit(event, name)
             return dict.__getitem__(self, name)
 
         def get(self, name: Any, default: Any = None) -> Any:
-            told(name)
+            audit(event, name)
             return dict.get(self, name, default)
 
         def __iter__(self) -> Any:
             return dict.__iter__(self)
 
         def items(self) -> Any:
-            told("")
+            audit(event, "")
             return dict.items(self)
 
         def values(self) -> Any:
-            told("")
+            audit(event, "")
             return dict.values(self)
 
     linecache.cache = Lines(linecache.cache)

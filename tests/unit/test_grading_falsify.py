@@ -223,6 +223,66 @@ def test_a_test_that_may_assert_nothing_stays() -> None:
     assert (made.files, made.names) == ({}, frozenset())
 
 
+SOUND = b"""\
+import unittest
+import warnings
+
+import pytest
+
+
+def test_base():
+    with pytest.raises(Exception):
+        int("x")
+
+
+def test_module_missing():
+    with pytest.raises(ModuleNotFoundError):
+        import no_such_module
+
+
+def test_any_warning():
+    with pytest.warns(Warning):
+        warnings.warn("x", ResourceWarning)
+
+
+def test_wide():
+    assert 180 == pytest.approx(100, rel=1)
+    assert 180 == pytest.approx(100, abs=10_000_000)
+
+
+def test_labelled():
+    checker.assert_equal("sum of both", 1 + 1, 2)
+
+
+def test_twice():
+    assert len("ab") == 3
+
+
+def test_twice():
+    assert len("ab") == 2
+
+
+class checker:
+    @staticmethod
+    def assert_equal(label, one, other):
+        assert one == other
+
+
+class CaseTest(unittest.TestCase):
+    def test_near(self):
+        self.assertAlmostEqual(len("abc"), 5, delta=4)
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
+    names = [name for name, test, _ in functions(ast.parse(SOUND).body) if test.name.startswith("test")]
+    made = make_false(*names, source=SOUND, seed=seed)
+    outcomes = run(tmp_path, made.files)
+    passed = {test for test, outcome in outcomes.items() if outcome is Outcome.PASSED}
+    assert not passed & made.names, made.files["test_a.py"].decode()
+
+
 def test_an_equality_is_never_negated() -> None:
     for seed in range(20):
         made = make_false("test_sum", "test_computed", "test_near", "CaseTest::testTruth", seed=seed)
