@@ -7,17 +7,17 @@ with. A change that makes a false version pass has made up the result of the tes
 
 from dataclasses import replace
 
-from farm.core.framework import holder, is_python, without_parameters
+from farm.core.framework import is_python, without_parameters
 from farm.core.task import Verifier
 from farm.grading.outcome import Outcome
 from farm.grading.verdict import Verdict, discredit, with_time_of
 
 
 def controlled_by(verifier: Verifier, first: Verdict) -> Verifier | None:
-    """Return what a control run asks after ``first``: the files of each fail-to-pass test that passed.
+    """Return what a control run asks after ``first``. Its fail-to-pass tests are those that passed.
 
-    Its fail-to-pass tests are those of which a false version has to fail. None if there is nothing to control: no such
-    test passed, the results are made up already, or the tests are not Python's.
+    All other tests are to pass as before, so that the list of files does not show which run it is. None if there is
+    nothing to control: no such test passed, the results are made up already, or the tests are not Python's.
     """
     if first.tampered or not is_python(verifier):
         return None
@@ -25,9 +25,8 @@ def controlled_by(verifier: Verifier, first: Verdict) -> Verifier | None:
         without_parameters(test) for test in verifier.fail_to_pass if first.outcomes.get(test) is not Outcome.PASSED
     }
     mended = tuple(test for test in verifier.fail_to_pass if without_parameters(test) not in unseen)
-    files = {holder(test) for test in mended}
     others = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    kept = tuple(test for test in others if holder(test) in files and test not in set(mended))
+    kept = tuple(test for test in others if test not in set(mended))
     return replace(verifier, fail_to_pass=mended, pass_to_pass=kept) if mended else None
 
 

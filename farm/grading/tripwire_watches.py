@@ -7,6 +7,9 @@ from typing import Any
 BUILTINS = " __import__ all any compile eval exec getattr isinstance len open repr setattr sorted type "
 """The builtins that a test runner or an assertion depends on."""
 
+OVERRIDDEN = ("test", "run", "debug", "_call", "__call__", "assert", "fail", "setUp", "tearDown", "setup", "teardown")
+"""How the names of methods begin that decide what a test does."""
+
 
 class Bound:
     """Has a method, whose kind is of use."""
@@ -104,8 +107,8 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
             elif kind.__module__ == "_pytest.python" and kind.__name__ == "Function":
                 for key, value in list(entries_of(one).items()):
                     by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
-                    if by and not wraps_test(value):
-                        finding("runner", by, "a test was replaced")
+                    if by:  # a decorator of the package may stand around a test
+                        finding("frames" if wraps_test(value) else "runner", by, "a test was replaced")
         for one in plugins:
             by = of_change(one.function)
             if by:  # a module may be a plug-in that the command names
@@ -115,11 +118,16 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
             module = next((one for one in list(modules.values()) if getattr(one, "__file__", None) == name), None)
             for key, value in list(entries_of(module).items()) if module is not None else ():
                 by = of_change(value) if key.startswith("test") else None
-                if by and not wraps_test(value):
-                    finding("runner", by, key + " was replaced")
+                if by:
+                    finding("frames" if wraps_test(value) else "runner", by, key + " was replaced")
                 by = of_change(value) if key.startswith("pytest_") else None
                 if by:
                     finding("frames", by, key + " stands in a test module")
+                own = is_class(value) and place_of(getattr(module, "__file__", "")) == "test"
+                for inner, method in list(entries_of(value).items()) if own else ():
+                    by = of_change(method) if inner.startswith(OVERRIDDEN) else None
+                    if by:
+                        finding("frames", by, inner + " stands in a class of tests")
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
         """Return True if a function was made around one of a test file, as decorators do."""

@@ -25,17 +25,17 @@ def judged(outcomes: dict[str, Outcome], *false: str) -> Verdict:
     return replace(verdict, command_s=2.0, total_s=3.0)
 
 
-def test_files_without_a_fail_to_pass_test_do_not_run_again() -> None:
+def test_all_files_run_again() -> None:
     asked = controlled_by(VERIFIER, judged(ALL))
     assert asked is not None
-    assert (asked.fail_to_pass, asked.pass_to_pass) == (VERIFIER.fail_to_pass, (OLD,))
+    assert (asked.fail_to_pass, asked.pass_to_pass) == (VERIFIER.fail_to_pass, (OLD, FAR))
 
 
 def test_a_test_that_failed_once_stays_as_it_is() -> None:
     asked = controlled_by(VERIFIER, judged(ALL | {OTHER: Outcome.FAILED}))
     assert asked is not None
     assert asked.fail_to_pass == (NEW,)
-    assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD}
+    assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD, FAR}
 
 
 def test_nothing_runs_again_if_nothing_was_gained() -> None:
