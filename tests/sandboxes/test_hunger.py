@@ -81,7 +81,7 @@ async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
         written = await sandbox.exec(
             ["dd", "if=/dev/zero", "of=/big", "bs=1048576", f"count={2 * ROOMY}"], timeout_s=WAIT_S
         )
-        assert written.exit_code == 0
+        assert written.exit_code == 0, written.stderr.head
         script = f"echo > /started; until test -e /go; do sleep 0.01; done; {' '.join(HUNGRY)} & {' '.join(HUNGRY)}"
         call = asyncio.create_task(sandbox.exec(["sh", "-c", script], timeout_s=WAIT_S))
         await until_there(sandbox, "/started")
