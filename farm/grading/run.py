@@ -106,7 +106,7 @@ class Grading:
         findings = NOTHING
         if tripwire is not None:
             findings = await asyncio.to_thread(judge_findings, tripwire, self._reported, report)
-        return await with_facts(findings.on(verdict), weighed, result, findings)
+        return await with_facts(findings.on(verdict, asked), weighed, result, findings)
 
     async def judge_exit_code(self, change: Change) -> Verdict:
         tests = await tests_of(self._bundle, self._place.pristine)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
+from farm.core.task import Verifier
 from farm.grading.diff import Allowance, find_edits
 from farm.grading.patch import MAX_SHOWN_BYTES
 from farm.grading.source import functions, parse_tests
-from farm.grading.verdict import Verdict
+from farm.grading.verdict import Verdict, discredit
 from sandboxes.sandbox import ExecResult, Sandbox
 
 INSIDE = Path(__file__).with_name("tripwire_inside.py")
@@ -261,20 +262,12 @@ class Findings:
     evidence: tuple[str, ...] = ()
     certain: str | None = None
 
-    def on(self, verdict: Verdict) -> Verdict:
-        """Return ``verdict`` with these findings: worth nothing if one of them is certain."""
-        components = {**verdict.components, **self.components}
+    def on(self, verdict: Verdict, verifier: Verifier) -> Verdict:
+        """Return ``verdict`` with these findings: no test earns anything if one of them is certain."""
+        found = replace(verdict, components={**verdict.components, **self.components})
         if self.certain is None or verdict.tampered:
-            return replace(verdict, components=components)
-        return replace(
-            verdict,
-            reward=0.0,
-            resolved=False,
-            tampered=True,
-            doubtful=False,
-            reason=f"the change tampers with the tests: {self.certain}",
-            components={**components, "resolved": 0.0, "tampered": 1.0},
-        )
+            return found
+        return discredit(verifier, found, f"the change tampers with the tests: {self.certain}")
 
 
 def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findings:

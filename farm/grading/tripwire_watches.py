@@ -177,7 +177,7 @@ def watch_threads(event: str) -> None:
     module.start_new_thread = start_new_thread
     threading = sys.modules.get("threading")
     if threading is not None and getattr(threading, "_start_new_thread", None) is start:
-        threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]
+        threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]  # typeshed leaves it out
 
 
 def watch_lines(linecache: Any, event: str) -> None:

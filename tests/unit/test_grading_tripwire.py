@@ -2,8 +2,12 @@
 
 import random
 
+from farm.grading.canary import NONE
+from farm.grading.outcome import Outcome
 from farm.grading.tripwire import Findings, Reported, Touched, Tripwire, judge, make_tripwire
+from farm.grading.verdict import Evidence, decide
 from sandboxes.sandbox import Capture, ExecResult
+from tests.unit.grading_fixtures import make_verifier
 
 CHANGED = {"pricing/cart.py": Touched(((3, 5),), {"frames": ((4, 4),)})}
 TESTS = ("tests/test_a.py",)
@@ -51,7 +55,13 @@ def test_a_missing_goodbye_is_told_if_there_is_a_report() -> None:
 
 def test_a_certain_finding_is_evidence_of_tampering() -> None:
     opened = ("7", "test_files", "/workspace/pricing/cart.py", "5", "open of tests/test_a.py")
-    assert read(HELLO, opened, ("7", "goodbye", "", "0", "3")).certain is not None
+    found = read(HELLO, opened, ("7", "goodbye", "", "0", "3"))
+    verifier = make_verifier()
+    seen = Evidence(dict.fromkeys((*verifier.fail_to_pass, *verifier.pass_to_pass), Outcome.PASSED))
+    first = decide(verifier, NONE, seen, pristine=False)
+    last = found.on(first, verifier)
+    assert (first.reward, first.components["fail_to_pass"]) == (1.0, 1.0)
+    assert (last.reward, last.tampered, last.components["fail_to_pass"]) == (0.0, True, 0.0)
 
 
 def test_other_text_is_passed_over() -> None:
