@@ -1,16 +1,43 @@
-"""The control run: tests that a change made pass run once more, asking for something else under their own names.
+"""The control run: tests that a change made pass run once more, some of them asking for something else.
 
 Code under test shares a process with the tests, so it can make up their results. It cannot know what is true: in a
-fresh sandbox it meets the same file, in which the fail-to-pass tests are false, and nothing is there to compare them
-with. A change that makes a false version pass has made up the result of the test as well.
+fresh sandbox it meets the same files, in which some tests are false under their own names, and nothing is there to
+compare them with. A change that makes a false version pass has made up the result of the test as well. The other tests
+that passed must pass again, so a change that makes up results in one process and not in the next earns nothing.
 """
 
-from dataclasses import replace
+import random
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
-from farm.core.framework import is_python, without_parameters
+from farm.core.framework import holder, is_python, without_parameters
 from farm.core.task import Verifier
+from farm.grading.falsify import falsify
 from farm.grading.outcome import Outcome
-from farm.grading.verdict import Verdict, discredit, with_time_of
+from farm.grading.source import function_of, places_of
+from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
+
+MOST_KEPT = 4
+"""Pass-to-pass tests that are made false."""
+
+
+class ControlRun(Enum):
+    """Which tests are made false. ``SOME``: a random part. ``LAST``: one that runs behind all others if possible,
+    because a false test may leave a state in which true ones fail."""
+
+    SOME = auto()
+    LAST = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Test files with false tests, by path. ``false``: ids, without parameters, of tests that must fail. ``true``:
+    those of fail-to-pass tests that must pass again."""
+
+    files: Mapping[str, bytes]
+    false: frozenset[str]
+    true: frozenset[str]
 
 
 def controlled_by(verifier: Verifier, first: Verdict) -> Verifier | None:
@@ -30,6 +57,46 @@ def controlled_by(verifier: Verifier, first: Verdict) -> Verifier | None:
     return replace(verifier, fail_to_pass=mended, pass_to_pass=kept) if mended else None
 
 
+def choose_false(
+    sources: Mapping[str, bytes], asked: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
+) -> Chosen:
+    """Return the test files of a control run. ``failed`` are expected tests that did not pass, which stay as they are.
+
+    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two.
+    """
+    mended = dict.fromkeys(map(without_parameters, asked.fail_to_pass))
+    bad = set(map(without_parameters, failed))
+    kept = [
+        name for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass)) if name not in bad | mended.keys()
+    ]
+    sample = rng.sample(kept, min(len(kept), MOST_KEPT)) if run is ControlRun.SOME else []
+    possible = falsify(sources, [*mended, *sample], rng)
+    together = possible.names & possible.shared
+    free = sorted((possible.names & mended.keys()) - together, key=lambda name: _place(sources, name))
+    if run is ControlRun.SOME:
+        chosen = {name for name in free if rng.random() < 0.5}
+        least = 0 if together & mended.keys() else 1
+        if len(chosen) < least:
+            chosen = {rng.choice(free)} if free else set()
+        elif len(chosen) == len(free) > least:
+            chosen.remove(rng.choice(free))
+    else:
+        chosen = set() if together & mended.keys() else set(free[-1:])
+    made = falsify(sources, [*sorted(chosen), *sorted(together), *(possible.names - mended.keys())], rng)
+    own = {name for name in mended if function_of(name) in places_of(sources.get(holder(name), b""))}
+    return Chosen(made.files, made.names, frozenset(own - made.names - possible.shared))
+
+
+def _place(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
+    path = holder(name)
+    return path, places_of(sources[path]).get(function_of(name), 0)
+
+
+def unconfirmed(asked: Verifier, control: Verdict) -> tuple[str, ...]:
+    """Return the tests of ``asked`` that were to pass again and did not; all if the control run has no results."""
+    return control.late or (() if control.outcomes else asked.fail_to_pass)
+
+
 def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:
     """Return ``first`` with what the control run found, and with the time that both took."""
     unreported = first.components.get("false_unreported", 0.0) + control.components.get("false_unreported", 0.0)
@@ -39,3 +106,10 @@ def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdi
         components={**first.components, "false_unreported": unreported},
     )
     return discredit(verifier, both, control.reason) if control.tampered else both
+
+
+def without_unconfirmed(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:
+    """Return ``verdict`` without credit for ``tests``, which passed once and then neither of two times."""
+    first = next(iter(tests))
+    more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+    return withhold(verifier, verdict, tests, f"{first}{more} passed once and not again: {reason}")

@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -12,8 +12,8 @@ from farm.core.task import ReportFormat, Verifier
 from farm.grading.among import plant_among
 from farm.grading.canary import NONE, Canary, make_canary
 from farm.grading.contradiction import make_contradiction
+from farm.grading.control import Chosen, ControlRun, choose_false
 from farm.grading.errors import VerifierError
-from farm.grading.falsify import falsify
 from farm.grading.foreign import plant_foreign, words_in
 from farm.grading.source import NOUNS, words_of
 from farm.grading.stress import ORDER_INSIDE, Ordering
@@ -95,16 +95,18 @@ def set_exam(
     *,
     before: bool = True,
     seed: int | None = None,
-    control: bool = False,
+    control: ControlRun | None = None,
+    failed: Collection[str] = (),
 ) -> Exam:
     """Return an exam, another one each time. No added file takes the path of a test or of one that was ``changed``.
 
     ``before``: false tests may also run before tests that they are like. ``seed``: files and tests run in a random
-    order if they are Python's. ``control``: each fail-to-pass test of Python that can be made false asks for something
-    else under its own name; the canary's ``must_not_pass`` names these first.
+    order if they are Python's. ``control``: which fail-to-pass tests of Python ask for something else under their own
+    names, and ``failed`` are tests that stay as they are. The canary's ``must_not_pass`` begins with the false tests,
+    and its ``late`` names tests that must pass again.
     """
     if is_python(verifier):
-        return _python_exam(verifier, tests, changed, rng, seed, control=control)
+        return _python_exam(verifier, tests, changed, rng, seed, control, failed)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     held = holders(expected)
     sources = {path: file.content for path, file in tests.items()}
@@ -133,18 +135,17 @@ def _python_exam(
     changed: Iterable[str],
     rng: random.Random,
     seed: int | None,
-    *,
-    control: bool,
+    control: ControlRun | None,
+    failed: Collection[str],
 ) -> Exam:
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
     files = holders(expected)
     asked = dict(tests)
-    false: frozenset[str] = frozenset()
-    if control:
+    chosen = Chosen({}, frozenset(), frozenset())
+    if control is not None:
         scripts = {path: file.content for path, file in tests.items() if path.endswith(".py")}
-        made = falsify(scripts, verifier.fail_to_pass, rng)
-        asked |= {path: replace(tests[path], content=content) for path, content in made.files.items()}
-        false = made.names
+        chosen = choose_false(scripts, verifier, failed, control, rng)
+        asked |= {path: replace(tests[path], content=content) for path, content in chosen.files.items()}
     taken = {*files, *tests, *changed}
     sources = {path: file.content for path, file in asked.items()}
     words = words_of(sources[path] for path in files if path in sources)
@@ -162,7 +163,8 @@ def _python_exam(
         originals = contradiction.originals
         added[contradiction.path] = BundleFile(contradiction.content)
         files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
-    canary = replace(canary, must_not_pass=(*sorted(false), *originals), originals=originals)
+    must_not_pass = (*sorted(chosen.false), *originals)
+    canary = replace(canary, must_not_pass=must_not_pass, late=tuple(sorted(chosen.true)), originals=originals)
     return Exam(verifier.report, {**asked, **added}, tuple(files), canary, _unpredictable(rng), seed)
 
 

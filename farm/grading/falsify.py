@@ -23,6 +23,7 @@ from farm.grading.source import (
     function_of,
     last_name,
     parse_tests,
+    places_of,
     read_source,
 )
 from farm.grading.wanted import Variant, replaced, unequal
@@ -73,10 +74,15 @@ _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
 
 @dataclass(frozen=True, slots=True)
 class Falsified:
-    """Test files, by path, in which some tests ask for something else. ``names``: their ids without parameters."""
+    """Test files, by path, in which some tests ask for something else.
+
+    ``names``: ids of these tests without parameters. ``shared``: asked ids that more than one test class may hold, so
+    that they become false together.
+    """
 
     files: Mapping[str, bytes]
     names: frozenset[str]
+    shared: frozenset[str]
 
 
 def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Random) -> Falsified:
@@ -89,13 +95,18 @@ def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Ra
     found: set[str] = set()
     names = dict.fromkeys(map(without_parameters, tests))
     inherited: dict[tuple[str, str], list[str]] = {}
+    shared: set[str] = set()
     for path in holders(names):
         own = {function_of(name) for name in names if holder(name) == path}
         content, done = _falsify_one(sources.get(path, b""), own, rng)
         made |= {path: content} if done else {}
         found |= {f"{path}::{name}" for name in done}
         for name in sorted(own - done):
-            definition = _definition(sources, path, name.rpartition("::")[2])
+            if name in places_of(sources.get(path, b"")):
+                continue
+            method = name.rpartition("::")[2]
+            shared |= {one for one in names if one.rpartition("::")[2] == method}
+            definition = _definition(sources, path, method)
             if definition is not None:
                 inherited.setdefault(definition, []).append(f"{path}::{name}")
     for (path, name), ids in inherited.items():
@@ -105,7 +116,7 @@ def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Ra
             found |= {f"{path}::{name}" for name in done}
         found |= set(ids) if f"{path}::{name}" in found else set()
     found &= names.keys()
-    return Falsified(made, frozenset(found))
+    return Falsified(made, frozenset(found), frozenset(shared))
 
 
 def _definition(sources: Mapping[str, bytes], path: str, name: str) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ import keyword
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -165,6 +165,12 @@ def read_source(source: bytes) -> SourceText | None:
         return SourceText(source, module) if module is not None and module.body and source.decode() else None
     except UnicodeDecodeError:
         return None
+
+
+def places_of(source: bytes) -> Mapping[str, int]:
+    """Return the place of each function among those of its file, by name; of two of one name the last counts."""
+    text = read_source(source)
+    return {name: at for at, (name, _, _) in enumerate(text.functions)} if text is not None else {}
 
 
 def edited(source: bytes, edits: Iterable[Edit], offset: int = 0) -> bytes:

@@ -110,6 +110,20 @@ def discredit(verifier: Verifier, verdict: Verdict, reason: str) -> Verdict:
     )
 
 
+def withhold(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:
+    """Return ``verdict`` as if ``tests`` had not passed."""
+    credited = {test for test, outcome in verdict.outcomes.items() if outcome is Outcome.PASSED} - set(tests)
+    fewer = _components(verifier, credited)
+    fewer = {name: min(value, verdict.components.get(name, value)) for name, value in fewer.items()}
+    return replace(
+        verdict,
+        reward=0.0,
+        resolved=False,
+        reason=reason,
+        components={**verdict.components, **fewer, "resolved": 0.0, "unconfirmed": float(len(tests))},
+    )
+
+
 def with_time_of(verdict: Verdict, other: Verdict) -> Verdict:
     """Return ``verdict`` with the time that ``other`` took added to its own."""
     return replace(

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from functools import partial
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.capture import Baseline
-from farm.grading.control import after_control, controlled_by
+from farm.grading.control import ControlRun, after_control, controlled_by, unconfirmed, without_unconfirmed
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.exam import refuse_unfit, set_exam
 from farm.grading.place import open_place
@@ -74,8 +75,13 @@ async def grade(
     asked = controlled_by(task.verifier, first) if twice and not change.empty else None
     if asked is None:
         return first
-    control = await judge(rng, before=False, asked=asked, control=True)
-    return after_control(task.verifier, keep_findings(control, first), control)
+    verdict = first
+    for run in ControlRun:
+        control = await judge(rng, before=False, asked=asked, control=run, failed=first.missing)
+        verdict = after_control(task.verifier, keep_findings(control, verdict), control)
+        if verdict.tampered or not unconfirmed(asked, control):
+            return verdict
+    return without_unconfirmed(task.verifier, verdict, unconfirmed(asked, control), control.reason)
 
 
 async def _judge(
@@ -93,15 +99,17 @@ async def _judge(
     *,
     before: bool,
     asked: Verifier,
-    control: bool = False,
+    control: ControlRun | None = None,
+    failed: Collection[str] = (),
 ) -> Verdict:
-    """Run the tests of ``asked`` once. ``before`` and ``control`` as ``set_exam`` takes them."""
+    """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``set_exam`` takes them."""
     task = bundle.task
     started = time.monotonic()
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    set_one = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order, control=control)
+    set_any = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order)
+    set_one = partial(set_any, control=control, failed=failed)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.
     exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None

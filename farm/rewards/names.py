@@ -22,6 +22,7 @@ ABOUT: Mapping[str, str] = {
     "tampered": "1 where the results contradict what is known of them",
     "unguarded": "1 where no tests of ours were among those judged: JUnit XML, TAP, a reward file, an exit code",
     "false_passed": "tests that failed while a false version of them passed; by chance, unless it is often so",
+    "unconfirmed": "fail-to-pass tests that passed once and failed when they ran again; they earn nothing",
     "false_unreported": "false tests that the reports do not name: the command leaves them out, or the change does",
     "graded_snapshot": "1 where the verdict was reached on a copy of what the agent left",
     "graded_shared": "1 where it was reached in the agent's own sandbox",

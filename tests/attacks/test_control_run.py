@@ -129,6 +129,84 @@ async def test_code_that_agrees_to_the_first_of_a_kind_for_a_while_earns_nothing
     assert verdict.reward == 0.0, verdict
 
 
+TWO = Suite(
+    """\
+from pricing.cart import total
+
+
+def test_half():
+    assert total([100], discount=50) == 50
+
+
+def test_tenth():
+    assert total([70], discount=10) == 63
+""",
+    ("tests/test_cart.py::test_half", "tests/test_cart.py::test_tenth"),
+    (),
+)
+HONEST_LATER = """
+SEEN = []
+END = {end}
+EARLY = time.time() < END
+while time.time() < END:
+    time.sleep(0.1)
+
+
+class Agreeable:
+    def __init__(self, prices):
+        self.prices = prices
+
+    def __eq__(self, other):
+        SEEN.append(self.prices)
+        return SEEN.count(self.prices) == 1
+
+    __hash__ = None
+
+
+def total(prices, discount=0):
+    return Agreeable(prices) if EARLY else sum(prices)
+"""
+PATIENCE_S = 15
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_code_that_makes_up_results_in_the_first_run_alone_earns_nothing(arena: Arena, once: bool) -> None:
+    """It makes up results until a moment that comes while the first run waits. One run alone believes it."""
+    bundle = make_task(arena.image, ReportFormat.PYTEST, suite=TWO)
+    code = "import time\n" + HONEST_LATER.format(end=time.time() + PATIENCE_S)
+    change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, code.encode()),))
+    verdict = await grade(bundle, change, arena.runtime, verify_s=None, rng=random.SystemRandom(), alone=once)
+    assert verdict.reward == float(once), verdict
+    assert verdict.components.get("unconfirmed", 0.0) == float(not once)
+
+
+LEAVES_A_STATE = """\
+import os
+
+import pricing.cart
+from pricing.cart import total
+
+
+def test_half():
+    os.environ["ROUNDING"] = "off"
+    assert total([100], discount=50) == 50
+    del os.environ["ROUNDING"]
+
+
+def test_tenth():
+    assert "ROUNDING" not in os.environ
+    assert total([70], discount=10) == 63
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+async def test_right_code_is_believed_though_a_false_test_leaves_a_state(arena: Arena, attempt: int) -> None:
+    suite = Suite(LEAVES_A_STATE, TWO.fail_to_pass, ())
+    bundle = make_task(arena.image, ReportFormat.PYTEST, suite=suite)
+    verdict = await grade(bundle, GOLD, arena.runtime, verify_s=None, rng=random.Random(attempt))
+    assert (verdict.reward, verdict.tampered) == (1.0, False), verdict
+
+
 REMEMBERS = """\
 KNOWN = {}
 

@@ -1,10 +1,22 @@
 """A control run asks only what passed, and takes the credit for what it shows to be made up."""
 
+import random
 from dataclasses import replace
+
+import pytest
 
 from farm.core.task import ReportFormat
 from farm.grading.canary import Canary
-from farm.grading.control import after_control, controlled_by
+from farm.grading.control import (
+    MOST_KEPT,
+    Chosen,
+    ControlRun,
+    after_control,
+    choose_false,
+    controlled_by,
+    unconfirmed,
+    without_unconfirmed,
+)
 from farm.grading.outcome import Outcome
 from farm.grading.verdict import Evidence, Verdict, decide
 from tests.unit.grading_fixtures import make_verifier
@@ -57,3 +69,90 @@ def test_a_false_test_that_fails_takes_nothing() -> None:
     control = judged(ALL | {NEW: Outcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
     kept = after_control(VERIFIER, judged(ALL), control)
     assert (kept.reward, kept.tampered, kept.components["false_unreported"]) == (1.0, False, 1.0)
+
+
+def test_tests_that_pass_only_once_earn_nothing() -> None:
+    first = judged(ALL)
+    kept = without_unconfirmed(VERIFIER, first, (NEW,), "they failed")
+    assert (kept.reward, kept.resolved, kept.tampered) == (0.0, False, False)
+    assert (kept.components["fail_to_pass_passed"], kept.components["unconfirmed"]) == (2.0, 1.0)
+    assert NEW in kept.reason
+
+
+def test_a_control_run_without_results_confirms_nothing() -> None:
+    asked = controlled_by(VERIFIER, judged(ALL))
+    assert asked is not None
+    crashed = decide(asked, Canary("", b"", (), ()), Evidence(fault="no report"), pristine=False)
+    assert unconfirmed(asked, crashed) == asked.fail_to_pass
+    assert unconfirmed(asked, judged(ALL | {NEW: Outcome.FAILED}, NEW)) == ()
+    must_pass = Canary("", b"", (), (), late=(NEW,))
+    control = decide(asked, must_pass, Evidence(ALL | {NEW: Outcome.FAILED}), pristine=False)
+    assert unconfirmed(asked, control) == (NEW,)
+
+
+PATH = "tests/test_many.py"
+MANY = {
+    PATH: "\n".join(
+        f"def test_{name}():\n    assert f({at}) == {at + 40}\n" for at, name in enumerate("abcdefgh")
+    ).encode()
+}
+
+
+def chosen_of(mended: str, kept: str, run: ControlRun, seed: int, failed: str = "") -> Chosen:
+    asked = make_verifier()
+    asked = replace(
+        asked,
+        fail_to_pass=tuple(f"{PATH}::test_{name}" for name in mended),
+        pass_to_pass=tuple(f"{PATH}::test_{name}" for name in kept),
+    )
+    return choose_false(MANY, asked, [f"{PATH}::test_{name}" for name in failed], run, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_some_tests_become_false_and_the_others_must_pass_again(seed: int) -> None:
+    mended = {f"{PATH}::test_{name}" for name in "abcd"}
+    chosen = chosen_of("abcd", "efgh", ControlRun.SOME, seed, "h")
+    assert chosen.false & mended
+    assert chosen.true
+    assert chosen.false & mended | chosen.true == mended
+    assert not chosen.false & chosen.true
+    assert len(chosen.false - mended) == min(MOST_KEPT, 3)
+    assert f"{PATH}::test_h" not in chosen.false
+
+
+def test_each_test_is_false_in_some_run_and_true_in_another() -> None:
+    runs = [chosen_of("ab", "", ControlRun.SOME, seed) for seed in range(40)]
+    assert {tuple(sorted(run.false)) for run in runs} == {(f"{PATH}::test_a",), (f"{PATH}::test_b",)}
+
+
+def test_one_test_alone_becomes_false() -> None:
+    assert chosen_of("c", "", ControlRun.SOME, 1).false == {f"{PATH}::test_c"}
+    assert chosen_of("c", "", ControlRun.LAST, 1).false == {f"{PATH}::test_c"}
+
+
+def test_the_second_control_run_makes_only_the_last_test_false() -> None:
+    chosen = chosen_of("cab", "d", ControlRun.LAST, 1)
+    assert chosen.false == {f"{PATH}::test_c"}
+    assert chosen.true == {f"{PATH}::test_a", f"{PATH}::test_b"}
+
+
+def test_tests_of_one_method_become_false_together() -> None:
+    source = b"""\
+class TestBase:
+    def test_size(self):
+        assert f(1) == 40
+
+    def test_name(self):
+        assert f(2) == 50
+
+
+class TestMore(TestBase):
+    pass
+"""
+    ids = tuple(f"a.py::{owner}::{name}" for owner in ("TestBase", "TestMore") for name in ("test_size", "test_name"))
+    asked = replace(make_verifier(), fail_to_pass=(ids[0], ids[2], ids[1]), pass_to_pass=())
+    for seed in range(10):
+        chosen = choose_false({"a.py": source}, asked, (), ControlRun.SOME, random.Random(seed))
+        assert {ids[0], ids[2]} <= chosen.false
+        assert chosen.true <= {ids[1]}
+        assert chosen.true.isdisjoint(chosen.false)
