@@ -105,7 +105,8 @@ class Verifier:
     that hold expected ids, and the canary) and, for unittest, ``{runner}`` (a program of ours that runs them).
     ``protected`` are gitignore-style patterns, relative to the workspace,
     of paths that the agent's change may not touch. ``env`` is what the command finds beside the task's variables.
-    It runs as ``user``; empty: whoever the image says.
+    It runs as ``user``; empty: whoever the image says. ``never_false``: ids of which grading makes no false version,
+    because the known solution passes one.
     """
 
     mode: GradingMode
@@ -118,6 +119,7 @@ class Verifier:
     env: Variables = ()
     separate: Separate | None = None
     user: str = ""
+    never_false: tuple[str, ...] = ()
 
     def limit_s(self, cap_s: float | None) -> float:
         """Seconds that its command has where no more than ``cap_s`` are given."""

@@ -42,7 +42,7 @@ from farm.grading.patch import render_patch
 from farm.grading.separate import grade_artifacts
 from farm.grading.taking import take
 from farm.grading.verdict import Verdict
-from farm.grading.verify import grade
+from farm.grading.verify import grade, passed_false
 
 __all__ = [
     "Baseline",
@@ -56,6 +56,7 @@ __all__ = [
     "decide_answer",
     "grade",
     "grade_artifacts",
+    "passed_false",
     "render_patch",
     "take",
     "take_baseline",

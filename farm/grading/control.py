@@ -7,7 +7,7 @@ that passed must pass again, so a change that makes up results in one process an
 """
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -24,10 +24,11 @@ MOST_KEPT = 4
 
 class ControlRun(Enum):
     """Which tests are made false. ``SOME``: a random part. ``LAST``: one that runs behind all others if possible,
-    because a false test may leave a state in which true ones fail."""
+    because a false test may leave a state in which true ones fail. ``ALL``: all that can be."""
 
     SOME = auto()
     LAST = auto()
+    ALL = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +63,37 @@ def choose_false(
 ) -> Chosen:
     """Return the test files of a control run. ``failed`` are expected tests that did not pass, which stay as they are.
 
-    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two.
+    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two. A test of
+    ``never_false`` stays as it is.
     """
     mended = dict.fromkeys(map(without_parameters, asked.fail_to_pass))
-    bad = set(map(without_parameters, failed))
+    bad = set(map(without_parameters, (*failed, *asked.never_false)))
     kept = [
         name for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass)) if name not in bad | mended.keys()
     ]
-    sample = rng.sample(kept, min(len(kept), MOST_KEPT)) if run is ControlRun.SOME else []
-    possible = falsify(sources, [*mended, *sample], rng)
+    size = {ControlRun.SOME: min(len(kept), MOST_KEPT), ControlRun.LAST: 0, ControlRun.ALL: len(kept)}[run]
+    sample = rng.sample(kept, size)
+    possible = falsify(sources, [*(name for name in mended if name not in bad), *sample], rng)
     together = possible.names & possible.shared
     free = sorted((possible.names & mended.keys()) - together, key=lambda name: _place(sources, name))
-    if run is ControlRun.SOME:
-        chosen = {name for name in free if rng.random() < 0.5}
-        least = 0 if together & mended.keys() else 1
-        if len(chosen) < least:
-            chosen = {rng.choice(free)} if free else set()
-        elif len(chosen) == len(free) > least:
-            chosen.remove(rng.choice(free))
-    else:
-        chosen = set() if together & mended.keys() else set(free[-1:])
-    made = falsify(sources, [*sorted(chosen), *sorted(together), *(possible.names - mended.keys())], rng)
+    least = 0 if together & mended.keys() else 1
+    match run:
+        case ControlRun.SOME:
+            chosen = _some(free, least, rng)
+        case ControlRun.LAST:
+            chosen = free[-least:] if least else []
+        case ControlRun.ALL:
+            chosen = free
+    made = falsify(sources, [*chosen, *sorted(together), *sorted(possible.names - mended.keys())], rng)
     own = {name for name in mended if function_of(name) in places_of(sources.get(holder(name), b""))}
     return Chosen(made.files, made.names, frozenset(own - made.names - possible.shared))
+
+
+def _some(names: Sequence[str], least: int, rng: random.Random) -> Sequence[str]:
+    """Return each of ``names`` with a chance of one half, but no fewer than ``least`` and not all of several."""
+    most = max(least, len(names) - 1)
+    count = min(max(least, sum(rng.random() < 0.5 for _ in names)), most, len(names))
+    return rng.sample(names, count)
 
 
 def _place(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from farm.core.framework import FRAMEWORKS, holders, is_python
+from farm.core.framework import FRAMEWORKS, holders, is_python, without_parameters
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.among import plant_among
 from farm.grading.canary import NONE, Canary, make_canary
@@ -151,8 +151,13 @@ def _python_exam(
     words = words_of(sources[path] for path in files if path in sources)
     canary = make_canary(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
     away = taken | {canary.path}
-    contradiction = make_contradiction(verifier.fail_to_pass, sources, away, rng, words) or make_contradiction(
-        verifier.pass_to_pass, sources, away, rng, words
+    spared = set(map(without_parameters, verifier.never_false))
+    of_mended, of_kept = (
+        [test for test in ids if without_parameters(test) not in spared]
+        for ids in (verifier.fail_to_pass, verifier.pass_to_pass)
+    )
+    contradiction = make_contradiction(of_mended, sources, away, rng, words) or make_contradiction(
+        of_kept, sources, away, rng, words
     )
     if seed is not None:
         random.Random(seed).shuffle(files)

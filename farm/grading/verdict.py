@@ -27,7 +27,7 @@ class Verdict:
     ``output`` the last of what the verifier printed, ``outcomes`` what the report says of expected tests;
     ``missing`` are those of which it does not say that they passed, where there is a report to go by, and ``late``
     those of them that ran behind a false test like them. ``screened``: lines of the change that look like results made
-    up.
+    up. ``passed_false``: ids, without parameters, of expected tests of which a false version passed.
     """
 
     reward: float
@@ -47,6 +47,7 @@ class Verdict:
     command_s: float = 0.0
     total_s: float = 0.0
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    passed_false: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: 
     """
     passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
     missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
-    lie = _lie(canary, evidence.outcomes, frozenset(map(without_parameters, missing)))
+    wrong = frozenset(map(without_parameters, missing))
+    passed_false = _passed_false(canary, evidence.outcomes, wrong)
+    lie = _lie(canary, evidence.outcomes, complete=not wrong)
+    if lie is None and passed_false:
+        lie = f"a false version of {passed_false[0]} was reported passed"
     fault = evidence.fault or lie
     if fault is not None and pristine:
         raise VerifierError(f"with nothing changed, {fault}", retryable=evidence.timed_out)
@@ -92,6 +97,7 @@ def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: 
         },
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
+        passed_false=passed_false,
         late=late if fault is None else (),
     )
 
@@ -164,13 +170,11 @@ def refusal(reason: str) -> Verdict:
     return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})
 
 
-def _lie(canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str]) -> str | None:
-    """How the results give themselves away.
+def _lie(canary: Canary, outcomes: Mapping[str, Outcome], *, complete: bool) -> str | None:
+    """Return how the canary gives the results away, or None.
 
-    ``failed``: expected tests, without parameters. A run that broke off may lack the canary; one in which all of them
-    passed may not. A false version that passes while its original fails is a wrong value that happens to be wanted.
+    ``complete``: all expected tests passed. A run that broke off may lack the canary, a complete one may not.
     """
-    complete = not failed
     for test in canary.must_fail:
         outcome = outcomes.get(test)
         if outcome is Outcome.PASSED:
@@ -181,12 +185,21 @@ def _lie(canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str
         outcome = outcomes.get(test)
         if complete and outcome is not Outcome.PASSED:
             return f"a canary test that must pass was {_seen(outcome)}"
+    return None
+
+
+def _passed_false(canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str]) -> tuple[str, ...]:
+    """Return the expected tests of which a false version passed. ``failed``: those that failed, without parameters.
+
+    A false version that passes while its original fails is a wrong value that happens to be wanted.
+    """
     false = set(canary.must_not_pass)
+    found: dict[str, None] = {}
     for test, outcome in outcomes.items() if false else ():
         name = without_parameters(test) if outcome is Outcome.PASSED else ""
         if name in false and canary.originals.get(name) not in failed:
-            return f"a false version of {canary.originals.get(name, name)} was reported passed"
-    return None
+            found[canary.originals.get(name, name)] = None
+    return tuple(found)
 
 
 def _unreported(canary: Canary, evidence: Evidence) -> dict[str, float]:

@@ -76,12 +76,23 @@ async def grade(
     if asked is None:
         return first
     verdict = first
-    for run in ControlRun:
+    for run in (ControlRun.SOME, ControlRun.LAST):
         control = await judge(rng, before=False, asked=asked, control=run, failed=first.missing)
         verdict = after_control(task.verifier, keep_findings(control, verdict), control)
         if verdict.tampered or not unconfirmed(asked, control):
             return verdict
     return without_unconfirmed(task.verifier, verdict, unconfirmed(asked, control), control.reason)
+
+
+async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, rng: random.Random) -> tuple[str, ...]:
+    """Return expected tests of Python, without parameters, of which a false version passes with ``change``.
+
+    All tests that can be made false are false at once, each in one way of several. Raises what ``grade`` raises.
+    """
+    asked = bundle.task.verifier
+    given = (None, 60.0, None, None, None, False, CALM)
+    verdict = await _judge(bundle, change, runtime, *given, rng, before=False, asked=asked, control=ControlRun.ALL)
+    return verdict.passed_false
 
 
 async def _judge(

@@ -172,6 +172,7 @@ def _verifier(
         timeout_s=manifest.verifier.timeout_sec,
         env=tuple(sorted(manifest.verifier.env.items())),
         separate=separate,
+        never_false=_ids(path, files, "never_false", farm.never_false, report),
     )
 
 

@@ -103,7 +103,7 @@ class RetrievalTable(_Strict):
 
 
 class FarmTable(_Strict):
-    """``[metadata.farm]``. The two id lists may each be a file of the task, one id a line.
+    """``[metadata.farm]``. The three id lists may each be a file of the task, one id a line.
 
     ``test_patch`` is a file of the task: the unified diff that makes the tests of what the image holds.
     """
@@ -112,6 +112,7 @@ class FarmTable(_Strict):
     grading: GradingMode = GradingMode.PATCH
     fail_to_pass: tuple[str, ...] | RelativePath = ()
     pass_to_pass: tuple[str, ...] | RelativePath = ()
+    never_false: tuple[str, ...] | RelativePath = ()
     test_command: Command | None = None
     report: ReportFormat | None = None
     test_patch: RelativePath | None = None

@@ -27,9 +27,10 @@ class Reason(StrEnum):
     FLAKY_KEPT = "flaky pass_to_pass"
     TIME_OUT = "time-out"
     CHEAT = "cheat"
+    LENIENT = "false tests pass"
 
 
-REVISED = frozenset({Reason.FLAKY_KEPT, Reason.TIME_OUT})
+REVISED = frozenset({Reason.FLAKY_KEPT, Reason.TIME_OUT, Reason.LENIENT})
 """What ``--write`` mends."""
 
 
@@ -47,7 +48,7 @@ class Try:
 
     ``seconds`` its test command took; under load, those that it would have taken with all of its sandbox's quota,
     whatever else the machine was busy with. ``missing``: expected ids that did not pass, where there was a report.
-    ``timed_out``: it did not end.
+    ``timed_out``: it did not end. ``lenient``: tests of which a false version passed.
     """
 
     how: How
@@ -56,6 +57,7 @@ class Try:
     reason: str = ""
     missing: tuple[str, ...] = ()
     timed_out: bool = False
+    lenient: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class Finding:
     expected ids that now pass, now do not; ``order_dependent``: those that fail in random order alone; ``prune``: what
     of both can go. ``slowest_s``: the gold solution's test command under load; ``timeout_s``: the verifier's time-out
     that follows, ``new_timeout_s`` the same where the task's own is far from it. ``weak``: wrong solutions that earn as
-    much as the gold one, of ``wrong`` that were tried. ``notes``: what is worth knowing and no fault.
+    much as the gold one, of ``wrong`` that were tried. ``lenient``: tests of which a false version passes with the gold
+    solution. ``notes``: what is worth knowing and no fault.
     """
 
     task_id: str
@@ -85,6 +88,7 @@ class Finding:
     flaky: list[str] = field(default_factory=list)
     order_dependent: list[str] = field(default_factory=list)
     prune: list[str] = field(default_factory=list)
+    lenient: list[str] = field(default_factory=list)
     wrong: int = 0
     weak: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -4,13 +4,14 @@ import asyncio
 import math
 import os
 import random
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from farm.core.change import Change
+from farm.core.framework import is_python
 from farm.core.task import ReportFormat
-from farm.grading import Verdict, grade
+from farm.grading import Verdict, grade, passed_false
 from farm.grading.stress import CALM, ORDERED, PROCESSOR_S, Stress
 from farm.tasks import TaskBundle
 from farm.workshop.cheating import hollowed, paid, stock_cheats
@@ -34,6 +35,8 @@ BUSY_A_CORE = 3
 PATIENCE_TIMES = 10.0
 PATIENCE_S = 30.0
 """The gold solution's further runs have so much more time than the first took, whatever the task grants."""
+FALSE_RUNS = 3
+"""Runs in which all tests of Python that can be made false are false, each time in another way."""
 ORDERS = (1, 2)
 """Seeds, so that what is found today is found tomorrow."""
 
@@ -83,7 +86,9 @@ class Proof:
             self._finding.notes.append(
                 "the tests were not run in random order: that takes pytest or unittest, and a command without wrappers"
             )
+        lenient = await self._passed_false(gold) if is_python(self._bundle.task.verifier) else set()
         self._tell(nops, golds)
+        self._refuse_lenient(lenient.union(*(one.lenient for one in golds)))
         self._weigh_timeout(golds)
 
     async def cheat(self, gold: Change, present: Mapping[str, bytes]) -> None:
@@ -135,7 +140,28 @@ class Proof:
             return await self._gold(gold, How.PLAIN, limit_s)
         timed_out = verdict.command_s >= limit_s
         self._longest_s = max(self._longest_s, verdict.command_s)
-        return Try(how, verdict.reward, self._own_seconds(verdict), verdict.reason, verdict.missing, timed_out)
+        seconds = self._own_seconds(verdict)
+        return Try(how, verdict.reward, seconds, verdict.reason, verdict.missing, timed_out, verdict.passed_false)
+
+    async def _passed_false(self, gold: Change) -> set[str]:
+        """Return tests of which a false version passes with the gold solution: an object may equal anything."""
+
+        async def once() -> tuple[str, ...]:
+            async with self._turns:
+                return await passed_false(self._bundle, gold, self._runtime, rng=random.SystemRandom())
+
+        return set().union(*await gather_all(*(once() for _ in range(FALSE_RUNS))))
+
+    def _refuse_lenient(self, lenient: Collection[str]) -> None:
+        finding = self._finding
+        finding.lenient = sorted(lenient)
+        if finding.lenient:
+            more = f" and {len(finding.lenient) - 1} more" if len(finding.lenient) > 1 else ""
+            finding.refuse(
+                Reason.LENIENT,
+                f"a false version of {finding.lenient[0]}{more} passes with the gold solution, so grading would take "
+                "the solution for tampering; name the test in metadata.farm.never_false, or validate with --write",
+            )
 
     async def _grade(self, change: Change, limit_s: float, stress: Stress = CALM, *, alone: bool = False) -> Verdict:
         task = self._bundle.task
@@ -169,7 +195,7 @@ class Proof:
             if nop.reward != 0.0:
                 finding.refuse(Reason.NOTHING, f"nothing done is judged {nop.reward:g}, not 0")
         for solved in golds:
-            if solved.reward == 1.0 or solved.missing:  # of these each is named
+            if solved.reward == 1.0 or solved.missing or solved.lenient:  # of these each is named
                 continue
             finding.refuse(
                 Reason.GOLD,

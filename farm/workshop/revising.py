@@ -1,6 +1,6 @@
 """What validation changes of a task directory where it is asked to: ids that go, and the verifier's time-out."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,34 @@ from farm.tasks import TaskError
 from farm.tasks.files import MANIFEST
 
 
-def revise(directory: Path, *, prune: Collection[str], timeout_s: float | None) -> None:
-    """Take ids out of pass_to_pass, in ``task.toml`` or the file that it names, and set verifier.timeout_sec.
+def revise(
+    directory: Path, *, prune: Collection[str], timeout_s: float | None, never_false: Sequence[str] = ()
+) -> None:
+    """Take ids out of pass_to_pass, add ids to never_false, and set verifier.timeout_sec.
+
+    The ids are in ``task.toml`` or in the file that it names.
 
     All else stays as it was written, comments included. Raises TaskError.
     """
     path = directory / MANIFEST
     try:
         document = tomlkit.parse(path.read_bytes().decode())
+        farm: Any = document["metadata"]["farm"] if prune or never_false else {}
         if prune:
-            farm: Any = document["metadata"]["farm"]
             listed = farm["pass_to_pass"]
             if isinstance(listed, str):
                 _replace(directory / listed, _without((directory / listed).read_bytes().decode(), prune))
             else:
                 for index in reversed([at for at, test in enumerate(listed) if test in prune]):
                     del listed[index]
+        if never_false:
+            known = farm.setdefault("never_false", tomlkit.array())
+            if isinstance(known, str):
+                text = (directory / known).read_bytes().decode()
+                _replace(directory / known, "\n".join([*text.splitlines(), *never_false]) + "\n")
+            else:
+                known.extend(never_false)
+                known.multiline(True)
         if timeout_s is not None:
             verifier: Any = document.setdefault("verifier", tomlkit.table())
             verifier["timeout_sec"] = timeout_s

@@ -76,17 +76,18 @@ class _Judge:
         """The finding of a task as it is in the end."""
         finding = await self._judge(directory, bundle)
         for _ in range(MOST_REVISIONS if self._bench.write else 0):
-            prune, timeout_s = finding.prune, finding.new_timeout_s
-            if not REVISED.issuperset(finding.reasons) or (not prune and timeout_s is None):
+            prune, lenient, timeout_s = finding.prune, finding.lenient, finding.new_timeout_s
+            if not REVISED.issuperset(finding.reasons) or not (prune or lenient or timeout_s is not None):
                 break
-            revise(directory, prune=prune, timeout_s=timeout_s)
+            revise(directory, prune=prune, never_false=lenient, timeout_s=timeout_s)
             bundle = await asyncio.to_thread(load_task, directory, state_dir=self._bench.state_dir)
-            if not prune:
+            if not prune and not lenient:
                 # The same task with another time-out, which nothing that was judged depends on.
                 finding = replace(finding, digest=bundle.task.digest, new_timeout_s=None, problems=[], reasons=[])
                 self._keep(finding)
                 break
-            self._bench.say(f"{bundle.task.id}: {len(prune)} ids taken out, judging it again")
+            done = f"{len(prune)} ids taken out, {len(lenient)} named in never_false"
+            self._bench.say(f"{bundle.task.id}: {done}; judging it again")
             finding = await self._judge(directory, bundle)
         return finding
 

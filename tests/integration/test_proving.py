@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from farm.core.change import Change, ChangeKind, FileChange
 from farm.tasks import TaskBundle
 from farm.tasks.bundle import BundleFile
-from farm.workshop.finding import Finding
+from farm.workshop.finding import Finding, Reason
 from farm.workshop.proving import Proof
 from sandboxes.runtimes.docker import DockerRuntime
 from tests.integration.tiny import GOLD, task
@@ -68,3 +69,49 @@ async def test_what_fails_with_nothing_done_whatever_ran_before_it_is_told(
     await Proof(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
     told = [problem for problem in finding.problems if "with nothing done" in problem]
     assert len(told) == len(PATHS) * len(NUMBERS), finding.problems
+
+
+EQUALS_ANYTHING = b"""\
+class Anything:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def answer():
+    return Anything()
+
+
+def exact():
+    return 42
+"""
+LENIENT = b"""\
+import tiny
+
+def test_lenient():
+    assert tiny.answer() == 42
+
+def test_exact():
+    assert tiny.exact() == 42
+"""
+
+
+@pytest.mark.docker
+async def test_a_test_whose_false_version_passes_is_named_and_can_be_spared(
+    tiny_image: str, docker_runtime: DockerRuntime
+) -> None:
+    made = task(tiny_image)
+    lenient, exact = f"{PATH}::test_lenient", f"{PATH}::test_exact"
+    verifier = replace(made.task.verifier, fail_to_pass=(lenient, exact), pass_to_pass=())
+    gold = Change((FileChange("tiny.py", ChangeKind.WRITE, EQUALS_ANYTHING),))
+    for spared in ((), (lenient,)):
+        changed = replace(made.task, verifier=replace(verifier, never_false=spared))
+        bundle = replace(made, task=changed, tests={PATH: BundleFile(LENIENT)}, gold=gold)
+        finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
+        await Proof(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge(gold)
+        if spared:
+            assert (finding.lenient, set(finding.gold), finding.reasons) == ([], {1.0}, []), finding.problems
+        else:
+            assert (finding.lenient, finding.reasons) == ([lenient], [Reason.LENIENT]), finding.problems
+            assert lenient in finding.problems[0]

@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -181,6 +182,19 @@ def test_ids_in_a_file_are_taken_out_of_that(tmp_path: Path) -> None:
     manifest.write_text("[metadata.farm]\n")
     with pytest.raises(TaskError, match="change it by hand"):
         revise(tmp_path, prune=["a.py::two"], timeout_s=None)
+
+
+def test_lenient_tests_are_added_to_never_false(tmp_path: Path) -> None:
+    manifest = tmp_path / "task.toml"
+    manifest.write_text('[metadata.farm]\nfail_to_pass = ["a.py::one"]\n\n[verifier]\ntimeout_sec = 9.0\n')
+    revise(tmp_path, prune=[], never_false=["a.py::one"], timeout_s=None)
+    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    farm = tomllib.loads(manifest.read_text())["metadata"]["farm"]
+    assert farm == {"fail_to_pass": ["a.py::one"], "never_false": ["a.py::one", "a.py::two"]}
+    manifest.write_text('[metadata.farm]\nnever_false = "known.txt"\n')
+    (tmp_path / "known.txt").write_text("a.py::one\n")
+    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    assert (tmp_path / "known.txt").read_text() == "a.py::one\na.py::two\n"
 
 
 FIT = ValidatedTask(digest="d1", image="i:1", image_digest="sha256:1", fit=True, timeout_s=30.0, weak=0.25)
