@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.orders import ReplyTimeouts
 
 if TYPE_CHECKING:
     from sandboxes.egress import Grants
@@ -70,7 +71,8 @@ class Config(BaseModel):
     ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
     ``policy_key`` is the bearer token of the endpoints at ``policy_url`` (commas between several), or without it of
     those ``policy_endpoints`` that have no key of their own. Both secrets come only from the environment.
-    ``policy_endpoints``: the only ones that runs may name; empty: any.
+    ``policy_endpoints``: the only ones that runs may name; empty: any. An endpoint has ``policy_connect_timeout_s`` to
+    accept a connection, ``policy_first_byte_timeout_s`` until a reply begins and ``policy_reply_timeout_s`` in all.
     ``private_hosts``: ``HOST:PORT`` of this machine or a private network; a sandbox reaches one that its task names.
     The sub-folders of ``tasksets`` are task sets that go by their names.
     Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
@@ -111,6 +113,9 @@ class Config(BaseModel):
     policy_key: SecretStr | None = None
     policy_url: str | None = None
     policy_endpoints: tuple[PolicyEndpoint, ...] = ()
+    policy_connect_timeout_s: float = Field(default=10.0, gt=0, le=86_400)
+    policy_first_byte_timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    policy_reply_timeout_s: float = Field(default=900.0, gt=0, le=86_400)
     private_hosts: tuple[str, ...] = ()
     tasksets: Path | None = None
     image_disk_high: float = Field(default=0.85, gt=0, le=1)
@@ -233,6 +238,12 @@ class Config(BaseModel):
             disk_mib=self.build_disk_mib,
             cpus=self.build_cpus,
             timeout_max_s=self.build_timeout_max_s,
+        )
+
+    @property
+    def reply_timeouts(self) -> ReplyTimeouts:
+        return ReplyTimeouts(
+            self.policy_connect_timeout_s, self.policy_first_byte_timeout_s, self.policy_reply_timeout_s
         )
 
     @property

@@ -45,6 +45,12 @@ def run(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Cap over what the tasks allow.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Sampled tokens per episode.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature.")] = None,
+    first_byte_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time until an endpoint's reply begins; the farm's own.")
+    ] = None,
+    reply_timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time for an endpoint's whole reply; the farm's own.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     tools: Annotated[
         str | None, typer.Option(help="A pack, and tools of it, in place of the tasks' own: cursor,-delete_file.")
@@ -64,7 +70,7 @@ def run(
     """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
     settings = read_config(config, state_dir)
     asked: dict[str, Any] = {
-        "policy": _policy(policy, model, temperature),
+        "policy": _policy(policy, model, temperature, {"first_byte_s": first_byte_timeout, "reply_s": reply_timeout}),
         "group_size": group_size,
         "groups": groups,
         "concurrency": concurrency,
@@ -99,6 +105,10 @@ def run(
     return 0
 
 
+_OPTIONS = {"first_byte_s": "first-byte-timeout", "reply_s": "reply-timeout"}
+"""Options that are not named like their field."""
+
+
 def _check(asked: Mapping[str, Any]) -> None:
     """Refuse as wrong usage what the gateway would refuse, before a farm is started for it."""
     from pydantic import ValidationError
@@ -110,7 +120,8 @@ def _check(asked: Mapping[str, Any]) -> None:
         CreateRun.model_validate({"taskset": "-", **asked})
     except ValidationError as error:
         first = complaints([{**item, "loc": ("body", *item["loc"])} for item in error.errors()])[0]
-        option = first.field.removesuffix(".endpoint").rpartition(".")[2].replace("_", "-")
+        field = first.field.removesuffix(".endpoint").rpartition(".")[2]
+        option = _OPTIONS.get(field, field.replace("_", "-"))
         raise typer.BadParameter(first.message, param_hint=f"--{option}") from None
 
 
@@ -129,13 +140,15 @@ def _meant(taskset: Path, config: Config) -> str:
     return name if running_farm(config.state_dir) else str(named_taskset(name, config.tasksets))
 
 
-def _policy(policy: str, model: str | None, temperature: float | None) -> str | Mapping[str, Any]:
+def _policy(
+    policy: str, model: str | None, temperature: float | None, timeouts: Mapping[str, float | None]
+) -> str | Mapping[str, Any]:
     if policy in ("oracle", "nop"):
         return policy
     if not policy.startswith(("http://", "https://")):
         raise typer.BadParameter(f"{policy!r} is not oracle, nop, or the URL of an endpoint", param_hint="--policy")
     sampling = {} if temperature is None else {"temperature": temperature}
-    return {"endpoint": policy, "model": model or "", "sampling_params": sampling}
+    return {"endpoint": policy, "model": model or "", "sampling_params": sampling, "timeouts": timeouts}
 
 
 def _announce(begun: "RunAnswer", as_json: bool) -> None:

@@ -146,7 +146,7 @@ class NodeAgentActor:
             image_disk=equipment.image_disk,
             library=equipment.library,
             plugins=equipment.plugins,
-            endpoints=Endpoints(plan.access),
+            endpoints=Endpoints(plan.access, timeouts=plan.timeouts),
             settings=AgentSettings(tracebacks=plan.test_tracebacks),
         )
         return await stack.enter_async_context(agent)

@@ -14,7 +14,9 @@ from farm.cluster.machine import places, short_of
 from farm.cluster.shelf import ImageShelf
 from farm.config import BuildOptions
 from farm.core.fleet import SchedulerSettings
+from farm.core.orders import ReplyTimeouts
 from farm.policy.access import Access
+from farm.policy.endpoint import DEFAULT_TIMEOUTS
 from farm.rewards import Plugins
 from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
@@ -48,7 +50,8 @@ class AgentPlan:
 
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
-    ``access``: which endpoints it may ask. ``granted``: what sandboxes reach beside the internet.
+    ``access``: which endpoints it may ask. ``timeouts``: what an endpoint has for a reply.
+    ``granted``: what sandboxes reach beside the internet.
     ``build``: what image builds reach and take.
     ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
     """
@@ -60,6 +63,7 @@ class AgentPlan:
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
     access: Access = field(default_factory=Access)
+    timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS
     granted: Grants = field(default_factory=Grants)
     warm: bool = False
     image_disk: Watermarks = field(default_factory=Watermarks)

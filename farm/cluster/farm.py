@@ -175,6 +175,7 @@ async def _agent(
         docker_host=config.docker_host,
         warm=config.warm > 0,
         access=endpoint_access(config, joined=joined),
+        timeouts=config.reply_timeouts,
         granted=config.granted,
         image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
         image_pulls=config.image_pulls,

@@ -24,13 +24,34 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyTimeouts:
+    """Seconds that an endpoint has for one reply: to accept the connection, until the first byte, and in all.
+
+    None stands for what the node is configured with.
+    """
+
+    connect_s: float | None = None
+    first_byte_s: float | None = None
+    reply_s: float | None = None
+
+    def over(self, other: "ReplyTimeouts") -> "ReplyTimeouts":
+        """Return these time-outs, with those of ``other`` in the place of None."""
+        return ReplyTimeouts(
+            other.connect_s if self.connect_s is None else self.connect_s,
+            other.first_byte_s if self.first_byte_s is None else self.first_byte_s,
+            other.reply_s if self.reply_s is None else self.reply_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """``kind`` is ``oracle``, ``nop`` or ``openai``; ``endpoint`` and ``model`` belong to the last."""
+    """``kind`` is ``oracle``, ``nop`` or ``openai``; the other fields belong to the last."""
 
     kind: str
     endpoint: str = ""
     model: str = ""
     sampling_params: Mapping[str, float | int | str | bool] = field(default_factory=dict)
+    timeouts: ReplyTimeouts = ReplyTimeouts()
 
     @property
     def name(self) -> str:

@@ -51,6 +51,10 @@ class _Alone:
     def outage(self) -> str | None:
         return self._policy.outage
 
+    @property
+    def silent_s(self) -> float:
+        return self._policy.silent_s
+
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         return await self._policy.reply(messages, tools)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import httpx
 
+from farm.core.orders import ReplyTimeouts
 from farm.policy.access import Access
 from farm.policy.checked_transport import CheckedTransport
 
@@ -20,6 +22,9 @@ PART_BYTES = 256
 LARGE_BYTES = 1024 * 1024
 MAX_LARGE = 4
 """Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
+
+DEFAULT_TIMEOUTS = ReplyTimeouts(connect_s=10.0, first_byte_s=600.0, reply_s=900.0)
+MODELS_TIMEOUT_S = 20.0
 
 _INLINE_BYTES = 64 * 1024
 _PARTS_AT_ONCE = 64
@@ -57,9 +62,9 @@ class Endpoint:
     which addresses it may be at.
 
     Redirects are not followed: they would take the key and the conversation elsewhere.
-    ``request_timeout_s`` bounds one whole reply, from the connection to the last byte, ``models_timeout_s`` the list
-    of models; nothing of the environment (proxies, keys) is consulted. ``model`` is the served model, once the
-    endpoint has named it.
+    ``timeouts`` bound a reply if a request names none of its own, ``models_timeout_s`` the list of models. Nothing
+    of the environment (proxies, keys) is consulted. ``model`` is the served model, once the endpoint has named it.
+    ``answered_at`` is when the last answer of any kind began, by the monotonic clock; 0: there was none.
 
     No compression is offered and none is accepted. A reply may have ``MAX_ANSWER_BYTES``; reading stops there. Large
     replies are parsed in a thread, one at a time, so that they neither block the event loop nor add up in memory.
@@ -70,14 +75,15 @@ class Endpoint:
         url: str,
         *,
         access: Access | None = None,
-        request_timeout_s: float = 1800.0,
-        models_timeout_s: float = 20.0,
+        timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
+        models_timeout_s: float = MODELS_TIMEOUT_S,
     ) -> None:
         access = access or Access()
         place = access.admit(url)
         key = access.key(place)
         self.url = str(place)
         self.model = ""
+        self.answered_at = 0.0
         connections = httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
             trust_env=False,
@@ -85,32 +91,36 @@ class Endpoint:
         )
         self._client = httpx.AsyncClient(
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-            timeout=httpx.Timeout(request_timeout_s, connect=10.0, pool=None),
             transport=CheckedTransport(lambda address: access.refusal(place, address), connections),
             trust_env=False,
             follow_redirects=False,
         )
         self._dialect = 0
         self._settled = False
-        self._request_timeout_s = request_timeout_s
+        self._timeouts = timeouts
         self._models_timeout_s = models_timeout_s
         self._large = asyncio.Semaphore(MAX_LARGE)
         self._parsing = asyncio.Lock()
         self._distrusted = False
 
-    async def chat(self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
-        """Request one chat completion, with as many fields as the endpoint accepts. Raises httpx.HTTPError, and what
-        ``parse`` raises.
+    async def chat(
+        self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed], timeouts: ReplyTimeouts | None = None
+    ) -> Answer[Parsed]:
+        """Request one chat completion, with as many fields as the endpoint accepts.
+
+        Raises httpx.ReadTimeout after ``first_byte_s`` or ``reply_s``, another httpx.HTTPError if the connection fails,
+        and what ``parse`` raises.
 
         Until a request was accepted, a refusal of the fields steps down to fewer of them. A reply that is too long with
         its tokens and log-probabilities is requested once more without: a policy must not choose, by a long reply, that
         its episode is never judged.
         """
+        within = (timeouts or ReplyTimeouts()).over(self._timeouts)
         level, is_plain = self._dialect, False
         while True:
             request = {**body, **_DIALECTS[level]}
             try:
-                answer = await self._ask("POST", "/chat/completions", parse, self._request_timeout_s, request)
+                answer = await self._ask("POST", "/chat/completions", parse, within, request)
             except TooLong:
                 if not _DIALECTS[level]:
                     raise
@@ -126,7 +136,8 @@ class Endpoint:
 
     async def models(self, parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
         """Request the list of served models. Raises httpx.HTTPError, and what ``parse`` raises."""
-        return await self._ask("GET", "/models", parse, self._models_timeout_s)
+        within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
+        return await self._ask("GET", "/models", parse, within)
 
     def distrust(self, why: str) -> None:
         """Tell the log, once, that what this endpoint samples cannot be trained on."""
@@ -142,15 +153,18 @@ class Endpoint:
         method: str,
         path: str,
         parse: Callable[[bytes], Parsed],
-        timeout_s: float,
+        within: ReplyTimeouts,
         body: Mapping[str, Any] | None = None,
     ) -> Answer[Parsed]:
+        pauses = httpx.Timeout(within.first_byte_s, connect=within.connect_s, pool=None)
+        remedy = "; name the model (--model) to do without it" if path == "/models" else ""
         try:
             async with (
-                asyncio.timeout(timeout_s) as deadline,
+                asyncio.timeout(within.reply_s) as deadline,
                 AsyncExitStack() as held,
-                self._client.stream(method, self.url + path, json=body) as response,
+                self._client.stream(method, self.url + path, json=body, timeout=pauses) as response,
             ):
+                self.answered_at = time.monotonic()
                 if response.status_code != httpx.codes.OK:
                     return Answer(response.status_code, response.headers, refusal=await _refusal(response))
                 whole = await self._read(response, held)
@@ -158,8 +172,11 @@ class Endpoint:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            remedy = "; name the model (--model) to do without it" if path == "/models" else ""
-            raise httpx.ReadTimeout(f"{path} gave no answer within {timeout_s:g} s{remedy}") from None
+            raise httpx.ReadTimeout(f"{path} gave no whole answer within {within.reply_s:g} s{remedy}") from None
+        except httpx.ReadTimeout:
+            raise httpx.ReadTimeout(f"{path} sent nothing for {within.first_byte_s:g} s{remedy}") from None
+        except httpx.ConnectTimeout:
+            raise httpx.ConnectTimeout(f"no connection within {within.connect_s:g} s") from None
 
     async def _read(self, response: httpx.Response, held: AsyncExitStack) -> bytes:
         """Return a body within its bounds. A large one takes a place until its reply is parsed."""
@@ -198,17 +215,17 @@ async def _refusal(response: httpx.Response) -> bytes:
 
 
 class Endpoints:
-    """A node's endpoints by address, as ``access`` admits them."""
+    """A node's endpoints by address, as ``access`` admits them. ``timeouts`` as ``Endpoint`` takes them."""
 
-    def __init__(self, access: Access | None = None, *, request_timeout_s: float = 1800.0) -> None:
+    def __init__(self, access: Access | None = None, *, timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS) -> None:
         self._access = access or Access()
-        self._request_timeout_s = request_timeout_s
+        self._timeouts = timeouts
         self._known: dict[str, Endpoint] = {}
 
     def at(self, url: str) -> Endpoint:
         """Return the endpoint at an address, one for all who ask. Raises PolicyError for one that is not admitted."""
         if url not in self._known:
-            self._known[url] = Endpoint(url, access=self._access, request_timeout_s=self._request_timeout_s)
+            self._known[url] = Endpoint(url, access=self._access, timeouts=self._timeouts)
         return self._known[url]
 
     async def close(self) -> None:

@@ -13,6 +13,10 @@ class NopPolicy:
     def outage(self) -> str | None:
         return None
 
+    @property
+    def silent_s(self) -> float:
+        return 0.0
+
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         if all(tool["function"]["name"] != "submit" for tool in tools):
             return Reply(content="", tool_calls=(), finish_reason="stop")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,12 +38,15 @@ _FULL = Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline.
+    """How many failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline.
+
+    ``timeout_tries``: requests that got no answer in time.
 
     ``longest_s`` bounds each wait, also the one that an endpoint asks for; then it is asked again.
     """
 
     tries: int = 6
+    timeout_tries: int = 2
     garbage_tries: int = 3
     backoff_s: float = 0.5
     longest_s: float = 60.0
@@ -66,10 +70,18 @@ class OpenAIPolicy:
         self._jitter = random.Random(seed)
         self._turn = 0
         self._outage: str | None = None
+        self._asked_at: float | None = None
 
     @property
     def outage(self) -> str | None:
         return self._outage
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds that a request waits during which the endpoint has sent nothing to anybody on this node."""
+        if self._asked_at is None or self._endpoint.answered_at > self._asked_at:
+            return 0.0
+        return time.monotonic() - self._asked_at
 
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         if sum(map(_chars, messages)) > MAX_CONVERSATION_CHARS:
@@ -78,7 +90,7 @@ class OpenAIPolicy:
         garbage = 0
         while True:
             try:
-                answer = await self._patiently(lambda: self._endpoint.chat(body, _parse))
+                answer = await self._patiently(lambda: self._endpoint.chat(body, _parse, self._spec.timeouts))
             except Garbage as error:
                 self._outage = None
                 garbage += 1
@@ -130,16 +142,22 @@ class OpenAIPolicy:
 
     async def _patiently(self, ask: Callable[[], Awaitable[Answer[Parsed]]]) -> Answer[Parsed]:
         """Return the first answer that is no failure of the endpoint and not "not now". Raises PolicyError, Garbage."""
-        failures = waits = 0
+        failures = waits = late = 0
         while True:
+            self._asked_at = time.monotonic()
             try:
                 answer = await ask()
+            except httpx.ReadTimeout as error:
+                late += 1
+                await self._bear(_failure(error), late, self._patience.timeout_tries)
+                continue
             except httpx.HTTPError as error:
                 failures += 1
-                await self._bear(_failure(error), failures)
+                await self._bear(_failure(error), failures, self._patience.tries)
                 continue
+            self._asked_at = None
             if answer.status in _BUSY:
-                failures, waits = 0, waits + 1
+                failures, late, waits = 0, 0, waits + 1
                 asked_s = _seconds(answer.headers.get("retry-after", ""))
                 self._outage = f"{self._endpoint.url} answers {answer.status}"
                 if asked_s:
@@ -149,12 +167,12 @@ class OpenAIPolicy:
             if answer.status < httpx.codes.INTERNAL_SERVER_ERROR:
                 return answer
             failures += 1
-            await self._bear(_status(answer), failures)
+            await self._bear(_status(answer), failures, self._patience.tries)
 
-    async def _bear(self, what: str, failures: int) -> None:
-        """Wait before another try, or raise PolicyError where there were enough."""
+    async def _bear(self, what: str, failures: int, most: int) -> None:
+        """Wait before another try. Raise PolicyError after ``most`` failures."""
         self._outage = f"{self._endpoint.url}: {what}"
-        if failures >= self._patience.tries:
+        if failures >= most:
             raise PolicyError(f"{self._outage} ({failures} tries); is the endpoint up?", retryable=True) from None
         await asyncio.sleep(self._pause_s(failures))
 

@@ -40,6 +40,10 @@ class OraclePolicy:
     def outage(self) -> str | None:
         return None
 
+    @property
+    def silent_s(self) -> float:
+        return 0.0
+
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         try:
             if self._script is None or messages[-1]["role"] == "user":  # the beginning, of the task or of a step

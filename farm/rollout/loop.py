@@ -20,6 +20,9 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.answer import Answer
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
+SILENT_PART = 0.5
+"""An endpoint that sends nothing to anybody for so much of the agent's time, up to its end, is out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -116,9 +119,12 @@ class TurnLoop:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            if self._policy.outage:
+            outage = self._policy.outage
+            if outage is None and self._policy.silent_s >= SILENT_PART * self._bounds.agent_s:
+                outage = f"it had sent nothing for {self._policy.silent_s:.0f} s"
+            if outage:
                 raise PolicyError(
-                    f"the endpoint was out when the agent's {self._bounds.agent_s:g} s ended: {self._policy.outage}",
+                    f"the endpoint was out when the agent's {self._bounds.agent_s:g} s ended: {outage}",
                     retryable=True,
                 ) from None
             return StopReason.AGENT_TIMEOUT

@@ -79,6 +79,11 @@ class Policy(Protocol):
         """
         ...
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the endpoint has answered nobody while this policy waits for it."""
+        ...
+
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         """The next message. Raises PolicyError."""
         ...

@@ -17,11 +17,20 @@ class TaskAnswer(AnswerBody):
     digest: str
 
 
+class TimeoutsAnswer(AnswerBody):
+    """Seconds; null: what the nodes are configured with."""
+
+    connect_s: float | None = None
+    first_byte_s: float | None = None
+    reply_s: float | None = None
+
+
 class PolicyAnswer(AnswerBody):
     kind: str
     endpoint: str
     model: str
     sampling_params: Mapping[str, float | int | str | bool]
+    timeouts: TimeoutsAnswer = TimeoutsAnswer()
 
 
 class RunSummary(AnswerBody):

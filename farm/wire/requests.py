@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.orders import Limits, PolicySpec
+from farm.core.orders import Limits, PolicySpec, ReplyTimeouts
 from farm.core.rollout import Split
 from farm.wire.fields import Scalar
 from sandboxes.errors import SpecError
@@ -121,6 +121,14 @@ def _few(value: Any) -> Any:
     return value
 
 
+class TimeoutsBody(RequestBody):
+    """Seconds that the endpoint has for one reply; absent: what the nodes are configured with."""
+
+    connect_s: Seconds | None = None
+    first_byte_s: Seconds | None = None
+    reply_s: Seconds | None = None
+
+
 class PolicyBody(RequestBody):
     """An OpenAI-compatible endpoint."""
 
@@ -129,6 +137,7 @@ class PolicyBody(RequestBody):
     sampling_params: Annotated[
         dict[Annotated[str, Field(max_length=128)], Scalar], Field(max_length=MOST_ITEMS), BeforeValidator(_few)
     ] = Field(default_factory=dict)
+    timeouts: TimeoutsBody = TimeoutsBody()
 
 
 def _policy(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -196,7 +205,9 @@ class CreateRun(RequestBody):
 
     def policy_spec(self) -> PolicySpec:
         if isinstance(self.policy, PolicyBody):
-            return PolicySpec("openai", self.policy.endpoint, self.policy.model, self.policy.sampling_params)
+            named = self.policy
+            timeouts = ReplyTimeouts(**named.timeouts.model_dump())
+            return PolicySpec("openai", named.endpoint, named.model, named.sampling_params, timeouts)
         if self.policy in ("oracle", "nop"):
             return PolicySpec(self.policy)
         return PolicySpec("openai", self.policy)

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 from pydantic import BaseModel, ValidationError
 
-from farm.core.orders import PolicySpec
+from farm.core.orders import PolicySpec, ReplyTimeouts
 from farm.core.rollout import Origin, StopReason
 from farm.policy.completion import MAX_CALLS, MAX_COUNT, MAX_TOKENS, parse_completion
 from farm.policy.endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, Endpoint
@@ -78,7 +78,7 @@ def sending(body: bytes, *headers: str, status: int = 200) -> Callable[[Peer, as
 
 
 async def ask(url: str, messages: list[Mapping[str, Any]] = HELLO, *, timeout_s: float = 60) -> Reply:
-    endpoint = Endpoint(url, request_timeout_s=timeout_s)
+    endpoint = Endpoint(url, timeouts=ReplyTimeouts(first_byte_s=timeout_s, reply_s=timeout_s))
     try:
         return await OpenAIPolicy(PolicySpec("openai", url, "tiny"), endpoint, seed=0, patience=ONCE).reply(
             messages, []
@@ -288,7 +288,7 @@ async def test_a_reply_that_drips_ends_with_the_call(start: bytes) -> None:
         assert not asking.done(), "it would wait as long as the endpoint likes"
         asking.cancel()
         await asyncio.wait([asking])
-        assert "no answer within 0.5 s" in await refused(peer.url, timeout_s=0.5)
+        assert "no whole answer within 0.5 s" in await refused(peer.url, timeout_s=0.5)
 
 
 async def test_a_flood_of_headers_is_cut_off() -> None:

@@ -81,6 +81,7 @@ class Scripted:
 
     def __init__(self, *steps: Step) -> None:
         self.outage: str | None = None
+        self.silent_s = 0.0
         self.shown: list[list[Message]] = []
         self.waiting = asyncio.Event()
         self._steps = list(steps)

@@ -2,19 +2,23 @@
 
 import asyncio
 import json
+import re
+import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from fastapi import Response
 
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.orders import PolicySpec
+from farm.core.orders import PolicySpec, ReplyTimeouts
 from farm.core.rollout import StopReason, WeightSpan
 from farm.policy import Endpoints, make_policy
 from farm.policy.access import Access, KeptKey
-from farm.policy.endpoint import Endpoint
+from farm.policy.endpoint import DEFAULT_TIMEOUTS, Endpoint
 from farm.policy.openai import OpenAIPolicy, Patience
 from farm.rollout.policy import PolicyError, Reply
 from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
@@ -138,7 +142,8 @@ async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> N
         await asked.wait()
         outage = policy.outage
         with pytest.raises(
-            PolicyError, match=r"/models gave no answer within 0\.05 s; name the model \(--model\)"
+            PolicyError,
+            match=r"/models (sent nothing for|gave no whole answer within) 0\.05 s; name the model \(--model\)",
         ) as caught:
             await asking
         release.set()
@@ -146,6 +151,70 @@ async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> N
     assert outage is not None
     assert "/models" in outage
     assert caught.value.retryable
+
+
+@asynccontextmanager
+async def stalling(sent: bytes) -> AsyncIterator[tuple[str, list[float]]]:
+    """Yield the address of a server that accepts, sends ``sent`` and stalls, and the moments of its requests."""
+    release, requests = asyncio.Event(), list[float]()
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        requests.append(time.monotonic())
+        writer.write(sent)
+        await writer.drain()
+        await release.wait()
+        writer.close()
+
+    async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", requests
+        release.set()
+
+
+BEGUN = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+STALLS = [
+    (b"", ReplyTimeouts(first_byte_s=0.1), "sent nothing for 0.1 s"),
+    (BEGUN, ReplyTimeouts(first_byte_s=0.1), "sent nothing for 0.1 s"),
+    (BEGUN, ReplyTimeouts(reply_s=0.1), "gave no whole answer within 0.1 s"),
+]
+
+
+@pytest.mark.parametrize(("sent", "timeouts", "said"), STALLS)
+@pytest.mark.parametrize("by_run", [True, False])
+async def test_a_reply_that_stalls_is_requested_twice_and_then_fails(
+    sent: bytes, timeouts: ReplyTimeouts, said: str, by_run: bool
+) -> None:
+    async with stalling(sent) as (url, requests):
+        plain = replace(spec(url), timeouts=timeouts) if by_run else spec(url)
+        endpoint = Endpoint(url) if by_run else Endpoint(url, timeouts=timeouts.over(DEFAULT_TIMEOUTS))
+        with pytest.raises(PolicyError, match=re.escape(said)) as caught:
+            await OpenAIPolicy(plain, endpoint, seed=0, patience=QUICK).reply(HELLO, [])
+        await endpoint.close()
+    assert caught.value.retryable
+    assert len(requests) == QUICK.timeout_tries
+
+
+async def test_an_endpoint_that_answers_others_is_not_silent() -> None:
+    release = asyncio.Event()
+
+    async def held(body: Mapping[str, Any]) -> Response:
+        await release.wait()
+        return refusal(503, "later", {"Retry-After": "0"})
+
+    async with serving(ModelServer([held, Say("other"), Say("mine")])) as model:
+        endpoint = Endpoint(model.url)
+        mine, other = (OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK) for seed in (0, 1))
+        silent = [mine.silent_s]
+        asking = asyncio.create_task(mine.reply(HELLO, []))
+        await model.asked.wait()
+        silent.append(mine.silent_s)
+        assert (await other.reply(HELLO, [])).content == "other"
+        silent.append(mine.silent_s)
+        release.set()
+        assert (await asking).content == "mine"
+        silent.append(mine.silent_s)
+        await endpoint.close()
+    assert [value > 0 for value in silent] == [False, True, False, False]
 
 
 async def nameless(model: ModelServer) -> str:

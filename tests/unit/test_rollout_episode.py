@@ -28,7 +28,7 @@ from sandboxes.runtimes.fake_shell import FakeProcess
 from sandboxes.sandbox import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
-from tests.unit.grading_fixtures import WORKSPACE
+from tests.unit.grading_fixtures import WORKSPACE, make_bundle
 from tests.unit.rollout_fixtures import (
     DONE,
     EDITOR,
@@ -120,6 +120,35 @@ async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
     assert "answers 503" in rollout.error.message
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_deadline_that_passes_while_the_endpoint_answers_nobody_is_the_endpoints(silent: bool) -> None:
+    policy = Scripted(FIX)
+    policy.then(policy.forever)
+    policy.silent_s = 0.09 if silent else 0.01
+    rollout = await episode(policy, limits=Limits(agent_s=0.1))
+    if silent:
+        assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+        assert rollout.error is not None
+        assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
+        assert "had sent nothing for" in rollout.error.message
+    else:
+        assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
+
+
+async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until the farm gives up
+        writer.close()
+
+    async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0)
+        rollout = await episode(policy, limits=Limits(agent_s=0.5))
+    assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
+    assert rollout.error is not None
+    assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
 
 
 async def test_a_call_that_takes_too_long_times_out_and_the_episode_goes_on() -> None:

@@ -234,6 +234,7 @@ async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
             self.oracle = make_policy(PolicySpec("oracle"), bundle, seed=0)
             self.waiting = asyncio.Event()
             self.outage = None
+            self.silent_s = 0.0
 
         async def reply(self, messages: Any, tools: Any) -> Any:
             if sum(message["role"] == "assistant" for message in messages) == 2:
