@@ -25,6 +25,7 @@ which tests run, not what surrounds them, not where the report lies or what coun
     stress          another order and busy neighbours, for validation alone
     junit           the report, read on the host as hostile input
     run             one run of the verifier in one place
+    soundness       whether the verifier gives a result with nothing changed, if it gave none for a change
     verdict         reward 1 if and only if every expected id was seen passed and nothing gives the results away
 
 A verifier with an image of its own (``separate``) gets the artifacts that the task names, and nothing else.
@@ -37,9 +38,10 @@ are false is believed, unless the tripwire sees how; a reviewer sees it in the p
 from farm.grading.answer import decide_answer
 from farm.grading.apply import apply_change
 from farm.grading.capture import Baseline, take_baseline, take_change
-from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, VerifierError
+from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, UnfitTask, VerifierError
 from farm.grading.patch import render_patch
 from farm.grading.separate import grade_artifacts
+from farm.grading.soundness import Soundness
 from farm.grading.taking import take
 from farm.grading.verdict import Verdict
 from farm.grading.verify import grade, passed_false
@@ -50,6 +52,8 @@ __all__ = [
     "ChangeTooLarge",
     "GradingError",
     "ReportError",
+    "Soundness",
+    "UnfitTask",
     "Verdict",
     "VerifierError",
     "apply_change",

@@ -5,6 +5,7 @@ GradingError
 ├── ChangeRefused    the agent's change does not apply to the pristine workspace; judged 0
 ├── ReportError      the verifier's report is missing or malformed; judged 0 unless nothing was changed
 └── VerifierError    the verifier itself does not work; never a reward
+    └── UnfitTask    it gives no result in the task's own image with nothing changed
 """
 
 import errno
@@ -44,6 +45,10 @@ class VerifierError(GradingError):
         super().__init__(message)
         self.retryable = retryable
         self.command_s = 0.0
+
+
+class UnfitTask(VerifierError):
+    """The task's image cannot run its tests."""
 
 
 def blame_machine(error: PathError, *, fresh: bool = False) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from farm.core.change import Change, ChangeKind, FileChange
@@ -281,4 +282,4 @@ class Grading:
         reason = (
             "the tests ran out of memory" if error.by is GoneBy.MEMORY else f"the tests lost their sandbox: {error}"
         )
-        return await with_facts(refusal(reason), weighed, None)
+        return replace(await with_facts(refusal(reason), weighed, None), unreported=True)

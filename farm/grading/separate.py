@@ -190,7 +190,7 @@ async def _judge(
         except SandboxGone as error:
             if artifacts.empty or error.by is GoneBy.OUTSIDE:
                 raise
-            return refusal(f"the tests lost their sandbox: {error}")
+            return replace(refusal(f"the tests lost their sandbox: {error}"), unreported=True)
     output = (result.stdout.tail or result.stdout.head).decode(errors="replace")
     verdict = decide_reward_file(reward, pristine=artifacts.empty)
     return replace(

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from farm.core.framework import holder, without_parameters
 from farm.core.task import Verifier
 from farm.grading.canary import Canary
-from farm.grading.errors import ReportError, VerifierError
+from farm.grading.errors import ReportError, UnfitTask, VerifierError
 from farm.grading.outcome import Outcome
 
+NOT_RUN = (126, 127)
+"""Exit codes by which a shell says that a command cannot be executed, or is not there."""
 _MOST_CHARS = 200
 _MOST_COMPARED = 100
 _UNGUARDED = {"unguarded": 1.0}
@@ -28,6 +30,7 @@ class Verdict:
     ``missing`` are those of which it does not say that they passed, where there is a report to go by, and ``late``
     those of them that ran behind a false test like them. ``screened``: lines of the change that look like results made
     up. ``passed_false``: ids, without parameters, of expected tests of which a false version passed.
+    ``unreported``: the verifier gave no result at all, which an image that cannot run the tests causes as well.
     """
 
     reward: float
@@ -48,6 +51,7 @@ class Verdict:
     total_s: float = 0.0
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     passed_false: tuple[str, ...] = ()
+    unreported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: 
         lie = f"a false version of {passed_false[0]} was reported passed"
     fault = evidence.fault or lie
     if fault is not None and pristine:
-        raise VerifierError(f"with nothing changed, {fault}", retryable=evidence.timed_out)
+        raise _unfit(fault, timed_out=evidence.timed_out)
     tampered = lie is not None
     resolved = fault is None and not missing
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
@@ -98,6 +102,7 @@ def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: 
         outcomes={test: evidence.outcomes[test] for test in expected & evidence.outcomes.keys()},
         missing=tuple(missing) if fault is None else (),
         passed_false=passed_false,
+        unreported=evidence.fault is not None,
         late=late if fault is None else (),
     )
 
@@ -145,20 +150,32 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
     """The verdict of a verifier that names its reward itself; ``reward`` is why there is none where there is none."""
     if isinstance(reward, ReportError):
         if pristine:
-            raise VerifierError(f"with nothing changed, {reward}", retryable=reward.timed_out)
-        return refusal(str(reward))
+            raise _unfit(str(reward), timed_out=reward.timed_out)
+        return replace(refusal(str(reward)), unreported=True)
     resolved = reward >= 1.0
     return Verdict(reward, resolved, f"the verifier gave {reward:g}", components=_bare(resolved))
 
 
 def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: bool) -> Verdict:
-    """The verdict of a verifier that says no more than whether it succeeded; ``timed_out`` says that it did not end."""
-    if timed_out is not None:
+    """The verdict of a verifier that says no more than whether it succeeded; ``timed_out`` says that it did not end.
+
+    Raises UnfitTask and VerifierError, as ``decide``, for a command that cannot run with nothing changed.
+    """
+    fault = timed_out
+    if fault is None and exit_code in NOT_RUN:
+        fault = f"the test command cannot be run: it ended with {exit_code}"
+    if fault is not None:
         if pristine:
-            raise VerifierError(f"with nothing changed, {timed_out}", retryable=True)
-        return refusal(timed_out)
+            raise _unfit(fault, timed_out=timed_out is not None)
+        return replace(refusal(fault), unreported=True)
     resolved = exit_code == 0
     return Verdict(float(resolved), resolved, f"the test command ended with {exit_code}", components=_bare(resolved))
+
+
+def _unfit(fault: str, *, timed_out: bool) -> VerifierError:
+    """Return the error for a verifier that does not work with nothing changed. The machine may have been too slow."""
+    text = f"with nothing changed, {fault}"
+    return VerifierError(text, retryable=True) if timed_out else UnfitTask(text)
 
 
 def _bare(resolved: bool) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""The pristine walk of a workspace, taken once for each image and kept."""
+"""What a node knows of pristine images: the walk of a workspace, and whether the verifier works there."""
 
 import asyncio
 from collections import OrderedDict
 
-from farm.grading import Baseline, take_baseline
+from farm.grading import Baseline, Soundness, take_baseline
 from sandboxes.sandbox import Sandbox
 
 _KEPT = 256
@@ -13,6 +13,7 @@ class Baselines:
     """A node's baselines by image digest and workspace. One is taken before any policy has touched the sandbox."""
 
     def __init__(self) -> None:
+        self.soundness = Soundness()
         self._known: OrderedDict[tuple[str, str], Baseline] = OrderedDict()
         self._taking: dict[tuple[str, str], asyncio.Lock] = {}
 

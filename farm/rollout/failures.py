@@ -13,7 +13,8 @@ judged, and worth 0, or losing episodes would be lost on purpose and tried again
 | ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
 | ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |
 | PolicyError                                        | `model`    | as it says       |
-| VerifierError                                      | `verifier` | where it was too slow |
+| UnfitTask: the image cannot run its tests          | `task`     | no: the same again |
+| another VerifierError                              | `verifier` | where it was too slow |
 | Unscored: a component that is no finite number     | `verifier` | no: measured again it would be again |
 | anything else: a defect of the farm                | `infra`    | no: it would repeat |
 """
@@ -21,7 +22,7 @@ judged, and worth 0, or losing episodes would be lost on purpose and tried again
 import logging
 
 from farm.core.rollout import Failure, Origin
-from farm.grading import VerifierError
+from farm.grading import UnfitTask, VerifierError
 from farm.rewards import Unscored
 from farm.rollout.policy import PolicyError
 from farm.tasks import TaskError
@@ -49,6 +50,8 @@ def classify(error: Exception, *, begun: bool) -> Failure:
     match error:
         case PolicyError():
             return _failure(error, Origin.MODEL, retryable=error.retryable)
+        case UnfitTask():
+            return _failure(error, Origin.TASK, retryable=False)
         case VerifierError():
             return _failure(error, Origin.VERIFIER, retryable=error.retryable)
         case Unscored():

@@ -28,7 +28,7 @@ from sandboxes.runtimes.fake_shell import FakeProcess
 from sandboxes.sandbox import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
-from tests.unit.grading_fixtures import WORKSPACE, make_bundle
+from tests.unit.grading_fixtures import WORKSPACE, make_bundle, pretend_pytest
 from tests.unit.rollout_fixtures import (
     DONE,
     EDITOR,
@@ -38,6 +38,7 @@ from tests.unit.rollout_fixtures import (
     create,
     fake,
     order,
+    passes,
     sampled,
     say,
     task,
@@ -221,14 +222,35 @@ async def test_a_policy_that_fails_is_the_models_failure(retryable: bool) -> Non
     assert rollout.error == Failure(Origin.MODEL, "PolicyError", "no sense", retryable)
 
 
-async def test_a_verifier_that_cannot_work_is_the_verifiers_failure() -> None:
-    async def breaks(_: FakeProcess) -> int:
-        return 4
+@pytest.mark.parametrize("steps", [(DONE,), (FIX, DONE)])
+async def test_an_image_that_cannot_run_its_tests_gives_no_reward(steps: tuple[Reply, ...]) -> None:
+    """Tests were judged 0 if the policy had changed anything."""
 
-    rollout = await episode(Scripted(DONE), fake(breaks))
+    async def breaks(_: FakeProcess) -> int:
+        return 127
+
+    rollout = await episode(Scripted(*steps), fake(breaks))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
-    assert (rollout.error.origin, rollout.error.retryable) == (Origin.VERIFIER, False)
+    assert (rollout.error.origin, rollout.error.type, rollout.error.retryable) == (Origin.TASK, "UnfitTask", False)
+    assert "with nothing changed, the test command wrote no report (exit code 127" in rollout.error.message
+
+
+async def test_tests_that_only_the_change_breaks_are_worth_0() -> None:
+    runs = 0
+
+    async def breaks(process: FakeProcess) -> int:
+        nonlocal runs
+        runs += 1
+        if passes(process, "test_new"):
+            return 127
+        return await pretend_pytest(passes)(process)
+
+    baselines, runtime = Baselines(), fake(breaks)
+    for _ in range(3):
+        rollout = await run_episode(order(), task(), runtime, Scripted(FIX, DONE), node="n1", baselines=baselines)
+        assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
+    assert runs == 4  # the run with nothing changed is remembered
 
 
 async def test_a_defect_of_ours_is_a_failure_with_its_trace_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
