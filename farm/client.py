@@ -33,9 +33,12 @@ from farm.exchange import (
 )
 from farm.gateway_tokens import token_for
 from farm.wire.answers import (
+    DeletedAnswer,
     ExtendedAnswer,
     FarmAnswer,
     LeaseAnswer,
+    NodeAnswer,
+    NodesAnswer,
     RescoreAnswer,
     RolloutsAnswer,
     RulesAnswer,
@@ -164,6 +167,10 @@ class FarmClient:
     def cancel(self, run_id: str) -> RunAnswer:
         return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/cancel")
 
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended, with its rollouts. Raises FarmError, also while a lease holds groups of it."""
+        self._exchange.delete(DeletedAnswer, f"/v1/runs/{_part(run_id)}")
+
     def wait_run(self, run_id: str, *, poll_s: float = 0.5) -> Iterator[RunAnswer]:
         """The run as it changes; the last one yielded has ended."""
         seen: RunAnswer | None = None
@@ -178,6 +185,14 @@ class FarmClient:
 
     def status(self) -> FarmAnswer:
         return self._exchange.get(FarmAnswer, "/v1/status")
+
+    def nodes(self) -> tuple[NodeAnswer, ...]:
+        return self._exchange.get(NodesAnswer, "/v1/nodes").nodes
+
+    def drain_node(self, node_id: str, *, drain: bool = True) -> NodeAnswer:
+        """Give a node no more episodes, or give it some again; those that run go on."""
+        word = "drain" if drain else "resume"
+        return self._exchange.post(NodeAnswer, f"/v1/nodes/{_part(node_id)}/{word}")
 
     # Leases
 

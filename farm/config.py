@@ -85,6 +85,7 @@ class Config(BaseModel):
     takes longer than ``build_timeout_max_s``, even if its task allows more.
     ``embedder``: what gives code and questions about it their vectors: the farm's own table of ``words``, ``none``, or
     the factory ``package.module:name`` of another.
+    The episodes of a node that leaves a farm have ``drain_grace_s`` to end.
     A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
     ``test_tracebacks``: whether pytest says where tests failed while it judges; no verdict depends on it.
     The memory limits of a node's tasks may add up to ``overcommit`` times its memory, as long as memory is left.
@@ -105,6 +106,7 @@ class Config(BaseModel):
     warm: int = Field(default=2, ge=0, le=1000)
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
     max_attempts: int = Field(default=3, ge=1, le=20)
+    drain_grace_s: float = Field(default=300.0, ge=0, le=86_400)
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
     tokens_file: Path | None = None
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)

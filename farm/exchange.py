@@ -96,6 +96,9 @@ class Exchange:
     ) -> Answer:
         return plain(kind, self.send("POST", path, json=body or {}, answer_s=answer_s))
 
+    def delete(self, kind: type[Answer], path: str) -> Answer:
+        return plain(kind, self.send("DELETE", path))
+
     def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> Answered:
         """The answer, once the gateway gave one that is no refusal."""
         headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}

@@ -20,11 +20,12 @@ AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR}"}
 
 
 class RecordingScheduler:
-    """Keeps what it was told; ``away`` makes it refuse."""
+    """Keeps what it was told; ``away`` makes it refuse. ``nodes``: so many it has."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
         self.away = False
+        self.nodes = 1
 
     async def submit(self, spec: RunSpec) -> None:
         self._note("submit", spec.run_id)
@@ -38,11 +39,15 @@ class RecordingScheduler:
     async def cancel(self, run_id: str) -> None:
         self._note("cancel", run_id)
 
+    async def drain_node(self, node_id: str, drain: bool) -> bool:
+        self._note("drain" if drain else "undrain", node_id)
+        return node_id == "node-1"
+
     async def status(self) -> FarmStatus:
         self._answer()
-        node = NodeStatus("node-1", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1)
+        nodes = [NodeStatus(f"node-{n + 1}", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1) for n in range(self.nodes)]
         runs = tuple(RunStatus(run, 1, 3, 0, "all 4 slots are taken") for word, run in self.told if word == "submit")
-        return FarmStatus((node,), runs)
+        return FarmStatus(tuple(nodes), runs)
 
     async def metrics(self) -> bytes:
         self._answer()

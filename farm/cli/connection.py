@@ -39,6 +39,10 @@ def connected(config: Config) -> "Iterator[FarmClient]":
     info = running_farm(config.state_dir)
     if info is None:
         raise no_farm(config)
+    if info.role == "node":
+        raise CliError(
+            f"this machine is a node of the farm at {info.address} and has no gateway; run the command on the head"
+        )
     token = local_token(config)
     with FarmClient(info.url, token.get_secret_value() if token else None) as client:
         try:

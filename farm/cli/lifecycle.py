@@ -19,6 +19,7 @@ from rich.table import Table
 
 from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
+from farm.cli.nodes import nodes_table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
@@ -69,8 +70,15 @@ def up(
     asyncio.run(_serve(settings, join))
 
 
-def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
-    """Stop what runs here: episodes are cancelled, sandboxes removed, and every process of the farm ended."""
+def down(
+    now: Annotated[bool, typer.Option("--now", help="On a node: do not wait for its episodes.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop what runs here: episodes are stopped, sandboxes removed, and every process of the farm ended.
+
+    A node that joined takes no more episodes first, and waits up to drain_grace_s for those that run.
+    """
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
     if info is None:
@@ -78,10 +86,16 @@ def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
         asyncio.run(_reap(settings))
         progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
         return
-    with progress_console.status("stopping the farm"):
-        stop_farm(info)
+    is_node = info.role == "node"
+    drains = is_node and not now and info.drain_grace_s > 0
+    wait = f"draining the node: its episodes have {info.drain_grace_s:g} s; `farm down --now` ends them at once"
+    with progress_console.status(wait if drains else "stopping the farm"):
+        stop_farm(info, at_once=now)
         asyncio.run(_reap(settings))  # what a farm has left that did not come to its own end
-    progress_console.print("the farm is down; runs and rollouts stay in the state directory")
+    if is_node:
+        progress_console.print(f"this node has left the farm at {info.address}; runs and rollouts are on the head")
+    else:
+        progress_console.print("the farm is down; runs and rollouts stay in the state directory")
 
 
 async def _reap(config: Config) -> None:
@@ -107,15 +121,12 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
         return 0
     table_console.print(f"gateway {info.url}   process {info.pid}")
     if info.open_to_others:
-        secret = f"FARM_JOIN_TOKEN=$(cat {info.state_dir / 'join-token'})"
-        table_console.print(f"join from another machine with {secret} farm up --join {info.address}", soft_wrap=True)
-    nodes = Table(
-        "node", "state", "running", "slots", "load per core", "memory", "disk", "note", box=None, pad_edge=False
-    )
-    for node in farm.nodes:
-        loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
-        nodes.add_row(node.node_id[:12], node.state, str(node.running), str(node.slots), *loads, node.why)
-    table_console.print(nodes)
+        table_console.print(
+            f"join from another machine with `FARM_JOIN_TOKEN=TOKEN farm up --join {info.address}`; "
+            f"TOKEN is what {info.state_dir / 'join-token'} on this machine holds",
+            soft_wrap=True,
+        )
+    table_console.print(nodes_table(farm.nodes))
     table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
     for run in runs[:_MOST_RUNS]:
         counts = run.summary
@@ -156,9 +167,13 @@ def _is_address(text: str) -> bool:
 
 async def _serve(config: Config, join: str | None) -> None:
     """Be the farm until a signal ends it. Raises CliError where a part of it ended by itself."""
-    asked = asyncio.Event()
+    asked, again = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (again if asked.is_set() else asked).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     starting = _start(config, join)
     async with _unless(asked, starting) as running:
         if running is None:
@@ -171,11 +186,25 @@ async def _serve(config: Config, join: str | None) -> None:
         for task in (failure, waiting):
             task.cancel()
         await asyncio.gather(failure, waiting, return_exceptions=True)
+        if not ended_by_itself and running.info.drain_grace_s:
+            await _drain(running, again)
         if ended_by_itself:
             note_death(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
         raise CliError(f"{ended_by_itself}; {_AGAIN}")
+
+
+async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
+    """Take no more episodes, and wait for those that run: for the grace period, or until ``at_once`` or a failure."""
+    _say(f"{_STEP}draining: episodes have {running.info.drain_grace_s:g} s to end; a second signal ends them at once")
+    ends = [asyncio.ensure_future(one) for one in (running.agent.drain(), at_once.wait(), running.failure())]
+    try:
+        await asyncio.wait(ends, timeout=running.info.drain_grace_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in ends:
+            one.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
 
 
 def _bury(config: Config, ended: "Ended") -> NoReturn:

@@ -29,6 +29,8 @@ COMMANDS = {
     "tasks": "tasks:app",
     "tools": "tools:app",
     "images": "images:app",
+    "runs": "runs:app",
+    "nodes": "nodes:app",
     "rollouts": "rollouts:app",
     "rewards": "rewards:app",
     "sandbox": "sandbox:sandbox",

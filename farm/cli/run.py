@@ -87,6 +87,8 @@ def run(
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
             begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated)
+        for warning in begun.warnings:
+            progress_console.print(f"warning: {warning}", style="yellow")
         if detach:
             _announce(begun, as_json)
             return 0

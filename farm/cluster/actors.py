@@ -83,6 +83,9 @@ class SchedulerActor:
     async def cancel(self, run_id: str) -> None:
         (await self._shell()).cancel(run_id)
 
+    async def drain_node(self, node_id: str, drain: bool) -> bool:
+        return (await self._shell()).drain_node(node_id, drain)
+
     async def status(self) -> FarmStatus:
         return (await self._shell()).status()
 

@@ -16,7 +16,7 @@ from farm.cluster.delivery import AgentStore, Delivery
 from farm.cluster.machine import cores, read_machine
 from farm.cluster.readiness import Readiness
 from farm.cluster.shelf import ImageShelf
-from farm.core.events import EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode, WarmUp
+from farm.core.events import DrainNode, EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode, WarmUp
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout
 from farm.policy import Endpoints, make_policy
@@ -144,7 +144,7 @@ class NodeAgent:
     ) -> None:
         await uninterrupted(self._close())
 
-    def obey(self, commands: Sequence[StartEpisode | StopEpisode | WarmUp]) -> None:
+    def obey(self, commands: Sequence[StartEpisode | StopEpisode | WarmUp | DrainNode]) -> None:
         for command in commands:
             match command:
                 case StartEpisode(_, order):
@@ -153,6 +153,9 @@ class NodeAgent:
                     work = self._works.get(rollout_id)
                     if work and work.order.attempt == attempt:
                         self._cancel(work)
+                case DrainNode(_, drain):
+                    self._draining = drain or self._closing
+                    self._news.set()
                 case WarmUp(_, sandboxes) if not self._closing:
                     self._readiness.expect(sandboxes)
 

@@ -122,7 +122,16 @@ async def join_farm(
         on_step("starting the node agent")
         agent = await _agent(stack, driver, config, redis_url, equip, joined=True)
         await _unless_dead(node, driver.up(scheduler, agent))
-        info = FarmInfo(config.state_dir, "node", os.getpid(), "", node.address, driver.node_id, time.time())
+        info = FarmInfo(
+            config.state_dir,
+            "node",
+            os.getpid(),
+            "",
+            node.address,
+            driver.node_id,
+            time.time(),
+            drain_grace_s=config.drain_grace_s,
+        )
         announce(info)
         yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
 

@@ -24,6 +24,9 @@ class RayScheduler:
     async def cancel(self, run_id: str) -> None:
         await self._actor.cancel.remote(run_id)
 
+    async def drain_node(self, node_id: str, drain: bool) -> bool:
+        return bool(await self._actor.drain_node.remote(node_id, drain))
+
     async def status(self) -> FarmStatus:
         status: FarmStatus = await self._actor.status.remote()
         return status

@@ -22,8 +22,8 @@ _STOP_S = 90.0
 class FarmInfo:
     """``role`` is ``head`` or ``node``; ``url`` is the gateway's, empty on a node that joined another's farm.
 
-    ``address`` is what further nodes join where ``open_to_others``; ``pid`` the process that owns all others. Times are
-    Unix seconds.
+    ``address`` is what further nodes join if ``open_to_others``; ``pid`` the process that owns all others. Times are
+    Unix seconds. ``drain_grace_s``: seconds that the episodes of a node have to end when the node leaves.
     """
 
     state_dir: Path
@@ -34,6 +34,7 @@ class FarmInfo:
     node_id: str
     started_at: float
     open_to_others: bool = False
+    drain_grace_s: float = 0.0
 
 
 @contextmanager
@@ -119,9 +120,15 @@ def last_death(state_dir: Path) -> str:
     return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
 
 
-def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S) -> None:
-    """End a farm and return when all of it is gone. Raises FarmError where it does not go in time."""
+def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = False) -> None:
+    """End a farm, or a node, and return when all of it is gone. Raises FarmError if it does not go in time.
+
+    A node drains first, for as long as its ``drain_grace_s``, unless ``at_once``.
+    """
     _signal(info, signal.SIGTERM)
+    if at_once and info.drain_grace_s:
+        _signal(info, signal.SIGINT)  # the second signal; two of one number could arrive as one
+    timeout_s += 0.0 if at_once else info.drain_grace_s
     deadline = time.monotonic() + timeout_s
     while _held(info.state_dir):
         if time.monotonic() > deadline:

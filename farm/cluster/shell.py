@@ -10,8 +10,10 @@ from typing import Protocol
 
 from farm.core.events import (
     Command,
+    DrainNode,
     EpisodeEnded,
     Event,
+    NodeDrained,
     PublishFailure,
     RunCancelled,
     RunFinished,
@@ -34,7 +36,7 @@ from farm.rollout.record import Findings, compose
 from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.uninterrupted import end
 
-NodeCommand = StartEpisode | StopEpisode | WarmUp
+NodeCommand = StartEpisode | StopEpisode | WarmUp | DrainNode
 Send = Callable[[str, Sequence[NodeCommand]], None]
 """Hand commands to a node, in order, without waiting; whoever learns that the node is dead tells NodeLost."""
 
@@ -116,7 +118,7 @@ class SchedulerShell:
 
     def _carry_out(self, command: Command, outgoing: defaultdict[str, list[NodeCommand]]) -> None:
         match command:
-            case StartEpisode() | StopEpisode() | WarmUp():
+            case StartEpisode() | StopEpisode() | WarmUp() | DrainNode():
                 outgoing[command.node_id].append(command)
             case PublishFailure(order, failure):
                 self._spawn(self._publish_failure(order, failure))
@@ -146,6 +148,12 @@ class SchedulerShell:
 
     def cancel(self, run_id: str) -> None:
         self._steer(RunCancelled(run_id))
+
+    def drain_node(self, node_id: str, drain: bool) -> bool:
+        """Return False if there is no such node."""
+        known = node_id in self._scheduler.fleet
+        self.tell([NodeDrained(node_id, drain)])
+        return known
 
     def _steer(self, event: RunPaused | RunResumed | RunCancelled) -> None:
         """What was read of the store before this may be out of date, and is read again."""

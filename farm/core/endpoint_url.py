@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv4Address, IPv6Address, ip_address
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -46,6 +46,16 @@ class EndpointUrl:
         """Decide whether ``other`` is this address, or has a path below its path, by whole segments."""
         same = (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port)
         return same and (other.path == self.path or other.path.startswith(f"{self.path}/"))
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if each machine finds itself at this address."""
+        if self.host == "localhost" or self.host.endswith(".localhost"):
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

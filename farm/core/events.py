@@ -98,6 +98,14 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDrained:
+    """An operator wants a node to take no more episodes, or, without ``drain``, to take some again."""
+
+    node_id: str
+    drain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeEnded:
     """``node_id`` is empty where the scheduler's shell itself published a failure."""
 
@@ -110,7 +118,18 @@ class Tick:
     """Time has passed."""
 
 
-Event = RunSubmitted | RunPaused | RunResumed | RunCancelled | NodeBeat | NodeLost | NodeLeft | EpisodeEnded | Tick
+Event = (
+    RunSubmitted
+    | RunPaused
+    | RunResumed
+    | RunCancelled
+    | NodeBeat
+    | NodeLost
+    | NodeLeft
+    | NodeDrained
+    | EpisodeEnded
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,14 @@ class WarmUp:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainNode:
+    """Take no more episodes; without ``drain``, take some again. A node keeps to it if the scheduler restarts."""
+
+    node_id: str
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PublishFailure:
     """The attempts are used up and no node is left to say so: publish ``order`` as failed, its reward null."""
 
@@ -147,4 +174,4 @@ class RunFinished:
     run_id: str
 
 
-Command = StartEpisode | StopEpisode | WarmUp | PublishFailure | RunFinished
+Command = StartEpisode | StopEpisode | WarmUp | DrainNode | PublishFailure | RunFinished

@@ -63,7 +63,8 @@ class Episode:
 class Node:
     """``parked``: images whose rotation has dropped this node while it was closed. ``held_mib``: the memory limits of
     its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect.
-    ``expects``: what it was last told that it will need next."""
+    ``expects``: what it was last told that it will need next. ``drain``: what an operator wants of the node, until its
+    beat says so."""
 
     id: str
     incarnation: str
@@ -75,6 +76,7 @@ class Node:
     load: Load = field(default_factory=Load)
     admission: Admission = field(default_factory=Admission)
     draining: bool = False
+    drain: bool | None = None
     outages: Mapping[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
     images: set[str] = field(default_factory=set)
@@ -152,7 +154,8 @@ class Fleet:
             node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now)
         self._nodes.move_to_end(node.id)
         node.beat_at = now
-        node.slots, node.cpus, node.draining = beat.slots, beat.cpus, beat.draining
+        node.slots, node.cpus = beat.slots, beat.cpus
+        node.draining = beat.draining if node.drain is None else node.drain
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
         node.load, node.outages, node.lacks = beat.load, beat.outages, beat.lacks
         node.admission = judge(node.admission, beat, self.settings.admission, now)

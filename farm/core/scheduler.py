@@ -5,9 +5,11 @@ from collections.abc import Iterable, Mapping
 
 from farm.core.events import (
     Command,
+    DrainNode,
     EpisodeEnded,
     Event,
     NodeBeat,
+    NodeDrained,
     NodeLeft,
     NodeLost,
     PublishFailure,
@@ -78,6 +80,8 @@ class Scheduler:
                 commands += self._lose(node_id, now)
             case NodeLeft(node_id):
                 commands += self._lose(node_id, now, planned=True)
+            case NodeDrained(node_id, drain):
+                commands += self._drain(node_id, drain, now)
             case EpisodeEnded(node_id, report):
                 commands += self._ended(node_id, report, now)
             case Tick():
@@ -124,8 +128,15 @@ class Scheduler:
     def _beat(self, beat: NodeBeat, now: float) -> Iterable[Command]:
         known = self.fleet.get(beat.node_id)
         reborn = known is not None and known.incarnation != beat.incarnation
+        drain = (known.draining or None) if known is not None and reborn else None
         held = self.fleet.remove(beat.node_id) if reborn else []
         node = self.fleet.beat(beat, now)
+        if drain:
+            yield from self._drain(node.id, drain, now)
+        elif node.drain is not None and beat.draining != node.drain:
+            yield DrainNode(node.id, node.drain)
+        else:
+            node.drain = None
         for episode in held:
             if beat.running.get(episode.rollout_id) == episode.attempt:
                 episode.seen = episode.adopted = True
@@ -141,6 +152,13 @@ class Scheduler:
                 self.fleet.release(node.id, key, now)
                 yield from self._lost(episode, now)
         self.fleet.refresh(node, now)
+
+    def _drain(self, node_id: str, drain: bool, now: float) -> Iterable[Command]:
+        node = self.fleet.get(node_id)
+        if node is not None:
+            node.drain = node.draining = drain
+            self.fleet.refresh(node, now)
+            yield DrainNode(node_id, drain)
 
     def _listed(self, node: Node, rollout: str, attempt: int, now: float) -> Iterable[Command]:
         """A node says that it runs an attempt: it was ordered, or is taken over, or must stop."""

@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 
 import farm
 from farm.config import Config
-from farm.gateway import health, leases, refusals, rewards, rollouts, runs
+from farm.gateway import health, leases, nodes, refusals, rewards, rollouts, runs
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.intake import Intake
 from farm.gateway.refusals import Refused
@@ -41,7 +41,7 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.checking = None
     refusals.install(app)
     app.include_router(health.router)
-    for router in (runs.router, leases.router, rewards.router, rollouts.router):
+    for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(Intake, gatekeeper=Gatekeeper(config.tokens))
     app.add_middleware(health.Counted, series=app.state.series)

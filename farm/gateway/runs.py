@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Path, Request
 
 from farm.config import Config
+from farm.core.endpoint_url import EndpointUrl
 from farm.core.orders import RunSpec
 from farm.core.status import FarmStatus, RunStatus
 from farm.gateway.auth import AsOperator, AsViewer
@@ -19,10 +20,19 @@ from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
 from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.configured import endpoint_rules
 from farm.rollout.policy import PolicyError
-from farm.store import RunRecord, RunState, Store, UnknownRun
+from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
 from farm.tasks import TaskError
 from farm.tasks.validated import refuse_unvalidated
-from farm.wire.answers import FarmAnswer, NodeAnswer, PolicyAnswer, RunAnswer, RunsAnswer, RunSummary, TaskAnswer
+from farm.wire.answers import (
+    DeletedAnswer,
+    FarmAnswer,
+    NodeAnswer,
+    PolicyAnswer,
+    RunAnswer,
+    RunsAnswer,
+    RunSummary,
+    TaskAnswer,
+)
 from farm.wire.problem import ProblemType
 from farm.wire.requests import RUN_ID, CreateRun, EmptyBody
 
@@ -121,11 +131,22 @@ async def cancel_run(run_id: RunIdPath, request: Request, role: AsOperator, body
     return await _move(request, run_id, RunState.CANCELLED)
 
 
+@router.delete("/runs/{run_id}")
+async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> DeletedAnswer:
+    """Delete an ended run with its rollouts, for good."""
+    store: Store = request.app.state.store
+    try:
+        await store.delete_run(run_id)
+    except RunInUse as error:
+        raise Refused(ProblemType.CONFLICT, str(error)) from None
+    return DeletedAnswer(run_id=run_id)
+
+
 @router.get("/status")
 async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
     """The nodes, and which runs the scheduler works on."""
     scheduler: SchedulerPort = request.app.state.scheduler
-    status = await _told(scheduler.status())
+    status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
     return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
 
@@ -152,7 +173,7 @@ async def _status(request: Request) -> FarmStatus:
     """What the scheduler does; nothing where it is away, for a look at the store must work without it."""
     scheduler: SchedulerPort = request.app.state.scheduler
     try:
-        return await _told(scheduler.status())
+        return await ask_scheduler(scheduler.status())
     except SchedulerUnavailable as error:
         _LOG.warning("%s", error)
         return FarmStatus((), ())
@@ -161,12 +182,13 @@ async def _status(request: Request) -> FarmStatus:
 async def _tell(call: Awaitable[None]) -> None:
     """Once the store has it the call has succeeded: a scheduler that is away catches up from there."""
     try:
-        await _told(call)
+        await ask_scheduler(call)
     except SchedulerUnavailable as error:
         _LOG.warning("%s; it will catch up from the store", error)
 
 
-async def _told(call: Awaitable[Answer]) -> Answer:
+async def ask_scheduler(call: Awaitable[Answer]) -> Answer:
+    """Return what the scheduler answers. Raises SchedulerUnavailable if it gives no answer in time."""
     try:
         async with asyncio.timeout(_SCHEDULER_S):
             return await call
@@ -197,6 +219,17 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         running=live.running,
         why_waiting=live.why_waiting,
         outage=live.outage,
+        warnings=_warnings(run, status),
+    )
+
+
+def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
+    endpoint = run.spec.policy.endpoint
+    if run.state.ended or not endpoint or len(status.nodes) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
+        return ()
+    return (
+        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.nodes)} nodes; "
+        "name the endpoint by an address that all nodes reach",
     )
 
 

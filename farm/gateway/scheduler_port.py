@@ -25,6 +25,10 @@ class SchedulerPort(Protocol):
 
     async def cancel(self, run_id: str) -> None: ...
 
+    async def drain_node(self, node_id: str, drain: bool) -> bool:
+        """Give a node no more episodes, or, without ``drain``, some again. Return False if there is no such node."""
+        ...
+
     async def status(self) -> FarmStatus: ...
 
     async def metrics(self) -> bytes:

@@ -6,6 +6,7 @@ StoreError
 ├── UnknownRun         no run of this id
 ├── RunEnded           the run has ended: it accepts no more rollouts
 ├── RunExists          another run has this id
+├── RunInUse           the run has not ended, or a lease holds groups of it: it cannot be deleted
 ├── UnknownLease       no lease of this id, or one that ended more than a day ago
 ├── LeaseLost          the lease ran out or was given back: its groups are free for others
 ├── GroupMismatch      a rollout names a group size that disagrees with its group's
@@ -37,6 +38,10 @@ class RunEnded(StoreError):
 
 
 class RunExists(StoreError):
+    pass
+
+
+class RunInUse(StoreError):
     pass
 
 

@@ -14,6 +14,7 @@ from farm.store.errors import (
     RulesChanged,
     RunEnded,
     RunExists,
+    RunInUse,
     UnknownRun,
 )
 from farm.store.leases import LeaseDesk, LeaseFilter
@@ -126,13 +127,28 @@ class Store:
         ``retention_s`` 0 forgets nothing. What nobody has leased stays, and bundles do.
         """
         for run_id in await self.run_ids():
-            more = True
-            while more:
-                stream, more = await self._connection.step(self._base(run_id), "expire", int(retention_s * 1000))
-            if stream == b"gone":
-                await self._leases.forget(run_id)
-            elif StreamState(stream.decode()) is not StreamState.OPEN:
-                await self._leases.retire(run_id)
+            await self._expire(run_id, int(retention_s * 1000))
+
+    async def _expire(self, run_id: str, retention_ms: int) -> None:
+        more = True
+        while more:
+            stream, more = await self._connection.step(self._base(run_id), "expire", retention_ms)
+        if stream == b"gone":
+            await self._leases.forget(run_id)
+        elif StreamState(stream.decode()) is not StreamState.OPEN:
+            await self._leases.retire(run_id)
+
+    async def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended, with its groups and rollouts. Raises UnknownRun, RunInUse."""
+        answer = await self._connection.step(self._base(run_id), "delete")
+        match answer:
+            case b"unknown":
+                raise UnknownRun(f"there is no run {run_id}")
+            case b"running":
+                raise RunInUse(f"the run {run_id} has not ended; cancel it first")
+            case b"leased":
+                raise RunInUse(f"groups of the run {run_id} are leased; ack them, or wait until the leases end")
+        await self._expire(run_id, 0)
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
         """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""

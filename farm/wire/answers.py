@@ -58,6 +58,7 @@ class RunAnswer(AnswerBody):
 
     ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
     ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
+    ``warnings`` name what is likely to fail, each with its remedy.
     """
 
     run_id: str
@@ -77,6 +78,11 @@ class RunAnswer(AnswerBody):
     running: int = 0
     why_waiting: str = ""
     outage: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class DeletedAnswer(AnswerBody):
+    run_id: str
 
 
 class RunsAnswer(AnswerBody):
@@ -181,6 +187,10 @@ class NodeAnswer(AnswerBody):
     cpu_load: float
     memory_load: float
     disk_load: float
+
+
+class NodesAnswer(AnswerBody):
+    nodes: tuple[NodeAnswer, ...]
 
 
 class FarmAnswer(AnswerBody):

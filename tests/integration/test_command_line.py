@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 
 import psutil
 import pytest
@@ -203,9 +203,99 @@ def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) ->
         done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "6", "--json")
         rollouts = json.loads(done.stdout)["rollouts"]
         assert [rollout["reward"] for rollout in rollouts] == [0.0] * 6
+        refused = farm("runs", "list", at="b")
+        assert refused.returncode == 1
+        assert f"this machine is a node of the farm at {up['address']} and has no gateway" in refused.stderr
+        node = json.loads(farm("status", "--json", at="b").stdout)["node_id"]
+        drained = farm("nodes", "drain", node)
+        assert drained.returncode == 0, drained.stderr
+        states = {one["node_id"]: one["state"] for one in json.loads(farm("nodes", "list", "--json").stdout)}
+        assert states[node] == "draining"
+        assert "takes no more episodes" in drained.stderr
+        assert farm("nodes", "resume", node).returncode == 0
+        assert "draining" not in farm("nodes", "list").stdout
     finally:
-        assert farm("down", at="b").returncode == 0
+        left = farm("down", at="b")
+        assert left.returncode == 0
+        assert f"this node has left the farm at {up['address']}; runs and rollouts are on the head" in left.stderr
     assert not children_of_farms(f"{Path(up['state_dir']).parent}/b")
+
+
+class Gate(BaseHTTPRequestHandler):
+    """An endpoint whose model ends each episode at once, but not before the gate is open."""
+
+    opened = Event()
+    asked = Semaphore(0)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.asked.release()
+        self.opened.wait()
+        message = {"role": "assistant", "content": "done"}
+        self._say({"id": "1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    def do_GET(self) -> None:
+        self._say({"data": [{"id": "m"}]})
+
+    def _say(self, body: Mapping[str, object]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Silent."""
+
+
+def test_a_node_that_leaves_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    token = (Path(up["state_dir"]) / "join-token").read_text()
+    joined = farm("up", "--join", up["address"], "--detach", at="b", FARM_JOIN_TOKEN=token, FARM_POLICY_ENDPOINTS=url)
+    assert joined.returncode == 0, joined.stderr
+    node = json.loads(farm("status", "--json", at="b").stdout)["node_id"]
+    head = json.loads(farm("status", "--json").stdout)["node_id"]
+    try:
+        assert farm("nodes", "drain", head, "--no-wait").returncode == 0
+        begun = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "2", "--detach", "--json")
+        assert begun.returncode == 0, begun.stderr
+        run = json.loads(begun.stdout)["run_id"]
+        for _ in range(2):
+            assert Gate.asked.acquire(timeout=120)
+        left = Thread(target=farm, args=("down",), kwargs={"at": "b"})
+        left.start()
+        while {one["node_id"]: one["state"] for one in json.loads(farm("nodes", "list", "--json").stdout)}[node] != (
+            "draining"
+        ):
+            pass  # its next beat says so
+        Gate.opened.set()
+        left.join()
+        rollouts = json.loads(farm("rollouts", "list", "--run", run, "--json").stdout)
+        assert [(rollout["node"], rollout["attempt"]) for rollout in rollouts] == [(node, 1)] * 2
+    finally:
+        Gate.opened.set()
+        farm("down", "--now", at="b")
+        server.shutdown()
+        server.server_close()
+        assert farm("nodes", "resume", head).returncode == 0
+
+
+def test_a_run_is_listed_shown_cancelled_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "2", "--json")
+    run = json.loads(done.stdout)["run_id"]
+    assert run in farm("runs", "list").stdout
+    assert "finished" in farm("runs", "show", run).stdout
+    assert json.loads(farm("runs", "show", run, "--json").stdout)["summary"]["accepted"] == 2
+    for word in ("pause", "resume", "cancel"):
+        ended = farm("runs", word, run)
+        assert ended.returncode == 1
+        assert f"the run {run} has ended" in ended.stderr
+    assert farm("runs", "delete", run, "--yes").returncode == 0
+    gone = farm("runs", "show", run)
+    assert (gone.returncode, f"there is no run {run}" in gone.stderr) == (1, True)
 
 
 class Garbage(BaseHTTPRequestHandler):

@@ -93,6 +93,36 @@ async def test_a_run_is_stored_told_and_moved_through_its_states(place: Place) -
     assert listed == [(await place.http.get(f"/v1/runs/{run_id}")).json()]
 
 
+async def test_an_ended_run_is_deleted(place: Place) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "oracle", "group_size": 4})
+    path = f"/v1/runs/{answer.json()['run_id']}"
+    assert problem(await place.http.delete(path)) == (409, "conflict")
+    await place.post(f"{path}/cancel")
+    assert (await place.http.delete(path)).json() == {"run_id": answer.json()["run_id"]}
+    assert problem(await place.http.get(path)) == (404, "not-found")
+    assert problem(await place.http.delete(path)) == (404, "not-found")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]", "10.0.0.1"])
+async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, host: str) -> None:
+    body = {"taskset": "demo", "policy": f"http://{host}:8000/v1", "group_size": 1}
+    assert (await place.post("/v1/runs", body)).json()["warnings"] == []
+    place.scheduler.nodes = 2
+    warnings = (await place.post("/v1/runs", body)).json()["warnings"]
+    assert len(warnings) == (host != "10.0.0.1")
+    assert all("on each of the 2 nodes; name the endpoint by an address that all nodes reach" in w for w in warnings)
+
+
+async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
+    [node] = (await place.http.get("/v1/nodes")).json()["nodes"]
+    assert (await place.post("/v1/nodes/node-1/drain")).json() == node
+    assert (await place.post("/v1/nodes/node-1/resume")).json() == node
+    assert place.scheduler.told == [("drain", "node-1"), ("undrain", "node-1")]
+    assert problem(await place.post("/v1/nodes/node-2/drain")) == (404, "not-found")
+    place.scheduler.away = True
+    assert problem(await place.post("/v1/nodes/node-1/drain")) == (503, "scheduler-unavailable")
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.store import RunState, Store, StreamState, UnknownRun
+from farm.store import RunInUse, RunState, Store, StreamState, UnknownRun
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -138,3 +138,33 @@ async def test_a_drained_run_that_is_put_again_stays_drained(store: Store) -> No
     await store.expire(0.0)
     await store.put_run(run_spec(groups=1))
     assert await store.live_runs() == {}
+
+
+async def test_a_deleted_run_leaves_nothing(store: Store) -> None:
+    await fill(store, groups=2)
+    await fill(store, "run-b", groups=1)
+    with pytest.raises(RunInUse, match="run-a has not ended; cancel it first"):
+        await store.delete_run("run-a")
+    lease = await store.lease("c", "run-a", lease_s=LONG_S)
+    await store.set_run_state("run-a", RunState.CANCELLED)
+    with pytest.raises(RunInUse, match="groups of the run run-a are leased"):
+        await store.delete_run("run-a")
+    await store.nack(lease.lease_id)
+    await store.delete_run("run-a")
+    with pytest.raises(UnknownRun):
+        await store.delete_run("run-a")
+    assert [key for key in await keys_of(store, "run-a") if not key.startswith("lease:")] == []
+    assert await store.run_ids() == ["run-b"]
+    assert (await store.lease("c", None, lease_s=LONG_S)).run_id == "run-b"
+
+
+async def test_a_deletion_that_broke_off_is_finished_by_the_next_round(store: Store) -> None:
+    await fill(store, groups=2)
+    await store.set_run_state("run-a", RunState.FINISHED)
+    assert await store._connection.step("farm:{run-a}", "delete") == b"deleted"
+    assert await store.get_run("run-a") is None
+    with pytest.raises(UnknownRun):
+        await store.lease("c", "run-a", lease_s=LONG_S)
+    await store.expire(0.0)
+    assert await keys_of(store, "run-a") == []
+    assert await store.run_ids() == []

@@ -9,8 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from farm.core.events import (
     Command,
+    DrainNode,
     EpisodeEnded,
     Event,
+    NodeDrained,
     NodeLeft,
     NodeLost,
     PublishFailure,
@@ -49,6 +51,8 @@ class PretendedNode:
         for command in self.mail:
             if isinstance(command, StartEpisode):
                 self.running[command.order.rollout_id] = command.order
+            elif isinstance(command, DrainNode):
+                self.draining = command.drain
         self.mail.clear()
 
 
@@ -83,6 +87,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert node is not None
                     assert sum(count for _, count in sandboxes) <= min(SETTINGS.warm, len(node.held))
                     assert {task.image for task, _ in sandboxes} <= node.images
+                case DrainNode(node_id):
+                    self.nodes[node_id].mail.append(command)
                 case PublishFailure():
                     self.failures.append(command)
                 case RunFinished(run_id):
@@ -239,6 +245,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def drain(self, name: str) -> None:
         self.nodes[name].draining = not self.nodes[name].draining
 
+    @rule(name=st.sampled_from(NODES), drain=st.booleans())
+    def drain_by_operator(self, name: str, drain: bool) -> None:
+        self.tell(NodeDrained(name, drain))
+        node = self.scheduler.fleet.get(name)
+        assert node is None or node.draining == drain
+
     # What the scheduler's shell does
 
     @precondition(lambda self: self.failures)
@@ -283,6 +295,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             while self.failures:
                 self.publish_failure()
             for name, node in self.nodes.items():
+                self.tell(NodeDrained(name, drain=False))
                 node.draining = False
                 self.deliver(name, lose=False)
                 for rollout in [rollout for rollout in node.running if rng.random() < 0.5]:

@@ -386,11 +386,25 @@ local function forget_run()
   return true
 end
 
+-- {} -> "deleted", "unknown", "running" or "leased". Delete an ended run that no live lease holds groups of: from then
+-- on nobody finds the run. Its rollouts are left to "expire".
+function commands.delete()
+  local state = redis.call("HGET", key("run"), "state")
+  if not state then return "unknown" end
+  if not ended(state) then return "running" end
+  if redis.call("ZCOUNT", key("held"), "(" .. now_ms(), "+inf") > 0 then return "leased" end
+  for _, name in ipairs({ "run", "counts", "heads", "stream", "held", "settled", "rules" }) do
+    redis.call("UNLINK", key(name))
+  end
+  wake()
+  return "deleted"
+end
+
 -- retention ms (0: for ever) -> { stream state or "gone", 1 if there is more to forget }
 -- What a learner has settled so long ago is forgotten; and the run itself, where it ended, and drained, so long ago.
 function commands.expire(retention_ms)
   local ended_ms = redis.call("HGET", key("run"), "ended_ms")
-  if redis.call("EXISTS", key("run")) == 0 then return { "gone", 0 } end
+  if redis.call("EXISTS", key("run")) == 0 then return forget_run() and { "gone", 0 } or { "drained", 1 } end
   local stream, before = stream_state(), now_ms() - retention_ms
   if tonumber(retention_ms) == 0 then return { stream, 0 } end
   if not forget_settled(before) then return { stream, 1 } end

@@ -1,0 +1,71 @@
+"""``farm nodes``: list nodes, drain one, and give it work again."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from farm.cli.connection import connected
+from farm.cli.errors import CliError
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from farm.wire.answers import NodeAnswer
+
+app = typer.Typer(help="List nodes, drain them, give them work again.", no_args_is_help=True)
+NodeId = Annotated[str, typer.Argument(metavar="NODE", help="The node's id; `farm nodes list` names all.")]
+_POLL_S = 1.0
+
+
+def nodes_table(nodes: "Iterable[NodeAnswer]") -> Table:
+    """Return a table with a row for each node."""
+    names = ("node", "state", "running", "slots", "load per core", "memory", "disk", "note")
+    table = Table(*names, box=None, pad_edge=False)
+    for node in nodes:
+        loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
+        table.add_row(node.node_id, node.state, str(node.running), str(node.slots), *loads, node.why)
+    return table
+
+
+@app.command("list")
+def list_nodes(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """List the nodes of the farm."""
+    with connected(read_config(config, state_dir)) as client:
+        nodes = client.nodes()
+    if as_json:
+        print_json([node.model_dump(mode="json") for node in nodes])
+    else:
+        table_console.print(nodes_table(nodes))
+
+
+@app.command()
+def drain(
+    node_id: NodeId,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return before its episodes have ended.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Give a node no more episodes, and wait until those that run there have ended."""
+    with connected(read_config(config, state_dir)) as client:
+        node = client.drain_node(node_id)
+        with progress_console.status(f"draining {node_id}") as shown:
+            while node.running and not no_wait:
+                shown.update(f"draining {node_id}: {node.running} episodes run")
+                time.sleep(_POLL_S)
+                found = [one for one in client.nodes() if one.node_id == node_id]
+                if not found:
+                    raise CliError(f"{node_id} has left the farm while it was drained; `farm status` shows the others")
+                node = found[0]
+    again = f"`farm nodes resume {node_id}` gives it episodes again"
+    progress_console.print(f"{node_id} takes no more episodes; {node.running} run there; {again}")
+
+
+@app.command()
+def resume(node_id: NodeId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """Give a drained node episodes again."""
+    with connected(read_config(config, state_dir)) as client:
+        node = client.drain_node(node_id, drain=False)
+    progress_console.print(f"{node_id} is {node.state}")
