@@ -25,8 +25,8 @@ from farm.grading.source import functions, parse_tests
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.sandbox import ExecResult, Sandbox
 
-INSIDE = Path(__file__).with_name("tripwire_inside.py")
-WATCHES = Path(__file__).with_name("tripwire_watches.py")
+MODULES = ("tripwire_watches", "tripwire_channel", "tripwire_lines", "tripwire_inside")
+"""What makes up the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"
 PREFIX = "audit_"
@@ -34,7 +34,12 @@ CERTAIN = frozenset({"test_files", "test_code", "runner", "report", "disguise"})
 UNCERTAIN = frozenset({"frames", "native", "processes", "locks", "silent"})
 UNWATCHED = "unwatched"
 """The component that is 1 if no process of the test command loaded the tripwire."""
-READ_BYTES = 64 * 1024
+MOST_LINES = 100
+"""Lines of one kind of finding that are kept."""
+MOST_PROCESSES = 2000
+"""Processes whose beginning and end are kept."""
+READ_BYTES = 4 * 1024 * 1024
+"""More than all lines that are kept."""
 MOST_EVIDENCE = 20
 MOST_PARSED = 256 * 1024
 DRAIN_S = 20.0
@@ -44,6 +49,23 @@ for _ in {{1..2000}}; do [ -e {ready} ] && break; {busybox} usleep 2000; done
 export PYTHONPATH={home}"${{PYTHONPATH:+:$PYTHONPATH}}"
 """
 """Bash, run before the test command: the command waits for the reader of findings."""
+_READER = """\
+export LC_ALL=C
+{busybox} mkfifo {fifo} && exec 0<>{fifo} && : > {ready} && read -r end < {stop}
+nonce=${{end% end}} tab=$'\\t'
+declare -A seen
+while IFS= read -r -n 4096 line && [ "$line" != "$end" ]; do
+  case $line in "$nonce$tab"*) ;; *) continue ;; esac
+  kind=${{line#*"$tab"*"$tab"}} kind=${{kind%%"$tab"*}}
+  case $kind in
+    {findings}) most={most} ;;
+    hello|goodbye|results|error) most={others} line=${{line:0:100}} ;;
+    *) continue ;;
+  esac
+  (( ++seen[$kind] <= most )) && printf '%s\\n' "$line"
+done
+echo "$nonce closed"
+"""
 HABITS: Mapping[str, re.Pattern[bytes]] = {
     "frames": re.compile(
         rb"_getframe|currentframe|(tb|gi|cr)_frame|\binspect\b|\btraceback\b|\bgc\b|settrace|setprofile|/proc/"
@@ -69,10 +91,6 @@ class Touched:
 
     lines: Ranges | None = None
     habits: Mapping[str, Ranges] = field(default_factory=dict)
-
-    def excuses(self, kind: str, line: int) -> bool:
-        """Return True if a finding in a line does not count."""
-        return any(first <= line <= last for first, last in self.habits.get(kind, ()))
 
 
 def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, Touched]:
@@ -176,21 +194,18 @@ class Tripwire:
             "report": self.report,
             "workspace": self.workspace,
             "changed": {path: touched.lines for path, touched in self.changed.items()},
+            "excused": {path: dict(touched.habits) for path, touched in self.changed.items()},
             "tests": list(self.tests),
             "holders": list(self.holders),
         }
-        text = INSIDE.read_text().replace("SETTINGS: Any = None\n", f"SETTINGS: Any = {settings!r}\n", 1)
-        text = re.sub(r"from farm\.grading\.tripwire_watches import .*\n", lambda _: WATCHES.read_text(), text, count=1)
+        text = "".join(Path(__file__).with_name(f"{name}.py").read_text() for name in MODULES)
+        text = re.sub(r"from farm\.grading\.\w+ import (\([^)]*\)|.*)\n", "", text)
+        text = text.replace("SETTINGS: Any = None\n", f"SETTINGS: Any = {settings!r}\n", 1)
         return {
             f"{self.home}/sitecustomize.py": text.encode("utf-8", "surrogateescape"),
             self._stop: f"{self.nonce} end\n".encode(),
             self._prepare: _PREPARE.format(ready=self._ready, busybox=BUSYBOX, home=self.home).encode(),
         }
-
-    def excuses(self, kind: str, path: str, line: str) -> bool:
-        """Return True if a finding in a line, which the sandbox tells, does not count."""
-        touched = self.changed.get(path)
-        return touched is not None and line.isascii() and line.isdigit() and touched.excuses(kind, int(line[:9]))
 
     def around(self, command: str) -> str:
         """Return ``command`` so that each Python process of it loads the hook once the reader waits."""
@@ -218,14 +233,26 @@ class Tripwire:
                 reader.cancel()
             await asyncio.wait({reader})
 
-    async def _read(self, sandbox: Sandbox, timeout_s: float) -> ExecResult:
-        script = (
-            f"{BUSYBOX} mkfifo {self._fifo} && exec 0<>{self._fifo} && : > {self._ready} && "
-            f"read -r end < {self._stop}; "
-            'while IFS= read -r line && [ "$line" != "$end" ]; do printf "%s\\n" "$line"; done; '
-            f"echo; echo '{self.nonce} closed'"
+    @property
+    def reader(self) -> str:
+        """The script that makes the FIFO and prints the hook's lines from it, until a line says that this is the end.
+
+        Lines without the nonce are passed over, and so are those of a kind beyond ``MOST_LINES``: what code under test
+        writes into the FIFO leaves room for a finding of every kind.
+        """
+        return _READER.format(
+            busybox=BUSYBOX,
+            fifo=self._fifo,
+            ready=self._ready,
+            stop=self._stop,
+            findings="|".join(sorted(CERTAIN | UNCERTAIN)),
+            most=MOST_LINES,
+            others=MOST_PROCESSES,
         )
-        return await sandbox.exec((*SHELL, script), timeout_s=timeout_s, output_limit=READ_BYTES, merge_stderr=True)
+
+    async def _read(self, sandbox: Sandbox, timeout_s: float) -> ExecResult:
+        command = (*SHELL, self.reader)
+        return await sandbox.exec(command, timeout_s=timeout_s, output_limit=READ_BYTES, merge_stderr=True)
 
 
 def make_tripwire(
@@ -308,7 +335,7 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
             lost |= what != str(rows[process])
         elif kind == "results":
             counted = int(what) if what.isascii() and what.isdigit() else counted
-        elif kind in CERTAIN | UNCERTAIN and not tripwire.excuses(kind, path, number):
+        elif kind in CERTAIN | UNCERTAIN:
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
     if lost:

@@ -24,10 +24,10 @@ def plain(value: Any) -> str:
     return value if type(value) is str else ""
 
 
-def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
+def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
     """Return two functions: ``hold`` keeps what the test runner's functions are, ``check`` finds what replaced them."""
     all_objects, modules, kind_of, entries_of = gc.get_objects, sys.modules, type, vars
-    function_kind = type(watch_runner)
+    function_kind = type(follow_runner)
     bound_kind = type(Bound().method)
     partials: Any = []
     held: Any = {}  # functions of the runner, as they were before code of the workspace ran
@@ -99,21 +99,36 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
                     finding("runner", by, ".".join(key) + " was replaced")
         if not full:
             return
-        plugins = []
+        groups: Any = {}
+        impls: Any = {}
         for one in all_objects():
             kind = kind_of(one)
-            if kind.__name__ == "HookImpl" and kind.__module__.startswith("pluggy"):
-                plugins.append(one)
-            elif kind.__module__ == "_pytest.python" and kind.__name__ == "Function":
+            group = groups.get(id(kind))
+            if group is None:
+                group = groups[id(kind)] = group_of(kind)
+            if group == "Function":
                 for key, value in list(entries_of(one).items()):
                     by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
                     if by:  # a decorator of the package may stand around a test
                         finding("frames" if wraps_test(value) else "runner", by, "a test was replaced")
-        for one in plugins:
-            by = of_change(one.function)
+            elif group == "pluggy":
+                for value in parts_of(one):
+                    if kind_of(value) is list:
+                        impls.update((id(impl), impl) for impl in value)
+                    else:
+                        by = of_change(value)
+                        if by:
+                            finding("runner", by, "how the test runner calls its hooks was replaced")
+            elif group == "HookImpl":
+                impls[id(one)] = one
+        for one in impls.values():
+            function = getattr(one, "function", None)
+            by = of_change(function) or of_change(one)
             if by:  # a module may be a plug-in that the command names
-                counts = "frames" if kind_of(one.plugin) is kind_of(sys) else "runner"
-                finding(counts, by, "a hook of the test runner was registered: " + one.function.__name__)
+                plugin = getattr(one, "plugin", None)
+                named = kind_of(plugin) is kind_of(sys) and any(own is function for own in entries_of(plugin).values())
+                counts = "frames" if named else "runner"
+                finding(counts, by, "a hook of the test runner was registered")
         for name in tests:
             module = next((one for one in list(modules.values()) if getattr(one, "__file__", None) == name), None)
             for key, value in list(entries_of(module).items()) if module is not None else ():
@@ -128,6 +143,21 @@ def watch_runner(place_of: Any, is_changed: Any, finding: Any, report: str, test
                     by = of_change(method) if inner.startswith(OVERRIDDEN) else None
                     if by:
                         finding("frames", by, inner + " stands in a class of tests")
+
+    def group_of(kind: Any) -> Any:
+        """Return which objects of the test runner's those of a class are; "" for all others."""
+        for base in kind.__mro__:
+            module, name = plain(entries_of(base).get("__module__")), base.__name__
+            if module.startswith("pluggy"):
+                return name if name == "HookImpl" else "pluggy"
+            if module == "_pytest.python" and name == "Function":
+                return name
+        return ""
+
+    def parts_of(one: Any) -> Any:
+        """Return what a manager of plug-ins or a caller of hooks holds."""
+        held_by = [getattr(one, name, None) for name in ("_hookexec", "_hookimpls", "_wrappers", "_nonwrappers")]
+        return [*held_by, *list(getattr(one, "__dict__", {}).values())]
 
     def wraps_test(value: Any, depth: int = 0) -> bool:
         """Return True if a function was made around one of a test file, as decorators do."""
@@ -164,20 +194,37 @@ def watch_signals(event: str) -> None:
     module.signal = signal
 
 
-def watch_threads(event: str) -> None:
-    """Report the function of each new thread as an event; Python has one from 3.12 on."""
-    module: Any = __import__("_thread")
-    start, audit = module.start_new_thread, sys.audit
+def watch_calls(event: str, owner: str, function: str, user: str) -> None:
+    """Report each call of a function of C as an event with its first argument. ``user``: a module that holds it too.
 
-    def start_new_thread(function: Any, *args: Any, **kwargs: Any) -> Any:
-        audit(event, function)
-        return start(function, *args, **kwargs)
+    Before 3.12 Python reports no new thread, and no version reports a function for the exit or a bare ``fork_exec``.
+    """
+    module: Any = __import__(owner)
+    called, audit = getattr(module, function), sys.audit
 
-    start_new_thread.__doc__, start_new_thread.__module__ = start.__doc__, start.__module__
-    module.start_new_thread = start_new_thread
-    threading = sys.modules.get("threading")
-    if threading is not None and getattr(threading, "_start_new_thread", None) is start:
-        threading._start_new_thread = start_new_thread  # type: ignore[attr-defined]  # typeshed leaves it out
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        audit(event, first)
+        return called(first, *args, **kwargs)
+
+    call.__name__ = call.__qualname__ = function
+    call.__doc__, call.__module__ = called.__doc__, called.__module__
+    setattr(module, function, call)
+    using = sys.modules.get(user)
+    for name in ("_" + function, function):
+        if using is not None and getattr(using, name, None) is called:
+            setattr(using, name, call)
+
+
+def watch_finalizers(event: str) -> None:
+    """Report each ``weakref.finalize`` as an event with its function and itself."""
+    finalize: Any = __import__("weakref").finalize
+    make, audit = finalize.__init__, sys.audit
+
+    def __init__(self: Any, obj: Any, func: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        audit(event, func, self)
+        make(self, obj, func, *args, **kwargs)
+
+    finalize.__init__ = __init__
 
 
 def watch_lines(linecache: Any, event: str) -> None:
