@@ -309,6 +309,7 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
     mains: set[str] = set()
     ended: set[str] = set()
     counted: int | None = None
+    raised = 0
     watched = False
     rows: Counter[str] = Counter()
     lost = False
@@ -335,6 +336,8 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
             lost |= what != str(rows[process])
         elif kind == "results":
             counted = int(what) if what.isascii() and what.isdigit() else counted
+        elif kind == "raised":
+            raised = int(what) if what.isascii() and what.isdigit() else raised
         elif kind in CERTAIN | UNCERTAIN:
             where = path.removeprefix(f"{tripwire.workspace}/")
             note(kind, f"{where}:{number}: while tests ran: {what}")
@@ -346,6 +349,9 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
         shown = sum(1 for _ in re.finditer(rb"<(?:failure|error)\b", report))
         if counted is not None and counted != shown:
             note("report", f"the report shows {shown} failures, and the test runner counted {counted}")
+        phases = sum(1 for _ in re.finditer(rb"<(?:failure|error|skipped)\b", report))
+        if raised > phases:
+            note("report", f"the report shows {phases} phases of tests that did not pass, and {raised} raised")
         cut = capture is not None and not capture.whole
         if watched and (cut or not mains & ended):
             note("silent", "the process that runs the tests did not report its end")

@@ -24,6 +24,7 @@ from farm.grading.tripwire_watches import (
     watch_calls,
     watch_finalizers,
     watch_lines,
+    watch_phases,
     watch_signals,
 )
 
@@ -59,6 +60,8 @@ def install(settings: Any) -> None:
     sent: Any = set()
     counter = [0]
     held_from: Any = []
+    observed: Any = []
+    phases: Any = {}  # by test: the phases that pytest made a report of, and whether each raised
     test_files: Any = set()
     test_names: Any = set()
     for path in settings["holders"]:
@@ -131,6 +134,8 @@ def install(settings: Any) -> None:
             if name.endswith("/_pytest/junitxml.py") and frame.f_code.co_name == "pytest_sessionfinish":
                 stats = frame.f_locals["self"].stats
                 send("results", what=text_of(stats.get("failure", 0) + stats.get("error", 0)))
+                if observed:
+                    send("raised", what=text_of(sum(sum(one.values()) for one in phases.values())))
                 return
             if name == report + ".py" and frame.f_code.co_name == "main":
                 cases = frame.f_locals["result"].cases.values()
@@ -138,6 +143,12 @@ def install(settings: Any) -> None:
                 send("results", what=text_of(bad))
                 return
             frame = frame.f_back
+
+    def phase(event: str, args: Any, frame: Any) -> None:
+        test, when = plain(args[0]), plain(args[1])
+        if when == "setup":  # of another try, if there was one
+            phases[test] = {}
+        phases.setdefault(test, {})[when] = args[2] is True
 
     def frames(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, NEAR, QUIET)
@@ -150,6 +161,10 @@ def install(settings: Any) -> None:
 
     def attribute(event: str, args: Any, frame: Any) -> None:
         name = plain(args[1]) if len(args) > 1 else ""
+        if event == "object.__setattr__" and is_runner_function(args[0]):
+            by = culprit(frame, PACKAGE)
+            if by:
+                finding("test_code", by, event + " " + name + " of " + args[0].__name__)
         if name == "__code__" and is_test_function(args[0]):
             writes = event == "object.__setattr__"
             # inspect and functools ask for it when a decorator asks what kind of function it decorates.
@@ -160,6 +175,10 @@ def install(settings: Any) -> None:
             by = culprit(frame, NEAR, QUIET)
             if by:
                 finding("frames", by, event + " " + name)
+
+    def is_runner_function(value: Any) -> bool:
+        name = value.__code__.co_filename if kind_of(value) is function_kind else ""
+        return "/_pytest/" in name or "/pluggy/" in name
 
     def referents(event: str, args: Any, frame: Any) -> None:
         if any(is_test_function(one) for one in args):
@@ -207,10 +226,15 @@ def install(settings: Any) -> None:
         path = plain(args[1]) if len(args) > 1 else ""
         if path in changed:
             finding("native", (path, 0), "import of " + path)
+        if plain(args[0]) == "readline":  # it reads files without an event
+            native("import of readline", args, frame)
 
     def executed(event: str, args: Any, frame: Any) -> None:
         if not held_from and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
             held_from.append(True)
+            if "_pytest.reports" in modules:
+                watch_phases(modules["_pytest.reports"], own + "phase")
+                observed.append(True)
             hold()
             if "linecache" in modules:
                 watch_lines(modules["linecache"], own + "lines")
@@ -248,6 +272,7 @@ def install(settings: Any) -> None:
         own + "finalizer": started,
         own + "fork": process,
         own + "lines": looked,
+        own + "phase": phase,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
     looks = (

@@ -24,6 +24,22 @@ def plain(value: Any) -> str:
     return value if type(value) is str else ""
 
 
+OBSERVED = "from_item_and_call"
+"""The method of pytest that makes the report of a phase of a test."""
+
+
+def watch_phases(reports: Any, event: str) -> None:
+    """Report each phase of a test of pytest's as an event: the test's id, the phase, and whether it raised."""
+    kind, audit = reports.TestReport, sys.audit
+    make = vars(kind)[OBSERVED].__func__
+
+    def from_item_and_call(cls: Any, item: Any, call: Any) -> Any:
+        audit(event, item.nodeid, call.when, call.excinfo is not None)
+        return make(cls, item, call)
+
+    setattr(kind, OBSERVED, classmethod(from_item_and_call))
+
+
 def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
     """Return two functions: ``hold`` keeps what the test runner's functions are, ``check`` finds what replaced them."""
     all_objects, modules, kind_of, entries_of = gc.get_objects, sys.modules, type, vars
@@ -31,6 +47,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
     bound_kind = type(Bound().method)
     partials: Any = []
     held: Any = {}  # functions of the runner, as they were before code of the workspace ran
+    held_modules: Any = set()
 
     def code_of(value: Any) -> Any:
         for _ in range(4):
@@ -89,6 +106,17 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
 
         partials.extend((partial, partialmethod))
         held.update(runner())
+        held_modules.update(key[0] for key in held if key[0].startswith(("_pytest", "pytest", "pluggy")))
+
+    def is_strange(key: Any, value: Any) -> bool:
+        """Return True if what stands in the test runner can be called, and neither the runner nor a test brings it."""
+        if key[-1] == OBSERVED:
+            return True
+        code = code_of(value)
+        if code is None:
+            return any("__call__" in entries_of(one) for one in kind_of(value).__mro__)
+        name = code.co_filename
+        return not ("/_pytest/" in name or "/pluggy/" in name or name.startswith("<") or place_of(name) == "test")
 
     def check(full: bool) -> None:
         """Find what the change put in the place of functions of the test runner."""
@@ -97,6 +125,9 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                 by = of_change(value)
                 if by:
                     finding("runner", by, ".".join(key) + " was replaced")
+                elif key[0] in held_modules and is_strange(key, value):
+                    counts = "runner" if key[-1] == OBSERVED or code_of(value) is None else "frames"
+                    finding(counts, ("", 0), ".".join(key) + " was replaced")
         if not full:
             return
         groups: Any = {}
@@ -107,6 +138,9 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
             if group is None:
                 group = groups[id(kind)] = group_of(kind)
             if group == "Function":
+                by = of_change(kind)
+                if by:
+                    finding("runner", by, "a test has a class of the change")
                 for key, value in list(entries_of(one).items()):
                     by = of_change(value) if key in ("_obj", "runtest", "setup", "ihook") else None
                     if by:  # a decorator of the package may stand around a test
