@@ -59,7 +59,7 @@ while IFS= read -r -n 4096 line && [ "$line" != "$end" ]; do
   kind=${{line#*"$tab"*"$tab"}} kind=${{kind%%"$tab"*}}
   case $kind in
     {findings}) most={most} ;;
-    hello|goodbye|results|error) most={others} line=${{line:0:100}} ;;
+    hello|goodbye|results|raised|error) most={others} line=${{line:0:100}} ;;
     *) continue ;;
   esac
   (( ++seen[$kind] <= most )) && printf '%s\\n' "$line"

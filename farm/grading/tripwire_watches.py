@@ -108,10 +108,19 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         held.update(runner())
         held_modules.update(key[0] for key in held if key[0].startswith(("_pytest", "pytest", "pluggy")))
 
+    def counts_in_module(key: Any) -> bool:
+        """Return True if a name of a module was the runner's own, or is new and hides a builtin."""
+        if key not in held:
+            return key[1] in entries_of(modules["builtins"])
+        owner = getattr(held[key], "__module__", None)
+        return plain(owner).startswith(("_pytest", "pluggy"))
+
     def is_strange(key: Any, value: Any) -> bool:
         """Return True if what stands in the test runner can be called, and neither the runner nor a test brings it."""
         if key[-1] == OBSERVED:
             return True
+        if len(key) == 2 and not counts_in_module(key):
+            return False
         code = code_of(value)
         if code is None:
             return any("__call__" in entries_of(one) for one in kind_of(value).__mro__)
