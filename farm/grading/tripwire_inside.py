@@ -198,8 +198,7 @@ def install(settings: Any) -> None:
             return
         by = culprit(frame, NEAR, LOADERS + "parse literal_eval ")
         if by:
-            own = name in tests or name in changed
-            if own or name.startswith((stdlib + "/", "<frozen ")) or place_of(name) == "tool":
+            if name.startswith(stdlib + "/") or place_of(name) in ("test", "changed", "tool"):
                 finding("disguise", by, event + " as " + name)
             made.add(name)
 
@@ -223,8 +222,8 @@ def install(settings: Any) -> None:
             finding("native", by, event)
 
     def imported(event: str, args: Any, frame: Any) -> None:
-        path = plain(args[1]) if len(args) > 1 else ""
-        if path in changed:
+        path = path_of(args[1]) if len(args) > 1 else ""
+        if place_of(path) == "changed":
             finding("native", (path, 0), "import of " + path)
         if plain(args[0]) == "readline":  # it reads files without an event
             native("import of readline", args, frame)

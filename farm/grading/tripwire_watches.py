@@ -181,7 +181,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                 by = of_change(value) if key.startswith("pytest_") else None
                 if by:
                     finding("frames", by, key + " stands in a test module")
-                own = is_class(value) and place_of(getattr(module, "__file__", "")) == "test"
+                own = is_class(value) and entries_of(value).get("__module__") == getattr(module, "__name__", "")
                 for inner, method in list(entries_of(value).items()) if own else ():
                     by = of_change(method) if inner.startswith(OVERRIDDEN) else None
                     if by:
