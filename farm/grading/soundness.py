@@ -1,4 +1,4 @@
-"""Whether a task's verifier gives a result in the task's own image with nothing changed, tried once and remembered.
+"""Try once whether a verifier gives a result in the task's own image with nothing changed, and remember it.
 
 If it gives none for a change, either the change broke it, which is worth 0, or the image cannot run the tests, which is
 the task's fault and no reward. No policy can influence the run that tells them apart.

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from farm.core.orders import RunSpec
-from farm.wire.record import RolloutHead
+from farm.wire.orders import load_run_spec
+from farm.wire.packing import MalformedRecord
+from farm.wire.record import RolloutHead, from_msgpack
 
 
 class RunState(StrEnum):
@@ -80,3 +82,29 @@ class RolloutPage:
     rollouts: tuple[RolloutHead, ...]
     cursor: str | None
     unreadable: tuple[str, ...] = ()
+
+
+def run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> RunRecord:
+    """Return a run from its hash in Redis and from the hash of its counters."""
+    ended = run.get(b"ended_ms")
+    return RunRecord(
+        spec=load_run_spec(run[b"spec"]),
+        state=RunState(run[b"state"].decode()),
+        reason=run[b"reason"].decode(),
+        created_at=int(run[b"created_ms"]) / 1000,
+        ended_at=int(ended) / 1000 if ended else None,
+        counts=counters(counts),
+    )
+
+
+def counters(counts: Mapping[bytes, bytes]) -> dict[str, float]:
+    """Return counters by name from their hash in Redis."""
+    return {name.decode(): float(value) for name, value in counts.items()}
+
+
+def read_head(packed: bytes) -> RolloutHead | MalformedRecord:
+    """Return a head as it is stored, or the error that it cannot be read."""
+    try:
+        return from_msgpack(RolloutHead, packed)
+    except MalformedRecord as error:  # one record that cannot be read must not hide the others
+        return error

@@ -19,11 +19,11 @@ from farm.store.errors import (
 )
 from farm.store.leases import LeaseDesk, LeaseFilter
 from farm.store.packed import pack_rollout, run_of
-from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState
+from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
 from farm.store.rescoring import Rescored, rescore
 from farm.store.rules import RuleBook
 from farm.wire.frames import unpack_frame
-from farm.wire.orders import dump_run_spec, load_run_spec
+from farm.wire.orders import dump_run_spec
 from farm.wire.packing import MalformedRecord
 from farm.wire.record import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 
@@ -82,7 +82,7 @@ class Store:
             pipeline.hgetall(f"{self._base(run_id)}:run")
             pipeline.hgetall(f"{self._base(run_id)}:counts")
             run, counts = await pipeline.execute()
-        return _run_record(run, counts) if run else None
+        return run_record(run, counts) if run else None
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
         """All runs, newest first."""
@@ -94,7 +94,7 @@ class Store:
                 pipeline.hgetall(f"{self._base(name)}:counts")
             found = await pipeline.execute()
         pairs = zip(found[::2], found[1::2], strict=True)
-        return tuple(_run_record(run, counts) for run, counts in pairs if run)
+        return tuple(run_record(run, counts) for run, counts in pairs if run)
 
     async def live_runs(self) -> dict[str, RunState]:
         """The runs that have not ended, or still hold groups that nobody has acked; it costs no more than these."""
@@ -119,7 +119,7 @@ class Store:
             for run_id in run_ids:
                 pipeline.hgetall(f"{self._base(run_id)}:counts")
             found = await pipeline.execute()
-        return {run_id: _numbers(counts) for run_id, counts in zip(run_ids, found, strict=True)}
+        return {run_id: counters(counts) for run_id, counts in zip(run_ids, found, strict=True)}
 
     async def expire(self, retention_s: float) -> None:
         """Forget the rollouts of groups acked or dropped so long ago, and runs that ended and drained so long ago.
@@ -380,32 +380,9 @@ class Store:
             found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
             heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
         return [
-            (int(score), name.decode(), _head(packed) if packed else None)
+            (int(score), name.decode(), read_head(packed) if packed else None)
             for (name, score), packed in zip(found, heads, strict=True)
         ]
-
-
-def _head(packed: bytes) -> RolloutHead | MalformedRecord:
-    try:
-        return from_msgpack(RolloutHead, packed)
-    except MalformedRecord as error:  # one record that cannot be read must not hide the others
-        return error
-
-
-def _run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> RunRecord:
-    ended = run.get(b"ended_ms")
-    return RunRecord(
-        spec=load_run_spec(run[b"spec"]),
-        state=RunState(run[b"state"].decode()),
-        reason=run[b"reason"].decode(),
-        created_at=int(run[b"created_ms"]) / 1000,
-        ended_at=int(ended) / 1000 if ended else None,
-        counts=_numbers(counts),
-    )
-
-
-def _numbers(counts: Mapping[bytes, bytes]) -> dict[str, float]:
-    return {name.decode(): float(value) for name, value in counts.items()}
 
 
 def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:

@@ -41,7 +41,7 @@ _SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
     (
         *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
-        *("max_turns", "source", "original"),
+        *("max_turns", "source", "original", "never_false"),
     )
 )
 """Keys that say how a change is made and judged."""

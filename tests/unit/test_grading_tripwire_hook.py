@@ -332,7 +332,7 @@ def total():
 
 def test_a_file_by_another_path_is_the_same_file(tmp_path: Path) -> None:
     cart = "import sys\nif 'twice' not in sys.argv:\n    sys.argv.append('twice')\n    sys.modules.pop('cart')\n"
-    cart += "    sys.path[:0] = [sys.path[0] + '/../work//']\n    import cart\n    total = cart.total\n"
+    cart += "    sys.path[:0] = [sys.path[0] + '/./']\n    import cart\n    total = cart.total\n"
     cart += "else:\n    def total():\n        sys._getframe()\n"
     assert watch(tmp_path, cart) == {"frames"}
 
