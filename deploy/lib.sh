@@ -11,7 +11,7 @@ PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git gcc:gcc musl
   bash-static:bash-static busybox:busybox-static)
 
 # What the faster runtime of sandboxes takes, which needs root.
-[ "$(id -u)" -ne 0 ] || PROGRAMS+=(crun:crun mkfs.btrfs:btrfs-progs)
+[ "$(id -u)" -ne 0 ] || PROGRAMS+=(crun:crun mkfs.btrfs:btrfs-progs mkfs.erofs:erofs-utils)
 
 say() { if [ -t 2 ]; then printf '\033[1m==>\033[0m %s\n' "$*" >&2; else printf '==> %s\n' "$*" >&2; fi; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }

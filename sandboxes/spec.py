@@ -36,6 +36,9 @@ class SandboxSpec:
     with ``farm.`` belong to the runtime. ``egress`` names the hosts that may be reached, through a proxy outside
     (``sandboxes.egress.allowlist`` has the patterns); empty: none, and no way out at all. ``to_fork``: it is to be
     copied, so what it writes is written down as it goes; otherwise that begins with the first copy, which waits for it.
+    ``private_layers``: it shares no cached directory or file of its image with another sandbox, if the runtime can; so
+    no later sandbox can find out by the time of a lookup what was looked up here. It takes memory for each file that
+    it reads.
     """
 
     image: str
@@ -45,6 +48,7 @@ class SandboxSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     egress: tuple[str, ...] = ()
     to_fork: bool = False
+    private_layers: bool = False
 
     @property
     def environment(self) -> dict[str, str]:

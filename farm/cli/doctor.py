@@ -210,7 +210,7 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
             await runtime.close()
 
     if config.runtime.startswith("docker"):
-        return [_docker_runtime(config)], DOCKER
+        return _docker_runtime(config), DOCKER
     try:
         return asyncio.run(try_oci())
     except (SandboxError, OSError) as error:
@@ -225,22 +225,24 @@ def _places(config: Config) -> int:
     return places(config.slots or default_slots())
 
 
-def _docker_runtime(config: Config) -> Finding:
+def _docker_runtime(config: Config) -> list[Finding]:
     from sandboxes.errors import SandboxError
     from sandboxes.runtimes.docker import DockerRuntime
 
-    async def try_docker() -> None:
+    async def try_docker() -> tuple[str, ...]:
         named = config.runtime.partition(":")[2]
         runtime = await DockerRuntime.open(
             state_dir=config.state_dir, docker_host=config.docker_host, oci_runtime=named or None
         )
         await runtime.close()
+        return runtime.lacks
 
     try:
-        asyncio.run(try_docker())
+        lacks = asyncio.run(try_docker())
     except (SandboxError, OSError) as error:
-        return Finding("runtime", Mark.LACKS, f"{config.runtime} cannot be used", str(error))
-    return Finding("runtime", Mark.OK, f"{config.runtime}, as configured")
+        return [Finding("runtime", Mark.LACKS, f"{config.runtime} cannot be used", str(error))]
+    found = Finding("runtime", Mark.OK, f"{config.runtime}, as configured")
+    return [found, *(Finding("sandboxes", Mark.WARN, lack) for lack in lacks)]
 
 
 def _slower(describes: str) -> "list[Finding]":

@@ -116,7 +116,7 @@ async def _judge(
     """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``set_exam`` takes them."""
     task = bundle.task
     started = time.monotonic()
-    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
+    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
     set_any = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order)

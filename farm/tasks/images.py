@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from farm.core.orders import TaskRef
-from farm.core.task import Separate, Task
+from farm.core.task import GradingMode, Separate, Task
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.dockerfile import bases
 from sandboxes.errors import ImageError
@@ -17,8 +17,13 @@ TASK_PREFIX = "farm-task-"
 _MADE_OF = "org.opencontainers.image.base.digest"
 
 
-def sandbox_spec(task: Task, *, labels: Mapping[str, str], egress: tuple[str, ...] = ()) -> SandboxSpec:
-    """A sandbox of the task's image with its limits, as tests run in it."""
+def sandbox_spec(
+    task: Task, *, labels: Mapping[str, str], egress: tuple[str, ...] = (), hides_tests: bool = False
+) -> SandboxSpec:
+    """A sandbox of the task's image with its limits, as tests run in it.
+
+    ``hides_tests``: a later sandbox must not find out which tests ran.
+    """
     return SandboxSpec(
         image=image_as(task, task.verifier.user),
         workdir=task.workspace,
@@ -26,12 +31,15 @@ def sandbox_spec(task: Task, *, labels: Mapping[str, str], egress: tuple[str, ..
         env=dict(task.env),
         labels=labels,
         egress=egress,
+        private_layers=hides_tests,
     )
 
 
 def policy_spec(task: Task, *, labels: Mapping[str, str]) -> SandboxSpec:
-    """The one that the policy works in, with what it may reach."""
-    return replace(sandbox_spec(task, labels=labels, egress=task.network), image=image_as(task, task.user))
+    """The one that the policy works in, with what it may reach. In mode ``shared`` the tests run there too."""
+    shared = task.verifier.mode is GradingMode.SHARED
+    spec = sandbox_spec(task, labels=labels, egress=task.network, hides_tests=shared)
+    return replace(spec, image=image_as(task, task.user))
 
 
 def image_as(task: Task, user: str) -> str:
@@ -57,6 +65,7 @@ def verifier_spec(task: Task, separate: Separate) -> SandboxSpec:
         env=dict(separate.env),
         limits=Limits(memory_mib=separate.memory_mib, cpus=separate.cpus, disk_mib=separate.storage_mib),
         labels={"task": task.id, "purpose": "grading"},
+        private_layers=True,
     )
 
 

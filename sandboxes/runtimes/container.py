@@ -192,3 +192,7 @@ def _bind(source: Path, target: str, *, read_only: bool) -> dict[str, Any]:
         "ReadOnly": read_only,
         "BindOptions": {"Propagation": "rprivate"},
     }
+
+
+LACKS_PRIVATE_LAYERS = "tests leave traces in the cache of a task's image, which later sandboxes on it can read"
+"""What the operator is told if ``SandboxSpec.private_layers`` cannot be had."""

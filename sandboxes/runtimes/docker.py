@@ -23,6 +23,7 @@ from sandboxes.record import Record
 from sandboxes.runtimes.container import (
     HOSTS,
     HOSTS_NAME,
+    LACKS_PRIVATE_LAYERS,
     check_toolbox,
     container_config,
     socket_bytes,
@@ -107,6 +108,10 @@ class DockerRuntime(ServingRuntime):
             shared = SharedInodes()
             undo.pop_all()
         return cls(engine, claim, toolbox, oci_runtime, shared)
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        return (f"{LACKS_PRIVATE_LAYERS}: Docker mounts its layers itself; use the oci runtime",)
 
     async def digest_of(self, image: str) -> str:
         return (await self._engine.image(image)).id

@@ -178,8 +178,26 @@ int make_user_namespace(const char *first)
     return fd;
 }
 
-/* A mount of it that is attached nowhere, owners mapped where there is a namespace to map them by. */
-static int clone_layer(const char *path, int namespace)
+/* Mount the EROFS image in `path`, a file or a block device, attached nowhere; see fsopen(2). Each mount of a file has
+   its own directory entries, inodes and pages in memory. */
+static int mount_image(const char *path)
+{
+    int context = (int)syscall(430 /* fsopen */, "erofs", 1 /* FSOPEN_CLOEXEC */), fd = -1;
+    if (context < 0)
+        return -1;
+    if (!syscall(431 /* fsconfig */, context, 1 /* FSCONFIG_SET_STRING */, "source", path, 0) &&
+        !syscall(431, context, 0 /* FSCONFIG_SET_FLAG */, "ro", NULL, 0) &&
+        !syscall(431, context, 6 /* FSCONFIG_CMD_CREATE */, NULL, NULL, 0))
+        fd = (int)syscall(432 /* fsmount */, context, 1 /* FSMOUNT_CLOEXEC */, 0x1 /* MOUNT_ATTR_RDONLY */);
+    int error = errno;
+    close(context);
+    errno = error;
+    return fd;
+}
+
+/* Return a read-only mount of the directory or image at `path` that is attached nowhere. Map its owners if `namespace`
+   is a descriptor. */
+static int mount_layer(const char *path, int namespace)
 {
     struct {
         uint64_t set, clear, propagation, user_namespace;
@@ -188,23 +206,28 @@ static int clone_layer(const char *path, int namespace)
         wanted.set |= 0x100000; /* MOUNT_ATTR_IDMAP */
         wanted.user_namespace = (uint64_t)namespace;
     }
-    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC);
+    struct stat found;
+    if (stat(path, &found))
+        return -1;
+    int fd = S_ISDIR(found.st_mode) ? (int)syscall(SYS_open_tree, AT_FDCWD, path, 1 /* OPEN_TREE_CLONE */ | O_CLOEXEC)
+                                    : mount_image(path);
     if (fd >= 0 && !syscall(442 /* mount_setattr */, fd, "", AT_EMPTY_PATH, &wanted, sizeof wanted))
         return fd;
     return -1;
 }
 
-bool mount_overlay(char **layers, size_t count, const char *options, int namespace)
+bool mount_overlay(const char *above, char **layers, size_t count, const char *options, int namespace)
 {
     char data[4096];
-    int top = clone_layer(LAYER, namespace);
+    const char *topmost = *above ? above : LAYER;
+    int top = mount_layer(topmost, namespace);
     if (top < 0) /* a file system that maps no owners: these files are for everybody to read */
-        top = clone_layer(LAYER, -1);
+        top = mount_layer(topmost, -1);
     if (top < 0)
         return false;
     int len = snprintf(data, sizeof data, "%s,lowerdir=/proc/self/fd/%d", options, top);
     for (size_t i = 0; i < count && len < (int)sizeof data; i++) {
-        int fd = clone_layer(layers[i], namespace);
+        int fd = mount_layer(layers[i], namespace);
         if (fd < 0)
             return false;
         len += snprintf(data + len, sizeof data - (size_t)len, ":/proc/self/fd/%d", fd);

@@ -21,10 +21,11 @@ bool settle(int disk, int layer, char **needed, char **hierarchies);
    is none. It belongs to `first`: what the kernel counts by who made a namespace is then no other sandbox's either. */
 int make_user_namespace(const char *first);
 
-/* Mount an overlay at ROOTFS of LAYER and below it so many `layers`, and bind its device files at DEVICES. Map the owners
-   of the layers if `namespace` is the descriptor of a user namespace. An overlay has inodes of its own for what lies in
-   its layers: so two sandboxes share a file's pages, and neither its locks nor its watches. */
-bool mount_overlay(char **layers, size_t count, const char *options, int namespace);
+/* Mount an overlay at ROOTFS of `above` (LAYER if it is empty) and below it so many `layers`, and bind its device files at
+   DEVICES. A layer is a directory or an EROFS image. Map the owners of the layers if `namespace` is the descriptor of a
+   user namespace. An overlay has inodes of its own for what lies in its layers: so two sandboxes share a file's pages,
+   and neither its locks nor its watches. Of images they share nothing. */
+bool mount_overlay(const char *above, char **layers, size_t count, const char *options, int namespace);
 
 /* What the OCI runtime noted of sandbox `id`, which it is never asked for. */
 void forget(const char *id);

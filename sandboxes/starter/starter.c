@@ -13,9 +13,9 @@
    being loaded, most of its processor time, is spent once.
 
    A request is one packet, its fields end with a zero byte:
-       S ID FIRST LIMITS OPTIONS COUNT LAYER... ARGUMENT...
+       S ID FIRST LIMITS OPTIONS ABOVE COUNT LAYER... ARGUMENT...
                                                with the listening socket                   answer: S, ID, status
-   S mounts an overlay with OPTIONS on so many LAYERs at ROOTFS, then runs the OCI runtime, which finds the socket as
+   S mounts an overlay with OPTIONS at ROOTFS, of ABOVE (the layer of LAYER_FD if it is empty) on so many LAYERs, then runs the OCI runtime, which finds the socket as
    descriptor 3 and writes its complaints to DISK/ID/err. LIMITS are pairs of a resource of setrlimit(2) and its limit. Unless FIRST is 0, there is a user namespace at USERS, in which the ids from 0
    are those from FIRST outside, and so the layers' owners are mapped. A status is a shell's: 128 and the signal for a
    death by one.
@@ -131,7 +131,7 @@ static void go_first(void)
 }
 
 struct wanted {
-    const char *id, *first, *limits, *options;
+    const char *id, *first, *limits, *options, *above;
     char **layers, **argv;
     size_t layer_count;
 };
@@ -157,7 +157,7 @@ static int run(const struct wanted *wanted, int socket)
     int namespace = mapped ? make_user_namespace(wanted->first) : -1;
     if (mapped && namespace < 0)
         return fail("no user namespace");
-    if (!mount_overlay(wanted->layers, wanted->layer_count, wanted->options, namespace))
+    if (!mount_overlay(wanted->above, wanted->layers, wanted->layer_count, wanted->options, namespace))
         return fail("the layers cannot be mounted");
     if (dup2(socket, 3) < 0)
         return fail("dup2");
@@ -179,15 +179,15 @@ static void refuse(const char *id, int status)
 static void start(char **fields, size_t count, int socket)
 {
     const char *id = count > 1 ? fields[1] : "";
-    size_t layers = count > 5 ? (size_t)atol(fields[5]) : 0;
+    size_t layers = count > 6 ? (size_t)atol(fields[6]) : 0;
     struct start *slot = starts;
     while (slot < starts + STARTS_MAX && slot->pid)
         slot++;
-    if (!layers || layers > count || count < 7 + layers || socket < 0 || strlen(id) >= sizeof slot->id || slot == starts + STARTS_MAX) {
+    if (!layers || layers > count || count < 8 + layers || socket < 0 || strlen(id) >= sizeof slot->id || slot == starts + STARTS_MAX) {
         refuse(id, 125);
         return;
     }
-    struct wanted wanted = {id, fields[2], fields[3], fields[4], fields + 6, fields + 6 + layers, layers};
+    struct wanted wanted = {id, fields[2], fields[3], fields[4], fields[5], fields + 7, fields + 7 + layers, layers};
     pid_t pid = fork();
     if (!pid)
         _exit(run(&wanted, socket));

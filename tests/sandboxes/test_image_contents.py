@@ -64,11 +64,26 @@ FILE_CAPABILITIES = b"\x01\0\0\x02" + b"\xff\xff\xff\xff" * 2 + b"\xff\x01\0\0" 
 InImage = Callable[..., AbstractAsyncContextManager[Sandbox]]
 
 
+@pytest.fixture(params=["docker", "oci", "oci with private layers"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def either_runtime(kind: str, request: pytest.FixtureRequest) -> EitherRuntime:
+    found: EitherRuntime = request.getfixturevalue(f"{kind.split()[0]}_runtime")
+    return found
+
+
 @pytest.fixture
 def in_image(
-    either_runtime: EitherRuntime, docker_client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory
+    kind: str,
+    either_runtime: EitherRuntime,
+    docker_client: docker.DockerClient,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> InImage:
     """A sandbox of ``layers`` on busybox, or ``bare``, on nothing; ``config`` as an image has it."""
+    private = "private" in kind
 
     @asynccontextmanager
     async def sandbox(
@@ -78,7 +93,7 @@ def in_image(
         image: Iterator[str] = made_image(docker_client, [*ground, *layers], config)
         name = next(image)
         try:
-            async with either_runtime.scope(SandboxSpec(name)) as made:
+            async with either_runtime.scope(SandboxSpec(name, private_layers=private)) as made:
                 yield made
         finally:
             await either_runtime.release_images()

@@ -13,10 +13,14 @@ TRIES = 100
 
 
 @contextlib.contextmanager
-def attached(image: Path) -> Iterator[Path]:
-    """A device on ``image``. After the block it stays as long as it is mounted. Raises OSError."""
-    with open(image, "rb+", buffering=0) as file:
-        device, path = _configured(file.fileno(), image)
+def attached(image: Path, *, read_only: bool = False) -> Iterator[Path]:
+    """A device on ``image``. After the block it stays as long as it is mounted. Raises OSError.
+
+    With ``read_only`` the device reads through the pages of ``image`` that are in memory.
+    """
+    with open(image, "rb" if read_only else "rb+", buffering=0) as file:
+        flags = _AUTOCLEAR | (_READ_ONLY if read_only else _DIRECT_IO)
+        device, path = _configured(file.fileno(), image, flags)
     try:
         yield path
     finally:
@@ -31,10 +35,10 @@ def device_of(image: Path) -> Path | None:
     return None
 
 
-def _configured(file: int, image: Path) -> tuple[int, Path]:
+def _configured(file: int, image: Path, flags: int) -> tuple[int, Path]:
     """An open descriptor of the device, and its path."""
     # One call binds it and marks it to go with its last user: so no death leaves it bound and unmarked.
-    about = (*[0] * 8, _AUTOCLEAR | _DIRECT_IO, os.fsencode(image)[:63], b"", b"", *[0] * 10)
+    about = (*[0] * 8, flags, os.fsencode(image)[:63], b"", b"", *[0] * 10)
     wanted = _CONFIG.pack(file, 0, *about)
     for tries_left in reversed(range(TRIES)):
         path = _free_device()
@@ -59,5 +63,5 @@ def _free_device() -> Path:
 
 # <linux/loop.h>: struct loop_config, whose second part is struct loop_info64
 _CTL_GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A
-_AUTOCLEAR, _DIRECT_IO = 4, 16
+_READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 _CONFIG = struct.Struct("<II 5Q 4I 64s 64s 32s 2Q 8Q")

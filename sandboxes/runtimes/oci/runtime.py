@@ -15,7 +15,7 @@ from sandboxes.host_limits import Footprint, oci_footprint
 from sandboxes.owner import Owner
 from sandboxes.reaper import bury_containers, reap
 from sandboxes.record import Record
-from sandboxes.runtimes.container import HOSTNAME, socket_bytes
+from sandboxes.runtimes.container import HOSTNAME, LACKS_PRIVATE_LAYERS, socket_bytes
 from sandboxes.runtimes.ending import STOPPING_S
 from sandboxes.runtimes.engine import Engine
 from sandboxes.runtimes.oci import starter
@@ -26,6 +26,7 @@ from sandboxes.runtimes.oci.files import Files
 from sandboxes.runtimes.oci.ground import Ground
 from sandboxes.runtimes.oci.images import MountedImage, MountedImages
 from sandboxes.runtimes.oci.moves import Moves
+from sandboxes.runtimes.oci.packed import PackedLayers, to_mount
 from sandboxes.runtimes.oci.place import (
     PID_FILE,
     SOCKET,
@@ -74,6 +75,7 @@ class OciRuntime(ServingRuntime):
         self._mapped = mapped
         self._images = MountedImages(ground.engine, self._owner)
         self._taken: dict[str, MountedImage] = {}
+        self._packed: PackedLayers | None = None
         self._lacks = (*ground.lacks, *lacks)
 
     @property
@@ -157,6 +159,7 @@ class OciRuntime(ServingRuntime):
                     await runtime._cgroups.remove_group()
                     raise
                 else:
+                    await runtime._pack_layers()
                     ground.undo.push_async_callback(runtime._cgroups.remove_group)
                     ground.undo.push_async_callback(runtime._close_starter)
                     return runtime
@@ -164,18 +167,27 @@ class OciRuntime(ServingRuntime):
             "; ".join(lacks) or "the oci runtime needs crun or runc; as root: apt-get install crun"
         )
 
-    async def _try(self) -> None:
+    async def _pack_layers(self) -> None:
+        """Be ready for sandboxes with private layers, or say why there are none."""
+        try:
+            self._packed = await PackedLayers.open(self._owner.state_dir)
+            await self._try(private_layers=True)
+        except SandboxError as error:
+            self._packed = None
+            self._lacks = (*self._lacks, f"{LACKS_PRIVATE_LAYERS}: {error}")
+
+    async def _try(self, *, private_layers: bool = False) -> None:
         """A sandbox that holds nothing must come up, and see no network. Raises SandboxError."""
+        spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64), private_layers=private_layers)
         for number in range(TRIALS):  # a machine that is busy just now says nothing of the program
             with contextlib.suppress(TimeoutError):
-                await self._try_once(f"{TRIAL}-{number}")
+                await self._try_once(f"{TRIAL}-{number}", spec)
                 return
         raise BootError(f"a sandbox of it did not answer in {TRIAL_S:g} s, {TRIALS} times")
 
-    async def _try_once(self, name: str) -> None:
+    async def _try_once(self, name: str, spec: SandboxSpec) -> None:
         empty = self._owner.sandbox_dir("nothing")
         empty.mkdir(exist_ok=True)
-        spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64))
         self._held.add(name)
         try:
             await self.discard(name)  # of one that died here
@@ -203,6 +215,8 @@ class OciRuntime(ServingRuntime):
         """Also removes what an earlier process of the same owner, or a failed clean-up of this one, left behind."""
         await self._images.sweep()
         await self._images.drop_strays()
+        if self._packed is not None:
+            await self._packed.sweep()
         self._starting.starter.bury()
         strays = await self._strays()
         for sandbox_id in strays:
@@ -240,6 +254,8 @@ class OciRuntime(ServingRuntime):
             await self._files.close()
             await asyncio.gather(*map(self.discard, self._held | self._cgroups.names()))
             await self._images.close()
+            if self._packed is not None:
+                await self._packed.close()
             await self._moves.settled()
             self._ends.close()
         finally:
@@ -290,18 +306,21 @@ class OciRuntime(ServingRuntime):
                 listener,
                 copied=copied,
             )
-            status = await self._starting.counted(
-                self._starting.starter.start(
-                    sandbox_id,
-                    first_id=first_id,
-                    rlimits=rlimits(spec.limits),
-                    options=overlay_options(starter.DISK / sandbox_id),
-                    layers=image.layers,
-                    command=self._starting.program.command(sandbox_id, PID_FILE),
-                    listener=listener,
-                ),
-                place / PID_FILE,
-            )
+            packed = self._packed if spec.private_layers else None
+            async with to_mount(self._ground.layer, image.layers, packed) as (above, layers):
+                status = await self._starting.counted(
+                    self._starting.starter.start(
+                        sandbox_id,
+                        first_id=first_id,
+                        rlimits=rlimits(spec.limits),
+                        options=overlay_options(starter.DISK / sandbox_id),
+                        above=above,
+                        layers=layers,
+                        command=self._starting.program.command(sandbox_id, PID_FILE),
+                        listener=listener,
+                    ),
+                    place / PID_FILE,
+                )
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
         try:

@@ -103,17 +103,19 @@ class Starter:
         first_id: int,
         rlimits: Mapping[int, int],
         options: str,
+        above: Path | None,
         layers: Sequence[Path],
         command: Sequence[str | Path],
         listener: socket.socket,
     ) -> int:
         """Mount an overlay with ``options`` on ``layers``, topmost first, and run ``command`` on it; its status, as a
-        shell's. Users inside are those from ``first_id`` outside; 0: the same.
+        shell's. Users inside are those from ``first_id`` outside; 0: the same. ``above``: what takes the place of the
+        layer that every sandbox has. A layer is a directory, or a file or block device that holds an EROFS image.
 
         Whoever is cancelled while this goes on must ``settle`` it: it goes on all the same.
         """
         limited = " ".join(f"{number} {value}" for number, value in rlimits.items())
-        fields = (name, str(first_id), limited, options, str(len(layers)), *layers, *command)
+        fields = (name, str(first_id), limited, options, above or "", str(len(layers)), *layers, *command)
         self._send([b"S", *map(os.fsencode, fields)], [listener.fileno()])
         done: asyncio.Future[int] = self._loop.create_future()
         self._starts[name] = done
