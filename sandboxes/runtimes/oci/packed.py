@@ -1,8 +1,9 @@
 """Pack layers into EROFS images, for sandboxes that share no cache with another.
 
 A lookup is faster if the same name was looked up in the same directory before, found or not. A read is faster if the
-file was read before. So a sandbox can leave notes in a layer, and a later sandbox on the same layer can read them. Each mount of a packed layer has directory entries, inodes and pages of its own. Below them is the image
-file, whose pages are all in memory before each start.
+file was read before. So a sandbox can leave notes in a layer, and a later sandbox on the same layer can read them. Each
+mount of a packed layer has directory entries, inodes and pages of its own. Below them is the image file, whose pages
+are all in memory before each start.
 """
 
 import asyncio
