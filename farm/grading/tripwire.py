@@ -25,13 +25,13 @@ from farm.grading.source import functions, parse_tests
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.sandbox import ExecResult, Sandbox
 
-MODULES = ("tripwire_watches", "tripwire_channel", "tripwire_lines", "tripwire_inside")
+MODULES = ("tripwire_watches", "tripwire_channel", "tripwire_lines", "tripwire_library", "tripwire_inside")
 """What makes up the hook, in this order."""
 SHELL = ("/.farm/bin/bash", "-c")
 BUSYBOX = "/.farm/bin/busybox"
 PREFIX = "audit_"
 CERTAIN = frozenset({"test_files", "test_code", "runner", "report", "disguise"})
-UNCERTAIN = frozenset({"frames", "native", "processes", "locks", "silent"})
+UNCERTAIN = frozenset({"frames", "native", "library", "processes", "locks", "silent"})
 UNWATCHED = "unwatched"
 """The component that is 1 if no process of the test command loaded the tripwire."""
 MOST_LINES = 100

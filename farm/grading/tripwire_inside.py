@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from farm.grading.tripwire_channel import open_channel
+from farm.grading.tripwire_library import MEMORY, OTHERS_ARE_PUBLIC, UNWATCHED_MODULES, follow_library, watch_memory
 from farm.grading.tripwire_lines import FAR, LOADERS, NEAR, PACKAGE, QUIET, follow_lines
 from farm.grading.tripwire_watches import (
     follow_runner,
@@ -60,6 +61,7 @@ def install(settings: Any) -> None:
     sent: Any = set()
     counter = [0]
     held_from: Any = []
+    awaited: Any = []  # one entry as long as ctypes is imported and not watched
     observed: Any = []
     phases: Any = {}  # by test: the phases that pytest made a report of, and whether each raised
     test_files: Any = set()
@@ -149,6 +151,7 @@ def install(settings: Any) -> None:
         if when == "setup":  # of another try, if there was one
             phases[test] = {}
         phases.setdefault(test, {})[when] = args[2] is True
+        check_library(full=False)
 
     def frames(event: str, args: Any, frame: Any) -> None:
         by = culprit(frame, NEAR, QUIET)
@@ -217,16 +220,25 @@ def install(settings: Any) -> None:
             finding("disguise", by, event)
 
     def native(event: str, args: Any, frame: Any) -> None:
+        while frame is not None and frame.f_code.co_filename.startswith((here, stdlib + "/ctypes/")):
+            frame = frame.f_back
         by = culprit(frame, NEAR)
         if by:
-            finding("native", by, event)
+            finding("native", by, event.replace(own, ""))
+
+    def interpreter(event: str, args: Any, frame: Any) -> None:
+        by = culprit(frame, PACKAGE)
+        if by:
+            finding("silent" if OTHERS_ARE_PUBLIC else "disguise", by, "a second interpreter, which has no tripwire")
 
     def imported(event: str, args: Any, frame: Any) -> None:
         path = path_of(args[1]) if len(args) > 1 else ""
         if place_of(path) == "changed":
             finding("native", (path, 0), "import of " + path)
-        if plain(args[0]) == "readline":  # it reads files without an event
-            native("import of readline", args, frame)
+        if args[0] == "_ctypes":
+            awaited.append(True)
+        if f" {plain(args[0])} " in UNWATCHED_MODULES:
+            native("import of " + args[0], args, frame)
 
     def executed(event: str, args: Any, frame: Any) -> None:
         if not held_from and place_of(args[0].co_filename) in ("changed", "workspace", "test"):
@@ -256,13 +268,20 @@ def install(settings: Any) -> None:
         if by and not by[2]:
             finding("locks", by, event)
 
-    hold, check = follow_runner(place_of, is_changed, finding, report, tests)
+    hold, check_runner, of_change = follow_runner(place_of, is_changed, finding, report, tests)
+    check_library = follow_library(stdlib, of_change, finding)
+
+    def check(full: bool) -> None:
+        check_runner(full)
+        if held_from:
+            check_library(full)
 
     handlers: Any = {
         "object.__getattr__": attribute,
         "object.__setattr__": attribute,
         "gc.get_referents": referents,
         "sys.addaudithook": hidden,
+        "cpython.PyInterpreterState_New": interpreter,
         "import": imported,
         "exec": executed,
         own + "signal": handled,
@@ -271,6 +290,7 @@ def install(settings: Any) -> None:
         own + "finalizer": started,
         own + "fork": process,
         own + "lines": looked,
+        own + "memory": native,
         own + "phase": phase,
     }
     files = "open os.listdir os.scandir os.rename os.remove os.truncate shutil.copyfile"
@@ -279,16 +299,16 @@ def install(settings: Any) -> None:
         "sys.monitoring.register_callback gc.get_objects gc.get_referrers"
     )
     starts = "subprocess.Popen os.system os.exec os.posix_spawn os.spawn os.kill os.fork os.forkpty"
-    handlers.update(dict.fromkeys(files.split(), opened))
-    handlers.update(dict.fromkeys(looks.split(), frames))
-    handlers.update(dict.fromkeys(starts.split(), process))
+    for names, watcher in ((files, opened), (looks, frames), (starts, process)):
+        handlers.update(dict.fromkeys(names.split(), watcher))
     handlers.update(dict.fromkeys(("marshal.loads", "marshal.load"), unmarshalled))
     handlers.update(dict.fromkeys(("_thread.start_new_thread", "_thread.start_joinable_thread"), started))
     handlers.update({"compile": compiled, "code.__new__": compiled, "fcntl.flock": locks, "fcntl.lockf": locks})
-    for name in ("dlopen", "dlsym", "cast", "string_at"):
-        handlers["ctypes." + name] = native
+    handlers.update({"ctypes." + name: native for name in MEMORY.split()})
 
     def hook(event: str, args: Any) -> None:
+        if awaited and watch_memory(own + "memory"):
+            awaited.clear()
         handler = handlers.get(event)
         if handler is None:
             return

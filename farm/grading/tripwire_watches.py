@@ -41,11 +41,13 @@ def watch_phases(reports: Any, event: str) -> None:
 
 
 def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tests: Any) -> Any:
-    """Return two functions: ``hold`` keeps what the test runner's functions are, ``check`` finds what replaced them."""
+    """Return three functions: ``hold`` keeps what the test runner's functions are, ``check`` finds what replaced them,
+    and ``of_change`` gives the line of the change that made a value."""
     all_objects, modules, kind_of, entries_of = gc.get_objects, sys.modules, type, vars
     function_kind = type(follow_runner)
     bound_kind = type(Bound().method)
     partials: Any = []
+    caches: Any = []
     held: Any = {}  # functions of the runner, as they were before code of the workspace ran
     held_modules: Any = set()
 
@@ -58,6 +60,8 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                 value = value.fget
             elif kind in partials:
                 value = value.func
+            elif kind in caches:
+                value = value.__wrapped__
             else:
                 break
         if is_class(value):
@@ -102,9 +106,10 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
                             yield (name, key, inner), method
 
     def hold() -> None:
-        from functools import partial, partialmethod
+        from functools import lru_cache, partial, partialmethod
 
         partials.extend((partial, partialmethod))
+        caches.append(kind_of(lru_cache(maxsize=1)(len)))
         held.update(runner())
         held_modules.update(key[0] for key in held if key[0].startswith(("_pytest", "pytest", "pluggy")))
 
@@ -221,7 +226,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         except ValueError:
             return True
 
-    return hold, check
+    return hold, check, of_change
 
 
 def watch_signals(event: str) -> None:
