@@ -19,7 +19,7 @@ from farm.grading.source import function_of, places_of
 from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
 
 MOST_KEPT = 4
-"""Pass-to-pass tests that are made false."""
+"""Pass-to-pass tests that are made false if no fail-to-pass test can be."""
 
 
 class ControlRun(Enum):
@@ -63,17 +63,20 @@ def choose_false(
 ) -> Chosen:
     """Return the test files of a control run. ``failed`` are expected tests that did not pass, which stay as they are.
 
-    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two. A test of
-    ``never_false`` stays as it is.
+    At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two. Pass-to-pass
+    tests stay true then. They pass without the change too, so if one of them failed, code would see which run it is. A
+    test of ``never_false`` stays as it is.
     """
     mended = dict.fromkeys(map(without_parameters, asked.fail_to_pass))
     bad = set(map(without_parameters, (*failed, *asked.never_false)))
     kept = [
         name for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass)) if name not in bad | mended.keys()
     ]
-    size = {ControlRun.SOME: min(len(kept), MOST_KEPT), ControlRun.LAST: 0, ControlRun.ALL: len(kept)}[run]
-    sample = rng.sample(kept, size)
-    possible = falsify(sources, [*(name for name in mended if name not in bad), *sample], rng)
+    asking = [name for name in mended if name not in bad]
+    possible = falsify(sources, asking, rng)
+    size = {ControlRun.SOME: MOST_KEPT * (not possible.names & mended.keys()), ControlRun.LAST: 0}.get(run, len(kept))
+    if sample := rng.sample(kept, min(len(kept), size)):
+        possible = falsify(sources, [*asking, *sample], rng)
     together = possible.names & possible.shared
     free = sorted((possible.names & mended.keys()) - together, key=lambda name: _place(sources, name))
     least = 0 if together & mended.keys() else 1

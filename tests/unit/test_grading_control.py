@@ -116,8 +116,21 @@ def test_some_tests_become_false_and_the_others_must_pass_again(seed: int) -> No
     assert chosen.true
     assert chosen.false & mended | chosen.true == mended
     assert not chosen.false & chosen.true
-    assert len(chosen.false - mended) == min(MOST_KEPT, 3)
-    assert f"{PATH}::test_h" not in chosen.false
+    assert chosen.false <= mended
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kept_tests_become_false_if_no_other_can(seed: int) -> None:
+    asked = replace(
+        make_verifier(),
+        fail_to_pass=(f"{PATH}::test_a",),
+        pass_to_pass=tuple(f"{PATH}::test_{name}" for name in "bcdefgh"),
+        never_false=(f"{PATH}::test_a",),
+    )
+    chosen = choose_false(MANY, asked, [f"{PATH}::test_h"], ControlRun.SOME, random.Random(seed))
+    assert len(chosen.false) == MOST_KEPT
+    assert not chosen.false & {f"{PATH}::test_a", f"{PATH}::test_h"}
+    assert chosen.true == {f"{PATH}::test_a"}
 
 
 def test_each_test_is_false_in_some_run_and_true_in_another() -> None:
