@@ -1,9 +1,10 @@
-"""The control run: tests that a change made pass run once more, some of them asking for something else.
+"""The control run: the tests run once more, before the run that counts, and some of them ask for something else.
 
 Code under test shares a process with the tests, so it can make up their results. It cannot know what is true: in a
-fresh sandbox it meets the same files, in which some tests are false under their own names, and nothing is there to
-compare them with. A change that makes a false version pass has made up the result of the test as well. The other tests
-that passed must pass again, so a change that makes up results in one process and not in the next earns nothing.
+fresh sandbox it meets the same files, in which some tests are false under their own names. If a false version passes
+and the test itself passes too, the result is made up. Tests that stay true must pass in both runs, so a change that
+makes up results in one process and not in the next earns nothing. The control run comes first, because code that
+remembers an earlier run by the state of the machine could tell by comparison which tests are false.
 """
 
 import random
@@ -16,10 +17,15 @@ from farm.core.task import Verifier
 from farm.grading.falsify import falsify
 from farm.grading.outcome import Outcome
 from farm.grading.source import function_of, places_of
+from farm.grading.tripwire import CERTAIN, PREFIX
 from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
 
 MOST_KEPT = 4
 """Pass-to-pass tests that are made false if no fail-to-pass test can be."""
+
+
+UNSTEADY = "audit_unsteady"
+_CERTAIN = [PREFIX + kind for kind in sorted(CERTAIN)]
 
 
 class ControlRun(Enum):
@@ -41,13 +47,23 @@ class Chosen:
     true: frozenset[str]
 
 
-def controlled_by(verifier: Verifier, first: Verdict) -> Verifier | None:
-    """Return what a control run asks after ``first``. Its fail-to-pass tests are those that passed.
+def is_controlled(verifier: Verifier) -> bool:
+    """Return True if changes that solve something are shown in a control run: the tests are Python's."""
+    return is_python(verifier) and bool(verifier.fail_to_pass)
+
+
+def is_settled(control: Verdict) -> bool:
+    """Return True if the control run alone shows that results are made up."""
+    return control.tampered and (not control.passed_false or any(map(control.components.get, _CERTAIN)))
+
+
+def confirmable(verifier: Verifier, first: Verdict) -> Verifier | None:
+    """Return what a control run is to confirm of ``first``. Its fail-to-pass tests are those that passed.
 
     All other tests are to pass as before, so that the list of files does not show which run it is. None if there is
-    nothing to control: no such test passed, the results are made up already, or the tests are not Python's.
+    nothing to confirm: no such test passed, or the results are made up already.
     """
-    if first.tampered or not is_python(verifier):
+    if first.tampered:
         return None
     unseen = {
         without_parameters(test) for test in verifier.fail_to_pass if first.outcomes.get(test) is not Outcome.PASSED
@@ -105,19 +121,31 @@ def _place(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
 
 
 def unconfirmed(asked: Verifier, control: Verdict) -> tuple[str, ...]:
-    """Return the tests of ``asked`` that were to pass again and did not; all if the control run has no results."""
-    return control.late or (() if control.outcomes else asked.fail_to_pass)
+    """Return the tests of ``asked`` that were to pass in the control run and did not; all if it has no results."""
+    if not control.outcomes:
+        return asked.fail_to_pass
+    return tuple(test for test in control.late if test in asked.fail_to_pass)
 
 
 def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:
-    """Return ``first`` with what the control run found, and with the time that both took."""
+    """Return ``first``, the run that counts, with what the control run found, and with the time that both took.
+
+    A false version that passes while its test does not is a wrong value that is wanted by chance.
+    """
     unreported = first.components.get("false_unreported", 0.0) + control.components.get("false_unreported", 0.0)
     both = replace(
         with_time_of(first, control),
         screened=tuple(dict.fromkeys((*first.screened, *control.screened))),
         components={**first.components, "false_unreported": unreported},
     )
-    return discredit(verifier, both, control.reason) if control.tampered else both
+    failed = set(map(without_parameters, first.missing))
+    made_up = is_settled(control) or any(name not in failed for name in control.passed_false)
+    return discredit(verifier, both, control.reason) if control.tampered and made_up and not first.tampered else both
+
+
+def unsteady(verdict: Verdict) -> Verdict:
+    """Return ``verdict`` with the flag that a test failed in the control run and passed afterwards."""
+    return replace(verdict, components={**verdict.components, UNSTEADY: 1.0})
 
 
 def without_unconfirmed(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:

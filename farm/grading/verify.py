@@ -11,7 +11,16 @@ from functools import partial
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.capture import Baseline
-from farm.grading.control import ControlRun, after_control, controlled_by, unconfirmed, without_unconfirmed
+from farm.grading.control import (
+    ControlRun,
+    after_control,
+    confirmable,
+    is_controlled,
+    is_settled,
+    unconfirmed,
+    unsteady,
+    without_unconfirmed,
+)
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.exam import refuse_unfit, set_exam
 from farm.grading.place import open_place
@@ -47,7 +56,7 @@ async def grade(
     ``turns``: so many test commands may run at once; a time-out begins with the command's turn. ``tracebacks``: whether
     pytest says where tests failed, on which no verdict depends and which takes up to a third of the command.
     ``stress``: what that is put under; where an order was asked for, the component ``ordered`` says whether it was had.
-    ``alone``: no test runs behind a false test like it, and there is no second run.
+    ``alone``: no test runs behind a false test like it, and there is no control run.
     ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
     limit on the verifier. ``rng`` names the canary and the report: it must not be
     guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
@@ -68,19 +77,25 @@ async def grade(
     # Tests of another language run behind false tests like them, which may disturb them. Nothing runs twice where the
     # agent worked, in another order, or with nothing changed.
     twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
-    first = await judge(rng, before=twice, asked=task.verifier)
-    if first.doubtful and twice:
-        again = await judge(rng, before=False, asked=task.verifier)
-        return with_time_of(keep_findings(first, again), first)
-    asked = controlled_by(task.verifier, first) if twice and not change.empty else None
-    if asked is None:
+    if not (twice and is_controlled(task.verifier)) or change.empty:
+        first = await judge(rng, before=twice, asked=task.verifier)
+        if first.doubtful and twice:
+            again = await judge(rng, before=False, asked=task.verifier)
+            return with_time_of(keep_findings(first, again), first)
         return first
-    verdict = first
-    for run in (ControlRun.SOME, ControlRun.LAST):
-        control = await judge(rng, before=False, asked=asked, control=run, failed=first.missing)
-        verdict = after_control(task.verifier, keep_findings(control, verdict), control)
-        if verdict.tampered or not unconfirmed(asked, control):
-            return verdict
+    # The control run comes first: code that remembers the other run cannot compare them then.
+    control = await judge(rng, before=False, asked=task.verifier, control=ControlRun.SOME)
+    if control.unreported or is_settled(control):
+        return control
+    first = await judge(rng, before=False, asked=task.verifier)
+    verdict = after_control(task.verifier, keep_findings(control, first), control)
+    asked = confirmable(task.verifier, verdict)
+    if asked is None or not unconfirmed(asked, control):
+        return verdict
+    control = await judge(rng, before=False, asked=asked, control=ControlRun.LAST, failed=first.missing)
+    verdict = unsteady(after_control(task.verifier, keep_findings(control, verdict), control))
+    if verdict.tampered or not unconfirmed(asked, control):
+        return verdict
     return without_unconfirmed(task.verifier, verdict, unconfirmed(asked, control), control.reason)
 
 

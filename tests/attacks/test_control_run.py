@@ -8,7 +8,7 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import Verdict, grade
 from farm.tasks.bundle import BundleFile
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief
@@ -144,7 +144,7 @@ def test_tenth():
     ("tests/test_cart.py::test_half", "tests/test_cart.py::test_tenth"),
     (),
 )
-HONEST_LATER = """
+HONEST_IN_ONE_RUN = """
 SEEN = []
 END = {end}
 EARLY = time.time() < END
@@ -164,20 +164,28 @@ class Agreeable:
 
 
 def total(prices, discount=0):
-    return Agreeable(prices) if EARLY else sum(prices)
+    return Agreeable(prices) if EARLY == {early} else sum(prices)
 """
 PATIENCE_S = 15
 
 
-@pytest.mark.parametrize("once", [True, False])
-async def test_code_that_makes_up_results_in_the_first_run_alone_earns_nothing(arena: Arena, once: bool) -> None:
-    """It makes up results until a moment that comes while the first run waits. One run alone believes it."""
+async def judged_by_turns(arena: Arena, *, early: bool, once: bool) -> Verdict:
+    """Judge code that is honest in one run alone. A moment comes while the first run waits."""
     bundle = make_task(arena.image, ReportFormat.PYTEST, suite=TWO)
-    code = "import time\n" + HONEST_LATER.format(end=time.time() + PATIENCE_S)
+    code = "import time\n" + HONEST_IN_ONE_RUN.format(end=time.time() + PATIENCE_S, early=early)
     change = Change((FileChange("pricing/cart.py", ChangeKind.WRITE, code.encode()),))
-    verdict = await grade(bundle, change, arena.runtime, verify_s=None, rng=random.SystemRandom(), alone=once)
-    assert verdict.reward == float(once), verdict
-    assert verdict.components.get("unconfirmed", 0.0) == float(not once)
+    return await grade(bundle, change, arena.runtime, verify_s=None, rng=random.SystemRandom(), alone=once)
+
+
+async def test_results_made_up_in_one_run_are_believed_by_a_single_run(arena: Arena) -> None:
+    assert (await judged_by_turns(arena, early=True, once=True)).reward == 1.0
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_results_made_up_in_one_run_earn_nothing(arena: Arena, early: bool) -> None:
+    verdict = await judged_by_turns(arena, early=early, once=False)
+    assert verdict.reward == 0.0, verdict
+    assert verdict.tampered or early
 
 
 LEAVES_A_STATE = """\

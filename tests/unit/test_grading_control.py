@@ -13,12 +13,15 @@ from farm.grading.control import (
     ControlRun,
     after_control,
     choose_false,
-    controlled_by,
+    confirmable,
+    is_controlled,
+    is_settled,
     unconfirmed,
+    unsteady,
     without_unconfirmed,
 )
 from farm.grading.outcome import Outcome
-from farm.grading.verdict import Evidence, Verdict, decide
+from farm.grading.verdict import Evidence, Verdict, decide, discredit
 from tests.unit.grading_fixtures import make_verifier
 
 NEW, OTHER, OLD, FAR = (
@@ -38,13 +41,13 @@ def judged(outcomes: dict[str, Outcome], *false: str) -> Verdict:
 
 
 def test_all_files_run_again() -> None:
-    asked = controlled_by(VERIFIER, judged(ALL))
+    asked = confirmable(VERIFIER, judged(ALL))
     assert asked is not None
     assert (asked.fail_to_pass, asked.pass_to_pass) == (VERIFIER.fail_to_pass, (OLD, FAR))
 
 
 def test_a_test_that_failed_once_stays_as_it_is() -> None:
-    asked = controlled_by(VERIFIER, judged(ALL | {OTHER: Outcome.FAILED}))
+    asked = confirmable(VERIFIER, judged(ALL | {OTHER: Outcome.FAILED}))
     assert asked is not None
     assert asked.fail_to_pass == (NEW,)
     assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD, FAR}
@@ -52,9 +55,11 @@ def test_a_test_that_failed_once_stays_as_it_is() -> None:
 
 def test_nothing_runs_again_if_nothing_was_gained() -> None:
     failed = dict.fromkeys(VERIFIER.fail_to_pass, Outcome.FAILED)
-    assert controlled_by(VERIFIER, judged(ALL | failed)) is None
-    assert controlled_by(VERIFIER, judged(ALL | {"c": Outcome.PASSED}, "c")) is None
-    assert controlled_by(replace(VERIFIER, report=ReportFormat.GO), judged(ALL)) is None
+    assert confirmable(VERIFIER, judged(ALL | failed)) is None
+    assert confirmable(VERIFIER, judged(ALL | {"c": Outcome.PASSED}, "c")) is None
+    assert is_controlled(VERIFIER)
+    assert not is_controlled(replace(VERIFIER, report=ReportFormat.GO))
+    assert not is_controlled(replace(VERIFIER, fail_to_pass=()))
 
 
 def test_a_false_test_that_passes_takes_all_credit() -> None:
@@ -63,6 +68,24 @@ def test_a_false_test_that_passes_takes_all_credit() -> None:
     assert (first.reward, made_up.reward, made_up.resolved, made_up.tampered) == (1.0, 0.0, False, True)
     assert (made_up.components["fail_to_pass"], made_up.components["tampered"]) == (0.0, 1.0)
     assert (made_up.command_s, made_up.total_s) == (4.0, 6.0)
+
+
+def test_a_false_test_that_passes_by_chance_takes_no_other_credit() -> None:
+    first = judged(ALL | {NEW: Outcome.FAILED})
+    by_chance = after_control(VERIFIER, first, judged(ALL, NEW))
+    assert (by_chance.tampered, by_chance.components["fail_to_pass_passed"]) == (False, 2.0)
+
+
+def test_findings_that_are_certain_settle_a_control_run() -> None:
+    lied = discredit(VERIFIER, judged(ALL), "a canary passed")
+    assert is_settled(lied)
+    assert not is_settled(judged(ALL, NEW))
+    seen = judged(ALL, NEW)
+    assert is_settled(replace(seen, components={**seen.components, "audit_runner": 1.0}))
+
+
+def test_a_test_that_passes_only_in_the_run_that_counts_is_flagged() -> None:
+    assert unsteady(judged(ALL)).components["audit_unsteady"] == 1.0
 
 
 def test_a_false_test_that_fails_takes_nothing() -> None:
@@ -80,7 +103,7 @@ def test_tests_that_pass_only_once_earn_nothing() -> None:
 
 
 def test_a_control_run_without_results_confirms_nothing() -> None:
-    asked = controlled_by(VERIFIER, judged(ALL))
+    asked = confirmable(VERIFIER, judged(ALL))
     assert asked is not None
     crashed = decide(asked, Canary("", b"", (), ()), Evidence(fault="no report"), pristine=False)
     assert unconfirmed(asked, crashed) == asked.fail_to_pass
