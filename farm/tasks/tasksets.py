@@ -1,10 +1,10 @@
 """Task sets: which directories they name, and their tasks one after the other, with a bound on all their bytes."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from farm.core.nesting import read_json
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES
 from farm.tasks.errors import TaskError
@@ -89,9 +89,9 @@ def _rows(path: Path) -> Iterator[Path]:
             continue
         place = f"line {number}"
         try:
-            row = json.loads(line)
+            row = read_json(line)
             name = row["path"]
-        except (ValueError, RecursionError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place) from None
         if not isinstance(name, str):
             raise TaskError(path, "not a row", 'write {"path": "DIRECTORY"}', key=place)

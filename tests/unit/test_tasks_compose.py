@@ -51,6 +51,8 @@ def _bomb(level: str, key: str) -> str:
     [
         ("[", "not YAML"),
         ("a: " + "[" * 50_000, "not YAML"),
+        ("x-deep: " + "[" * 101 + "]" * 101 + "\nservices: {main: {}}", "nested too deeply: more than 100 levels"),
+        ("x-self: &x [*x]\nservices: {main: {}}", "nested too deeply"),
         ("x: " + "y" * 100_000, "not YAML (more than 64 KiB)"),
         (_bomb("[*{0}, *{0}, *{0}, *{0}]", "command"), "not YAML (more than 16 aliases)"),
         (_bomb("{{<<: [*{0}, *{0}]}}", "environment"), "not YAML (more than 16 aliases)"),
@@ -118,6 +120,11 @@ def test_values_within_each_other_are_refused_however_deep() -> None:
     text = "\n".join(["x-a0: &a0 x", *levels, "services: {main: {command: *a15}}"])
     with pytest.raises(TaskError, match="not YAML"):
         parse_compose(FILE, text.encode())
+
+
+def test_a_file_within_the_limit_of_depth_is_read() -> None:
+    text = "x-deep: " + "[" * 99 + "]" * 99 + "\nservices: {main: {}}"
+    assert parse_compose(FILE, text.encode()) == Composed()
 
 
 @settings(max_examples=200, deadline=None)
