@@ -12,7 +12,8 @@ from farm.core.nesting import MAX_DEPTH, TooDeep, check_depth
 from farm.tasks.errors import TaskError
 from farm.tasks.scalars import image_reference
 
-NAMES = ("docker-compose.yaml", "docker-compose.yml")
+NAME = "docker-compose.yaml"
+"""The one name that Harbor reads. A ``docker-compose.yml`` is material of the task, like every other file there."""
 MAX_BYTES = 64 * 1024
 MAX_ALIASES = 16
 """An alias of aliases doubles what it stands for: so many can make a file some hundred times as large, no more."""

@@ -150,3 +150,12 @@ def test_a_task_with_a_compose_file(tmp_path: Path) -> None:
     assert (task.env, task.workspace) == ((("MODE", "slow"),), "/srv")
     (path / "environment" / "docker-compose.yaml").write_text("services: {main: {}, db: {}}")
     assert "environment/docker-compose.yaml: services.db" in complaint(path)
+
+
+def test_a_compose_file_of_another_name_is_material_of_the_task(tmp_path: Path) -> None:
+    path = write_task(tmp_path)
+    content = "services: {web: {privileged: true}, db: {}}\n"
+    (path / "environment" / "docker-compose.yml").write_text(content)
+    bundle = load(path)
+    assert bundle.environment["docker-compose.yml"].content == content.encode()
+    assert bundle.task.env == ()
