@@ -67,7 +67,7 @@ def with_sandboxes(
         async with AsyncExitStack() as stack:
             images = ImageStore(
                 config.docker_host,
-                read_build_settings(config.build),
+                read_build_settings(config.build, state_dir=config.state_dir),
                 uses=ImageUses.of(config.state_dir),
                 origins=ImageOrigins.of(config.state_dir, config.image_mirror),
                 pulls=config.image_pulls,
