@@ -16,7 +16,7 @@ from rich.table import Table
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, look_at_taskset, progress
+from farm.cli.sandboxed import TaskSet, complain, look_at_each, look_at_taskset, progress
 from farm.config import Config
 
 if TYPE_CHECKING:
@@ -65,22 +65,31 @@ def build(
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
-) -> None:
-    """Build the images of a task set that are not here yet."""
-    from farm.tasks import ensure_image
+) -> int:
+    """Build the images of a task set that are not here yet; exit code 1 if some cannot be had."""
+    from farm.tasks import TaskError, TaskFault, ensure_image
+    from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 
     settings = read_config(config, state_dir)
-    bundles = [read.bundle for read in look_at_taskset(taskset, settings)]
+    tasks, faults = look_at_each(taskset, settings)
+    bundles = [read.bundle for read in tasks]
 
     async def work(images: "ImageStore") -> "list[ImageInfo]":
         built = []
+        await images.engine()  # a daemon that is away is one fault, not one of each task
         with progress() as say:
             for bundle in bundles:
                 say(f"image of {bundle.task.id}")
-                built.append(await ensure_image(bundle, images, on_line=say if verbose else None))
+                try:
+                    built.append(await ensure_image(bundle, images, on_line=say if verbose else None))
+                except (ImageError, SpecError, RuntimeUnavailable) as error:
+                    fault = TaskError("image", str(error), f"`farm tasks validate {taskset}` looks closer")
+                    faults.append(TaskFault(bundle.task.id, fault))
         return built
 
-    _print([_row(image) for image in _with_images(settings, work)], as_json)
+    built = _with_images(settings, work)
+    _print([_row(image) for image in built], as_json)
+    return complain(faults, len(built))
 
 
 @app.command()
