@@ -26,9 +26,11 @@ MOST_TOLD = 20
 
 
 def all_faults(taskset: Path, faults: Sequence[TaskFault], remedy: str) -> TaskError:
-    """Return one error that tells every fault of a set, ``MOST_TOLD`` at most; a single one as it is."""
-    if len(faults) == 1:
-        return faults[0].error
+    """Return one error that tells every fault of a set, ``MOST_TOLD`` at most."""
     told = "; ".join(str(fault.error) for fault in faults[:MOST_TOLD])
     more = f"; and {len(faults) - MOST_TOLD} more" if len(faults) > MOST_TOLD else ""
-    return TaskError(taskset, f"{len(faults)} tasks cannot be used: {told}{more}", remedy)
+    return TaskError(taskset, f"{_count(len(faults))} cannot be used: {told}{more}", remedy)
+
+
+def _count(tasks: int) -> str:
+    return "1 task" if tasks == 1 else f"{tasks} tasks"

@@ -61,6 +61,8 @@ def each_task(
         for fault in faults:
             fit.leave_out(fault)
     elif faults:
+        if (path / MANIFEST).is_file():  # the set is that task
+            raise faults[0].error
         raise all_faults(path, faults, "correct each of them, or validate the set and run it with --only-fit")
 
 

@@ -83,7 +83,7 @@ def write_validated(taskset: Path, tasks: Mapping[str, ValidatedTask]) -> Path:
 
 
 def refuse_unvalidated(taskset: Path, digests: Mapping[str, str]) -> None:
-    """Raise TaskError if there is a report and tasks, by id in ``digests``, are not what was found fit: all are told."""
+    """Raise TaskError if there is a report and tasks, by id in ``digests``, are not what it calls fit. It tells all."""
     taskset = _reported(taskset)
     report = read_validated(taskset)
     if report is None:
