@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sandboxes.build_logs import BuildLogs
 from sandboxes.building import BuildLimits, Confinement, PackageIndexes, confine, screen
 from sandboxes.building.mirror import Access
 from sandboxes.building.screening import Screened, Sources
@@ -50,6 +51,7 @@ class BuildSettings:
     ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
     (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to
     ``indexes``. ``registries``: those that a Dockerfile may name beside the public ones.
+    ``logs``: where the output of builds that fail is kept; nowhere if None.
     """
 
     clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
@@ -59,6 +61,7 @@ class BuildSettings:
     indexes: PackageIndexes = field(default_factory=PackageIndexes)
     registries: tuple[str, ...] = ()
     limits: BuildLimits = field(default_factory=BuildLimits)
+    logs: BuildLogs | None = None
 
     @property
     def access(self) -> Access:

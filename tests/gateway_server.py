@@ -13,6 +13,7 @@ from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
 from farm.store import Store
+from farm.tasks.validated import FitTasks
 from tests.rollouts import TASK
 
 OPERATOR = "a-token-of-the-tests"
@@ -62,11 +63,13 @@ class RecordingScheduler:
             raise SchedulerUnavailable("the scheduler does not answer")
 
 
-def prepare(path: Path, tools: Sequence[str]) -> Sequence[tuple[TaskRef, bytes]]:
+def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
     """A task set is a directory here; its content does not matter."""
     if not path.is_dir():
         raise TasksetError(f"{path}: not a directory of tasks")
-    return [(TASK, b"bundle")] if path.name != "empty" else []
+    if path.name == "empty" or (fit is not None and not fit.takes(TASK.id, TASK.digest)):
+        return []
+    return [(TASK, b"bundle")]
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """``farm doctor``: what this machine lacks, and how to mend it."""
 
 import asyncio
-import importlib.util
 import os
 import shutil
 import socket
@@ -101,7 +100,7 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     from sandboxes.host_readings import read_host
 
     before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
-    after = (_user_namespaces, _pressure, _redis, _ray, _word_vectors, _gateway_port)
+    after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
     wanted = sandboxes or _places(config)
@@ -290,12 +289,22 @@ def _redis(config: Config) -> Finding:
 
 
 def _ray(config: Config) -> Finding:
-    if importlib.util.find_spec("ray") is None:
-        return Finding("ray", Mark.LACKS, "not installed", "pip install ray")
+    from farm.cluster.versions import ray_fault
+
+    if fault := ray_fault():
+        return Finding("ray", Mark.LACKS, *fault)
     shm = Path("/dev/shm")
     if not shm.is_dir():
         return Finding("ray", Mark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
     return Finding("ray", Mark.OK, "installed")
+
+
+def _ruff(config: Config) -> Finding:
+    from farm.cluster.versions import ruff_fault
+
+    if fault := ruff_fault():
+        return Finding("ruff", Mark.LACKS, *fault)
+    return Finding("ruff", Mark.OK, "the version that style is measured with")
 
 
 def _word_vectors(_: Config) -> Finding:

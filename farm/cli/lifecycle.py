@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from farm.cluster.watch import Ended
     from farm.gateway import SchedulerPort
     from farm.store import Store
+    from farm.tasks.validated import FitTasks
 
 _STEP = "step: "
 _POLL_S = 0.1
@@ -263,9 +264,13 @@ def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[Run
             def serve(store: "Store", scheduler: "SchedulerPort") -> AbstractAsyncContextManager[str]:
                 # Only this process, which serves, holds the tokens: what Ray's processes are given has none.
                 served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
-                app = make_app(
-                    store, scheduler, served, prepare=lambda path, tools: _prepare(path, tools, config.state_dir)
-                )
+
+                def prepare(
+                    path: Path, tools: Sequence[str], fit: "FitTasks | None" = None, /
+                ) -> Sequence[tuple[TaskRef, bytes]]:
+                    return _prepare(path, tools, config.state_dir, fit)
+
+                app = make_app(store, scheduler, served, prepare=prepare)
                 return serving(app, listener)
 
             async with start_farm(config, serve=serve, on_step=on_step) as running:
@@ -279,7 +284,9 @@ def _refuse_second(config: Config) -> None:
         raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
 
 
-def _prepare(taskset: Path, tools: Sequence[str], state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
+def _prepare(
+    taskset: Path, tools: Sequence[str], state_dir: Path, fit: "FitTasks | None" = None
+) -> Sequence[tuple[TaskRef, bytes]]:
     from farm.gateway import TasksetError
     from farm.tasks import TaskError, each_task, pack, task_ref
     from sandboxes.errors import SpecError
@@ -288,7 +295,9 @@ def _prepare(taskset: Path, tools: Sequence[str], state_dir: Path) -> Sequence[t
     reading = Toolset.of(tools) if tools else None
     prepared: list[tuple[TaskRef, bytes]] = []
     try:
-        for bundle in each_task(taskset, state_dir=state_dir):  # packed one by one, so that only one is held unpacked
+        for bundle in each_task(
+            taskset, state_dir=state_dir, fit=fit
+        ):  # packed one by one, so that only one is held unpacked
             if reading is not None and bundle.task.retrieval is not None:
                 reading.only_reading()
             prepared.append((task_ref(bundle), pack(bundle)))

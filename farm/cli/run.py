@@ -62,6 +62,9 @@ def run(
         bool,
         typer.Option("--unvalidated", help="Also tasks that validated.json does not call fit as they are."),
     ] = False,
+    only_fit: Annotated[
+        bool, typer.Option("--only-fit", help="Only tasks that validated.json calls fit; the others are named.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is accepted.")] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
@@ -78,6 +81,8 @@ def run(
         "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
     }
+    if only_fit and unvalidated:
+        raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
     _check(asked)
     meant = _meant(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
@@ -86,9 +91,11 @@ def run(
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
-            begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated)
+            begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated, only_fit=only_fit)
         for warning in begun.warnings:
-            progress_console.print(f"warning: {warning}", style="yellow")
+            progress_console.print(shown(f"warning: {warning}"), style="yellow", markup=False)
+        for left_out in begun.left_out:
+            progress_console.print(shown(f"{left_out.task}: left out; {left_out.why}"), markup=False)
         if detach:
             _announce(begun, as_json)
             return 0
@@ -133,7 +140,7 @@ def _meant(taskset: Path, config: Config) -> str:
     from farm.tasks import is_taskset_name, named_taskset, task_directories
 
     if taskset.exists():
-        task_directories(taskset)
+        task_directories(taskset, faults=[])
         return str(taskset.resolve())
     name = str(taskset)
     if not is_taskset_name(name):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from farm.cli.errors import shown
+from farm.core.nesting import read_json
 
 if TYPE_CHECKING:
     from farm.core.rollout import Rollout
@@ -107,8 +108,8 @@ def _use(use: "ToolUseRecord", most: int) -> Iterator[Text]:
 def _arguments(written: str) -> tuple[Sequence[str], Mapping[str, str]]:
     """Those that fit on the line of the call, and by their names the texts that do not."""
     try:
-        given = json.loads(written)
-    except (ValueError, RecursionError):
+        given = read_json(written)
+    except ValueError:
         given = None
     if not isinstance(given, dict):
         return [], {"arguments": written}

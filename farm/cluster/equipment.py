@@ -113,7 +113,7 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
-        settings = await asyncio.to_thread(read_build_settings, plan.build)
+        settings = await asyncio.to_thread(read_build_settings, plan.build, state_dir=plan.state_dir)
         origins = ImageOrigins.of(plan.state_dir, plan.image_mirror)
         images = ImageStore(plan.docker_host, settings, uses=uses, origins=origins, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import importlib.util
 import os
 import secrets
 import time
@@ -18,6 +17,7 @@ from farm.cluster.leftovers import reap
 from farm.cluster.machine import default_slots
 from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.cluster.versions import refuse_other_versions
 from farm.config import LOOPBACK, Config
 from farm.core.fleet import SchedulerSettings
 from farm.policy.configured import endpoint_access
@@ -159,8 +159,7 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
 
 
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
-    if importlib.util.find_spec("ray") is None:
-        raise FarmError("Ray is not installed; install the farm's dependencies again: pip install -e .")
+    await asyncio.to_thread(refuse_other_versions)
     token_file = _token_file(config, make=join is None)
     os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from farm.core.nesting import read_json
 from farm.core.orders import PolicySpec
 from farm.core.rollout import StopReason
 from farm.policy.completion import Garbage, parse_completion, parse_models
@@ -257,8 +258,8 @@ def _said(answer: Answer[Any]) -> str:
     """Return what an error answer says, on one line, to look for a full context in it; for no error or log."""
     text = answer.refusal[:4000].decode(errors="replace")
     try:
-        found = json.loads(answer.refusal)
-    except (ValueError, RecursionError):
+        found = read_json(answer.refusal)
+    except ValueError:
         found = None
     if isinstance(found, dict):
         inner = found.get("error", found)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from farm.core.nesting import TooDeep
 from farm.core.task import GradingMode, ReportFormat, StepReward
 from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
@@ -295,10 +296,10 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     refuse_larger(path, content, remedy="name files of test ids in place of lists")
     try:
         document = read_toml(content)
+    except TooDeep as error:
+        raise TaskError(path, str(error), "write it flatter") from None
     except ValueError as error:  # also a number of thousands of digits, which Python does not read
         raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
-    except RecursionError:
-        raise TaskError(path, "nested too deeply", "write it flatter") from None
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:

@@ -53,10 +53,18 @@ class RunSummary(AnswerBody):
     statuses: Mapping[str, int]
 
 
+class LeftOutAnswer(AnswerBody):
+    """A task of the set that is not in the run: its id, or the name of its directory if it cannot be read."""
+
+    task: str
+    why: str
+
+
 class RunAnswer(AnswerBody):
     """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits.
 
     ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
+    ``left_out``: in the answer to ``only_fit``, the tasks that are not run, 1,000 at most.
     ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
     ``warnings`` name what is likely to fail, each with its remedy.
     """
@@ -79,6 +87,7 @@ class RunAnswer(AnswerBody):
     why_waiting: str = ""
     outage: str = ""
     warnings: tuple[str, ...] = ()
+    left_out: tuple[LeftOutAnswer, ...] = ()
 
 
 class DeletedAnswer(AnswerBody):

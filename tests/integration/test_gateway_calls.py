@@ -14,7 +14,7 @@ import pytest
 from farm.client import FarmClient, Unreadable
 from farm.core.orders import PolicySpec, TaskRef
 from farm.store import RunState, Store
-from farm.tasks.validated import ValidatedTask, write_validated
+from farm.tasks.validated import FitTasks, ValidatedTask, write_validated
 from farm.wire.frames import pack_frame, unpack_frames
 from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
 from farm.wire.packing import pack, unpack
@@ -182,10 +182,10 @@ async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(
     begun, prepared = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slowly(path: Path, tools: Sequence[str]) -> Sequence[tuple[TaskRef, bytes]]:
+    def slowly(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
         loop.call_soon_threadsafe(begun.set)
         prepared.wait()
-        return prepare(path, tools)
+        return prepare(path, tools, fit)
 
     body = {"taskset": str(tmp_path), "policy": "nop", "group_size": 1}
     async with (
@@ -216,6 +216,23 @@ async def test_a_task_that_is_not_what_was_validated_runs_only_where_that_is_ask
     assert problem(answer) == (422, "taskset")
     assert f"{task.id}: was changed since " in answer.json()["detail"]
     assert (await place.post("/v1/runs", body | {"unvalidated": True})).status_code == 201
+
+
+async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Place) -> None:
+    ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "only_fit": True}
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert "validated.json: is not there, and only what it calls fit was asked for; make it: " in answer.text
+    known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=False, reasons=("gold",))
+    write_validated(place.path / "tasksets" / "demo", {task.id: known})
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert f"none of its tasks is fit ({task.id} was found unfit (gold)); look again with" in answer.json()["detail"]
+    write_validated(place.path / "tasksets" / "demo", {task.id: known.model_copy(update={"fit": True})})
+    answer = await place.post("/v1/runs", body)
+    assert (answer.status_code, answer.json()["left_out"]) == (201, [])
+    assert problem(await place.post("/v1/runs", body | {"unvalidated": True}))[0] == 422
 
 
 async def test_an_empty_task_set_says_so(place: Place) -> None:
