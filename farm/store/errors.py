@@ -7,7 +7,7 @@ StoreError
 ├── RunEnded           the run has ended: it accepts no more rollouts
 ├── RunExists          another run has this id
 ├── UnknownLease       no lease of this id, or one that ended more than a day ago
-├── LeaseLost          the lease ran out or was given back: its groups are free for others
+├── LeaseLost          the lease ran out, was given back or was acked
 ├── GroupMismatch      a rollout names a group size that disagrees with its group's
 ├── RulesChanged       a rollout was judged by other rules than its group is: judge it again
 ├── UnknownRules       no rule document of this version

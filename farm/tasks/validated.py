@@ -103,8 +103,9 @@ def refuse_unvalidated(taskset: Path, digests: Mapping[str, str]) -> None:
             what = f"was found unfit ({', '.join(known.reasons) or 'no reason given'})"
         else:
             continue
-        remedy = f"look at it again with `farm tasks validate {taskset} --write`, or run it all the same: --unvalidated"
+        again = f"`farm tasks validate {taskset} --write`"
+        remedy = f"look at it again with {again}, or run it all the same with `farm run --unvalidated`"
         raise TaskError(task_id, what, remedy)
 
 
-_ANEW = "remove it, or validate with --write"
+_ANEW = "remove it, or write it again with `farm tasks validate --write`"
