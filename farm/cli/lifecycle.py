@@ -20,6 +20,7 @@ from rich.table import Table
 from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cli.run_table import counts_line, run_table
 from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _STEP = "step: "
 _POLL_S = 0.1
-_MOST_RUNS = 20
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
@@ -114,18 +114,11 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     )
     for node in farm.nodes:
         loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
-        nodes.add_row(node.node_id[:12], node.state, str(node.running), str(node.slots), *loads, node.why)
+        nodes.add_row(node.node_id, node.state, str(node.running), str(node.slots), *loads, node.why)
     table_console.print(nodes)
-    table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
-    for run in runs[:_MOST_RUNS]:
-        counts = run.summary
-        reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
-        done = f"{counts.accepted}/{counts.expected}"
-        note = run.reason or run.outage or run.why_waiting
-        table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
-    table_console.print(table)
-    if len(runs) > _MOST_RUNS:
-        table_console.print(f"the newest {_MOST_RUNS} of {len(runs)} runs; `farm status --json` lists all")
+    table_console.print(counts_line(runs))
+    if runs:
+        table_console.print(run_table(runs))
     return 0
 
 

@@ -167,6 +167,13 @@ def _announce(begun: "RunAnswer", as_json: bool) -> None:
         table_console.print(f"{begun.run_id}: look with `farm rollouts list --run {begun.run_id}`")
 
 
+def progress_note(run: "RunAnswer") -> str:
+    """Return the counts of a run, and why an episode of it or the rest of it waits."""
+    counts = f"{run.running} running, {run.waiting} waiting, {run.summary.solved} solved"
+    why = run.outage or run.why_waiting
+    return f"{counts}; {why}" if why else counts
+
+
 def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     """Show the run until it has ended; an interrupt cancels it."""
     columns = (
@@ -183,9 +190,7 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
             bar = progress.add_task(begun.run_id, total=begun.summary.expected, note="")
             told = ""
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
-                counts = f"{seen.running} running, {seen.summary.solved} solved"
-                note = seen.outage or seen.why_waiting or counts
-                progress.update(bar, completed=seen.summary.accepted, note=shown(note))
+                progress.update(bar, completed=seen.summary.accepted, note=shown(progress_note(seen)))
                 if seen.outage and seen.outage != told and not progress_console.is_terminal:
                     progress_console.print(f"waiting: {seen.outage}")  # no bar is seen there
                 told = seen.outage

@@ -54,8 +54,9 @@ class RunSummary(AnswerBody):
 
 
 class RunAnswer(AnswerBody):
-    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits.
+    """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
 
+    ``why_waiting`` says why nothing more starts; empty where nothing waits.
     ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
     ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
     """
@@ -75,6 +76,7 @@ class RunAnswer(AnswerBody):
     rewards: str = ""
     summary: RunSummary
     running: int = 0
+    waiting: int = 0
     why_waiting: str = ""
     outage: str = ""
 
