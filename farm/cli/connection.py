@@ -46,8 +46,11 @@ def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
 
 
 @contextmanager
-def connected(config: Config) -> "Iterator[FarmClient]":
-    """A client of the farm that runs on this machine; its refusals become one-line errors."""
+def connected(config: Config, *, retry_s: float = 30.0) -> "Iterator[FarmClient]":
+    """A client of the farm that runs on this machine; its refusals become one-line errors.
+
+    A request is repeated for ``retry_s`` while the gateway is away; the first time, a line says why.
+    """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
     from farm.cluster import running_farm
 
@@ -55,7 +58,12 @@ def connected(config: Config) -> "Iterator[FarmClient]":
     if info is None:
         raise no_farm(config)
     token = local_token(config)
-    with FarmClient(info.url, token.get_secret_value() if token else None) as client:
+
+    def waiting(why: FarmError) -> None:
+        progress_console.print(f"waiting: {why}")
+
+    known = token.get_secret_value() if token else None
+    with FarmClient(info.url, known, retry_s=retry_s, on_wait=waiting) as client:
         try:
             yield client
         except GatewayUnavailable as error:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _STEP = "step: "
 _POLL_S = 0.1
+_STATUS_RETRY_S = 3.0
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
@@ -58,6 +59,8 @@ def up(
         progress_console.print(
             "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
         )
+    if settings.redis_url is not None and not join:
+        _warn_of_redis(settings.redis_url.get_secret_value())
     if detach:
         _detach(settings)
         return
@@ -67,6 +70,15 @@ def up(
         _bury(settings, ended)
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(settings, join))
+
+
+def _warn_of_redis(url: str) -> None:
+    """Say what the operator's Redis lacks to keep what the farm stores. Raises StoreUnavailable."""
+    from farm.store import examine_redis
+
+    found, lacks = asyncio.run(examine_redis(url))
+    for lack in lacks:
+        progress_console.print(f"warning: {found}: {lack}")
 
 
 def down(config: ConfigFile = None, state_dir: StateDir = None) -> None:
@@ -99,7 +111,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     if info.role == "node":
         _show_node(info, as_json)
         return 0
-    with connected(settings) as client:
+    with connected(settings, retry_s=_STATUS_RETRY_S) as client:
         farm, runs = client.status(), client.runs()
     if as_json:
         described = {**_described(info), **farm.model_dump(), "runs": [run.model_dump() for run in runs]}
