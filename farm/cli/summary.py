@@ -21,7 +21,7 @@ _MOST_NAMES = 5
 
 @dataclass(slots=True)
 class TaskTotals:
-    """What a task's episodes came to; seconds are the episodes' own, summed."""
+    """The totals of a task's episodes. ``seconds`` is the sum of their durations."""
 
     episodes: int = 0
     judged: int = 0
