@@ -6,7 +6,7 @@
 
 FarmError
 ├── GatewayUnavailable   nothing answers at the address
-├── LeaseLost            the lease has ended; its groups are free for others
+├── LeaseLost            the lease ran out, was given back or was acked
 ├── Nonsense             the answer is none of a farm's gateway
 └── Unreadable           a stored record is not what it should be; the others are not concerned
 """

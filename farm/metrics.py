@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from farm.core.orders import EpisodeReport
 from farm.core.status import FarmStatus
+from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 
 NODE_STATES = ("open", "full", "draining", "pressed", "unwell")
@@ -61,7 +62,7 @@ class FarmMetrics:
         )
         self._untrainable = Counter(
             "farm_untrainable_episodes",
-            "Published episodes whose tokens the endpoint gave and contradicted; nothing is learned from them",
+            "Published episodes of an endpoint that cannot be trained on: it gave no tokens, or inconsistent ones",
             ("reason",),
             registry=self.registry,
         )
@@ -139,8 +140,10 @@ class FarmMetrics:
         if report.reward is not None:
             self._reward.observe(report.reward)
         figures = report.metrics
-        if figures.get("untrainable_inconsistent_tokens"):
+        if figures.get(INCONSISTENT):
             self._untrainable.labels("inconsistent_tokens").inc()
+        if figures.get(NO_TOKENS):
+            self._untrainable.labels("no_tokens").inc()
         for name, value in figures.items():
             if name.startswith(PLUGIN_FAILED):
                 self._plugin_failures.labels(name.removeprefix(PLUGIN_FAILED)).inc(value)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
 from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.nodes import nodes_table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cli.run_table import counts_line, run_table
 from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
 from farm.config import LOOPBACK, Config
 from farm.core.orders import TaskRef
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _STEP = "step: "
 _POLL_S = 0.1
-_MOST_RUNS = 20
+_STATUS_RETRY_S = 3.0
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
@@ -60,6 +60,8 @@ def up(
         progress_console.print(
             "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
         )
+    if settings.redis_url is not None and not join:
+        _warn_of_redis(settings.redis_url.get_secret_value())
     if detach:
         _detach(settings)
         return
@@ -69,6 +71,15 @@ def up(
         _bury(settings, ended)
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(settings, join))
+
+
+def _warn_of_redis(url: str) -> None:
+    """Say what the operator's Redis lacks to keep what the farm stores. Raises StoreUnavailable."""
+    from farm.store import examine_redis
+
+    found, lacks = asyncio.run(examine_redis(url))
+    for lack in lacks:
+        progress_console.print(f"warning: {found}: {lack}")
 
 
 def down(
@@ -114,7 +125,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     if info.role == "node":
         _show_node(info, as_json)
         return 0
-    with connected(settings) as client:
+    with connected(settings, retry_s=_STATUS_RETRY_S) as client:
         farm, runs = client.status(), client.runs()
     if as_json:
         described = {**_described(info), **farm.model_dump(), "runs": [run.model_dump() for run in runs]}
@@ -128,16 +139,9 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
             soft_wrap=True,
         )
     table_console.print(nodes_table(farm.nodes))
-    table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
-    for run in runs[:_MOST_RUNS]:
-        counts = run.summary
-        reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
-        done = f"{counts.accepted}/{counts.expected}"
-        note = run.reason or run.outage or run.why_waiting
-        table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
-    table_console.print(table)
-    if len(runs) > _MOST_RUNS:
-        table_console.print(f"the newest {_MOST_RUNS} of {len(runs)} runs; `farm status --json` lists all")
+    table_console.print(counts_line(runs))
+    if runs:
+        table_console.print(run_table(runs))
     return 0
 
 

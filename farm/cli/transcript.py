@@ -10,6 +10,7 @@ from rich.text import Text
 
 from farm.cli.errors import shown
 from farm.core.nesting import read_json
+from farm.core.trainable import untrainable
 
 if TYPE_CHECKING:
     from farm.core.rollout import Rollout
@@ -39,6 +40,10 @@ def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Te
     yield Text.assemble(("reward ", ""), (reward, "green" if rollout.reward else _BAD), _seen(f"  {sidecar.reason}"))
     rules = _seen(f"by {rollout.reward_version} of {_vector(rollout.reward_components)}")
     yield Text(textwrap.shorten(rules, COLUMNS, placeholder=" …"), _DIM)
+    if rollout.reward is not None and not rollout.trainable:
+        yield Text(
+            _seen(f"not trainable: {untrainable(rollout.policy, rollout.metrics) or 'see the reason above'}"), _DIM
+        )
     for flag in rollout.audit:
         where = "" if flag.turn is None else f" (turn {flag.turn})"
         yield Text(_seen(f"look at {flag.kind}{where}: {flag.evidence}"), "yellow")

@@ -26,8 +26,9 @@ NAMESPACE = "farm"
 SCHEDULER = "scheduler"
 
 
-def agent_name(node_id: str) -> str:
-    return f"agent-{node_id}"
+def agent_name(ray_node_id: str) -> str:
+    """Return the name of an agent's actor, which is new each time: Ray may still hold the one before."""
+    return f"agent-{ray_node_id[:10]}"
 
 
 class SchedulerActor:
@@ -39,6 +40,7 @@ class SchedulerActor:
         self._opening = asyncio.Lock()
         self._opened: SchedulerShell | None = None
         self._agents: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         self._confirming: set[asyncio.Task[None]] = set()
 
     async def _shell(self) -> SchedulerShell:
@@ -65,10 +67,12 @@ class SchedulerActor:
         """For nodes that join: the store that all share."""
         return self._plan.redis_url
 
-    async def tell(self, node_id: str, events: Sequence[Event]) -> None:
+    async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
+        """Take in what the agent of a node reports; ``agent`` is the name of its actor."""
         shell = await self._shell()
-        if node_id not in self._agents:
-            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent_name(node_id), NAMESPACE)
+        if node_id not in self._agents or self._names[node_id] != agent:
+            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent, NAMESPACE)
+            self._names[node_id] = agent
         shell.tell(events)
 
     async def submit(self, spec: RunSpec) -> None:
@@ -95,15 +99,17 @@ class SchedulerActor:
     def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
         agent = self._agents.get(node_id)
         if agent is not None:
-            task = asyncio.create_task(self._confirm(node_id, agent.obey.remote(list(commands))))
+            task = asyncio.create_task(self._confirm(node_id, agent, agent.obey.remote(list(commands))))
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
 
-    async def _confirm(self, node_id: str, sent: Any) -> None:
+    async def _confirm(self, node_id: str, agent: Any, sent: Any) -> None:
         """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
         try:
             await sent
         except ActorDiedError:
+            if self._agents.get(node_id) is not agent:  # the node has joined again, with another agent
+                return
             self._agents.pop(node_id, None)
             if self._opened is not None:
                 self._opened.tell([NodeLost(node_id)])
@@ -155,7 +161,8 @@ class NodeAgentActor:
         return await stack.enter_async_context(agent)
 
     async def _tell(self, events: Sequence[Event]) -> None:
-        await self._scheduler.tell.remote(self._plan.node_id, list(events))
+        name = ray.get_runtime_context().get_actor_name()
+        await self._scheduler.tell.remote(self._plan.node_id, name, list(events))
 
     async def pid(self) -> int:
         """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def connected(node: RayNode) -> AsyncIterator["Driver"]:
+async def connected(node: RayNode, node_id: str) -> AsyncIterator["Driver"]:
     """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
 
     def connect() -> str:
@@ -50,7 +50,7 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
                 ray_node_id = await uninterrupted(asyncio.to_thread(connect))
         except (RayError, ConnectionError, RuntimeError) as error:
             raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
-        yield Driver(node, ray_node_id)
+        yield Driver(node, ray_node_id, node_id)
     finally:
         await uninterrupted(asyncio.to_thread(ray.shutdown))
 
@@ -69,10 +69,10 @@ def _own_signals() -> Iterator[None]:
 class Driver:
     """``node_id`` names this machine in the farm."""
 
-    def __init__(self, node: RayNode, ray_node_id: str) -> None:
+    def __init__(self, node: RayNode, ray_node_id: str, node_id: str) -> None:
         self._node = node
         self._ray_node_id = ray_node_id
-        self.node_id = f"node-{ray_node_id[:10]}"
+        self.node_id = node_id
 
     @asynccontextmanager
     async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
@@ -97,7 +97,7 @@ class Driver:
     @asynccontextmanager
     async def agent(self, plan: AgentPlan, log_level: str) -> AsyncIterator["AgentHandle"]:
         """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
-        handle = AgentHandle(self._node, self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level))
+        handle = AgentHandle(self._node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
         try:
             yield handle
         finally:

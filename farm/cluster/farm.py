@@ -15,6 +15,7 @@ from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.leftovers import reap
 from farm.cluster.machine import default_slots
+from farm.cluster.node_name import kept_node_id
 from farm.cluster.ray_node import RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.cluster.versions import refuse_other_versions
@@ -168,7 +169,7 @@ async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> t
         await stack.enter_async_context(node)
     finally:
         driver = await importing
-    return node, await stack.enter_async_context(driver.connected(node))
+    return node, await stack.enter_async_context(driver.connected(node, kept_node_id(config.state_dir)))
 
 
 async def _agent(

@@ -331,7 +331,7 @@ class Scheduler:
         opened = [node for node in self.fleet if conditions[node.id][0] == "open"]
         if not opened:
             if all(state == "full" for state, _ in conditions.values()):
-                return f"all {sum(node.slots for node in self.fleet)} slots of {len(self.fleet)} nodes are taken"
+                return self._slots_taken(run)
             reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
             return "; ".join(reasons[:3])
         overcommit = self.settings.overcommit
@@ -344,6 +344,12 @@ class Scheduler:
         if waiting.avoid and now < waiting.patient_until:
             return f"a retry waits for a node other than {waiting.avoid}"
         return "it is about to start"
+
+    def _slots_taken(self, run: Run) -> str:
+        slots, nodes = sum(node.slots for node in self.fleet), len(self.fleet)
+        own = len(run.running)
+        by = "" if not own else " by this run" if own >= slots else f", {own} of them by this run"
+        return f"all {slots} slots of {nodes} {'node' if nodes == 1 else 'nodes'} are taken{by}"
 
     def outage(self, run_id: str) -> str:
         """Why episodes of a run wait for their policy's endpoint, as some node tells it; empty where none does."""

@@ -225,6 +225,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         rewards=run.spec.rewards,
         summary=_summary(run),
         running=live.running,
+        waiting=live.waiting,
         why_waiting=live.why_waiting,
         outage=live.outage,
         warnings=_warnings(run, status),

@@ -34,9 +34,9 @@ def locate(taskset: str, named: Path | None) -> Path:
         if ".." in path.parts:
             raise TasksetError("taskset: write the path without '..'")
         return _there(path)
-    if named is None or not is_taskset_name(taskset):
-        names = "" if named is None else ", or the name of a task set"
-        raise TasksetError(f"taskset: give an absolute path on the gateway's machine{names}")
+    if not is_taskset_name(taskset):
+        remedy = "give an absolute path on the gateway's machine, or the name of a task set"
+        raise TasksetError(f"taskset {taskset!r} is a relative path; {remedy}")
     try:
         return named_taskset(taskset, named)
     except TaskError as error:

@@ -18,6 +18,7 @@ from farm.store.errors import (
     UnknownRun,
 )
 from farm.store.leases import LeaseFilter
+from farm.store.outside import examine_redis
 from farm.store.records import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
 from farm.store.rescoring import Rescored
 from farm.store.rules import StoredRules
@@ -49,4 +50,5 @@ __all__ = [
     "UnknownLease",
     "UnknownRules",
     "UnknownRun",
+    "examine_redis",
 ]

@@ -208,7 +208,7 @@ def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) ->
         if not parse_patch(content):
             raise PatchError("empty")
     except PatchError as error:
-        raise TaskError(path / farm.test_patch, str(error), "make it anew with git diff --binary") from None
+        raise TaskError(path / farm.test_patch, str(error), "make it again with `git diff --binary`") from None
     return content
 
 

@@ -1,7 +1,6 @@
 """``task.toml``: Harbor's schema 1.x, and ``[metadata.farm]`` for what Harbor cannot express."""
 
 import difflib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -38,7 +37,6 @@ from farm.tasks.scalars import (
 MAX_HEALTHCHECK_S = 3600
 MAX_STEPS = 100
 _SHOWN_CHARS = 200
-_SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
     (
         *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
@@ -323,7 +321,9 @@ def _first(path: Path, error: ValidationError) -> TaskError:
         return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
     if first["type"] == "missing":
         return TaskError(path, "missing", "add it", key=key)
-    what = _SUMMARY.sub("", str(first["msg"]))[:1000]
+    if first["type"] == "value_error":  # the farm's own words, which may begin with the name of a variable
+        return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
+    what = str(first["msg"])[:1000]
     return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
 
 

@@ -63,7 +63,10 @@ def each_task(
     elif faults:
         if (path / MANIFEST).is_file():  # the set is that task
             raise faults[0].error
-        raise all_faults(path, faults, "correct each of them, or validate the set and run it with --only-fit")
+        others = (
+            f"validate the others with `farm tasks validate {path} --write`, then run them with `farm run --only-fit`"
+        )
+        raise all_faults(path, faults, f"correct each of them, or {others}")
 
 
 @contextmanager

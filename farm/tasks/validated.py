@@ -98,7 +98,7 @@ def refuse_unvalidated(taskset: Path, digests: Mapping[str, str]) -> None:
     raise TaskError(
         first[0],
         f"{told}{more}",
-        f"{_AGAIN % taskset}, run the fit ones with --only-fit, or all of them with --unvalidated",
+        f"{_AGAIN % taskset}, run the fit ones with `farm run --only-fit`, or all with `farm run --unvalidated`",
     )
 
 
@@ -150,4 +150,4 @@ def _why_not(report: ValidatedSet, taskset: Path, task_id: str, digest: str) -> 
     return "" if known.fit else f"was found unfit ({', '.join(known.reasons) or 'no reason given'})"
 
 
-_ANEW = "remove it, or validate with --write"
+_ANEW = "remove it, or write it again with `farm tasks validate --write`"

@@ -61,8 +61,9 @@ class LeftOutAnswer(AnswerBody):
 
 
 class RunAnswer(AnswerBody):
-    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits.
+    """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
 
+    ``why_waiting`` says why nothing more starts; empty where nothing waits.
     ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
     ``left_out``: in the answer to ``only_fit``, the tasks that are not run, 1,000 at most.
     ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
@@ -84,6 +85,7 @@ class RunAnswer(AnswerBody):
     rewards: str = ""
     summary: RunSummary
     running: int = 0
+    waiting: int = 0
     why_waiting: str = ""
     outage: str = ""
     warnings: tuple[str, ...] = ()

@@ -207,6 +207,22 @@ async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go
         assert third not in {head.node for head in heads}
 
 
+async def test_a_killed_node_has_the_same_id_when_it_joins_again_and_works(farm: Farm) -> None:
+    async with second_node(farm, "again") as (process, before, agent_pid):
+        agent = psutil.Process(agent_pid)
+        process.kill()
+        await process.wait()
+        await gone([agent])
+    async with second_node(farm, "again") as (_, after, _):
+        assert after == before
+        assert after.startswith(farm.running.info.node_id.rpartition("-")[0] + "-")
+        farm.gate.shut()
+        await farm.run("again", groups=2)
+        await farm.episodes_run(4)
+        farm.gate.open()
+        assert after in {head.node for head in await farm.ended("again")}
+
+
 async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -> None:
     farm.gate.shut()
     await farm.run("restart", groups=5)

@@ -14,6 +14,7 @@ from threading import Event, Semaphore, Thread
 import psutil
 import pytest
 
+from farm.workshop.beginning import begin_task
 from tests.services import require_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,12 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["sandbox", "farm-base:1", "--workdir", "/nope"], {}, 1, "no directory to work in at /nope: No such file"),
         (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
         (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
+        (
+            ["run", str(SQLPARSE), "--policy", "nop"],
+            {"FARM_HOST": "192.0.2.1", "FARM_TOKENS": "operator=x"},
+            1,
+            "FARM_PORT",
+        ),
         (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds base, recipes, tasks"),
         (["run", "/dev/null", "--policy", "nop"], {}, 1, "/dev/null: not a task set; name a directory of tasks or a"),
         (["tasks", "list", "/dev/null"], {}, 1, "not a task set"),
@@ -134,6 +141,7 @@ def test_a_taken_port_is_named_before_anything_is_started(farm: Farm, tmp_path: 
     assert done.returncode == 1
     [refusal] = done.stderr.splitlines()
     assert f"127.0.0.1:{port}" in refusal
+    assert "FARM_PORT (or `farm up --port`)" in refusal
     assert not (tmp_path / "taken").exists()
 
 
@@ -381,6 +389,17 @@ def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
     assert row[-2] == "0/1"
 
 
+def test_a_name_that_a_farm_without_task_sets_does_not_know_asks_for_a_directory(farm: Farm) -> None:
+    started = farm("up", "--detach", at="unnamed")
+    assert started.returncode == 0, started.stderr
+    try:
+        done = farm("run", "nosuch", "--policy", "nop", at="unnamed")
+        assert done.returncode == 1
+        assert "nosuch: not there; name a directory of tasks by its path" in done.stderr.splitlines()[-1]
+    finally:
+        assert farm("down", at="unnamed").returncode == 0
+
+
 def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", "nowhere", "--policy", "nop")
     assert done.returncode == 1
@@ -397,6 +416,22 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
     assert shown["patch"].startswith("diff --git ")
     listed = farm("rollouts", "list", "--run", rollout["run_id"])
     assert rollout["rollout_id"] in listed.stdout
+
+
+def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
+    farm: Farm, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    begin_task(tmp_path / "basket")
+    (tmp_path / "basket/solution/solve.sh").write_text("echo '# nothing' >> /workspace/basket.py\n")
+    done = farm("run", str(tmp_path / "basket"), "--policy", "oracle", "--group-size", "1", "--json")
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert (rollout["reward"], rollout["error"]) == (0.0, None)
+    assert done.returncode == 1
+    remedy = f"run `farm tasks validate {tmp_path / 'basket'}` to see why"
+    assert done.stderr.splitlines()[-1] == (
+        f"error: oracle solved no task of {rollout['run_id']}: "
+        f"the known solution of 1 of 1 tasks was judged below 1 (basket); {remedy}"
+    )
 
 
 def test_rules_are_set_and_what_is_stored_is_judged_by_them(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
