@@ -156,7 +156,7 @@ class NodeAgentActor:
             library=equipment.library,
             plugins=equipment.plugins,
             endpoints=Endpoints(plan.access, timeouts=plan.timeouts),
-            settings=AgentSettings(tracebacks=plan.test_tracebacks),
+            settings=AgentSettings(tracebacks=plan.test_tracebacks, join=plan.join),
         )
         return await stack.enter_async_context(agent)
 

@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``farewell_s`` bounds each of the last words of an agent that closes. ``tracebacks``: as ``grade`` has it."""
+    """``farewell_s`` bounds each of the last words of an agent that closes. ``tracebacks``: as ``grade`` has it.
+    ``join``: as ``NodeBeat`` has it."""
 
     beat_s: float = 1.0
     tell_timeout_s: float = 10.0
@@ -45,6 +46,7 @@ class AgentSettings:
     longest_backoff_s: float = 5.0
     farewell_s: float = 5.0
     tracebacks: bool = False
+    join: str = ""
 
 
 @dataclass(slots=True)
@@ -310,6 +312,7 @@ class NodeAgent:
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,
+            join=self._settings.join,
             outages={
                 work.order.run_id: work.policy.outage
                 for work in self._works.values()

@@ -48,6 +48,7 @@ class SchedulerPlan:
 class AgentPlan:
     """All that an agent needs to come up, as values that travel to its process.
 
+    ``join`` names the ``farm up`` that the agent belongs to.
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
     ``access``: which endpoints it may ask. ``timeouts``: what an endpoint has for a reply.
@@ -72,6 +73,7 @@ class AgentPlan:
     build: BuildOptions = field(default_factory=BuildOptions)
     embedder: str = "words"
     test_tracebacks: bool = False
+    join: str = ""
     equip: str = "farm.cluster.equipment:docker"
 
 

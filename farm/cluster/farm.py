@@ -177,6 +177,7 @@ async def _agent(
 ) -> "AgentHandle":
     plan = AgentPlan(
         node_id=driver.node_id,
+        join=secrets.token_hex(8),
         redis_url=redis_url,
         state_dir=config.state_dir,
         slots=config.slots or default_slots(),

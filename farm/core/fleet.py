@@ -69,6 +69,7 @@ class Node:
     id: str
     incarnation: str
     beat_at: float
+    join: str = ""
     slots: int = 0
     cpus: float = 0.0
     memory_mib: int = 0
@@ -151,7 +152,7 @@ class Fleet:
         """Take in what a node says of itself; its running episodes are the caller's to compare."""
         node = self._nodes.get(beat.node_id)
         if node is None:
-            node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now)
+            node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now, beat.join)
         self._nodes.move_to_end(node.id)
         node.beat_at = now
         node.slots, node.cpus = beat.slots, beat.cpus

@@ -128,11 +128,11 @@ class Scheduler:
     def _beat(self, beat: NodeBeat, now: float) -> Iterable[Command]:
         known = self.fleet.get(beat.node_id)
         reborn = known is not None and known.incarnation != beat.incarnation
-        drain = (known.draining or None) if known is not None and reborn else None
+        drain = known is not None and known.draining and reborn and known.join == beat.join
         held = self.fleet.remove(beat.node_id) if reborn else []
         node = self.fleet.beat(beat, now)
         if drain:
-            yield from self._drain(node.id, drain, now)
+            yield from self._drain(node.id, True, now)
         elif node.drain is not None and beat.draining != node.drain:
             yield DrainNode(node.id, node.drain)
         else:

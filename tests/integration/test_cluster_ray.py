@@ -207,9 +207,10 @@ async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go
         assert third not in {head.node for head in heads}
 
 
-async def test_a_killed_node_has_the_same_id_when_it_joins_again_and_works(farm: Farm) -> None:
+async def test_a_drained_node_that_is_killed_has_the_same_id_when_it_joins_again_and_works(farm: Farm) -> None:
     async with second_node(farm, "again") as (process, before, agent_pid):
         agent = psutil.Process(agent_pid)
+        assert await farm.running.scheduler.drain_node(before, drain=True)
         process.kill()
         await process.wait()
         await gone([agent])

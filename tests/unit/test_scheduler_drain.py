@@ -39,6 +39,16 @@ def test_a_node_stays_drained_if_its_agent_starts_anew() -> None:
     assert started(scheduler.handle(RunSubmitted(run_spec()), 4.0)) == 0
 
 
+def test_a_drained_node_takes_episodes_after_its_next_farm_up() -> None:
+    """Its agent was killed and said no good-bye, so the node is still known when it joins again."""
+    scheduler = Scheduler()
+    scheduler.handle(beat("n", incarnation="1", join="a"), 0.0)
+    scheduler.handle(NodeDrained("n"), 1.0)
+    scheduler.handle(beat("n", incarnation="1", join="a", draining=True), 2.0)
+    assert scheduler.handle(beat("n", incarnation="2", join="b"), 3.0) == []
+    assert started(scheduler.handle(RunSubmitted(run_spec()), 4.0)) == 1
+
+
 def test_a_node_that_left_and_joins_again_takes_episodes() -> None:
     scheduler = Scheduler()
     scheduler.handle(beat("n"), 0.0)
