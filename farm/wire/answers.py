@@ -172,6 +172,8 @@ class RolloutsAnswer(AnswerBody):
 
 
 class NodeAnswer(AnswerBody):
+    """A node. ``lost_at``: the Unix time at which a node in state ``lost`` was lost."""
+
     node_id: str
     state: str
     why: str
@@ -181,6 +183,7 @@ class NodeAnswer(AnswerBody):
     cpu_load: float
     memory_load: float
     disk_load: float
+    lost_at: float | None = None
 
 
 class FarmAnswer(AnswerBody):

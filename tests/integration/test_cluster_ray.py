@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import RunningFarm, start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, RunningFarm, start_farm
 from farm.store import RunState, Store
 from farm.wire.record import RolloutHead
 from tests.integration.cluster_fakes import EQUIP, Gate, submit
@@ -77,9 +76,13 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
     stores: list[Store] = []
 
     @asynccontextmanager
-    async def serve(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+    async def serve(plan: GatewayPlan) -> AsyncIterator[str]:
+        store = Store(plan.redis_url)
         stores.append(store)
-        yield "http://127.0.0.1:1"
+        try:
+            yield "http://127.0.0.1:1"
+        finally:
+            await store.close()
 
     config = cluster_config(directory / "head")
     others = set(descendants())
@@ -164,9 +167,7 @@ async def test_one_node_works_a_run_off(farm: Farm) -> None:
 
 
 async def test_a_second_farm_on_the_same_state_directory_is_refused(farm: Farm) -> None:
-    refused = start_farm(
-        cluster_config(farm.directory / "head"), serve=lambda store, scheduler: pytest.fail("must not serve")
-    )
+    refused = start_farm(cluster_config(farm.directory / "head"), serve=lambda plan: pytest.fail("must not serve"))
     with pytest.raises(FarmError, match=r"runs from .* already, as process .*`farm down`"):
         await refused.__aenter__()
     assert running_farm(farm.directory / "head") == farm.running.info

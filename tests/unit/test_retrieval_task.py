@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from farm.cli.lifecycle import _prepare
+from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.orders import Limits, PolicySpec
 from farm.core.retrieval import FileLines, Retrieval
