@@ -206,6 +206,15 @@ async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go
         heads = await farm.ended("killed")
         assert len(heads) == 4
         assert third not in {head.node for head in heads}
+        states = {node.node_id: node for node in (await farm.running.scheduler.status()).nodes}
+        assert states[third].state == "lost"
+        assert states[third].lost_at is not None
+        assert f'farm_node_lost_timestamp_seconds{{node="{third}"}}'.encode() in await farm.running.scheduler.metrics()
+        log = (farm.directory / "head" / "log" / "scheduler.log").read_text().splitlines()
+        of_node = [line for line in log if f" node={third} " in line]
+        assert "the node joined with 2 slots" in of_node[0]
+        assert [line for line in of_node if " ERROR " in line and "the node is lost: " in line]
+        assert [line for line in of_node if " run=killed " in line and "was lost with its node" in line]
 
 
 async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -> None:
