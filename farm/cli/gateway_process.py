@@ -1,6 +1,7 @@
 """The gateway's own process: ``python -m farm.cli.gateway_process``, which the farm's process starts and keeps up."""
 
 import asyncio
+import logging
 import os
 import pickle
 import signal
@@ -26,10 +27,12 @@ from farm.store import Store
 
 NAME = "gateway"
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the process is given. ``listener``: the descriptor of the socket that it serves."""
+    """Hold what the process is given. ``listener``: the descriptor of the socket that it serves."""
 
     plan: GatewayPlan
     config: Config
@@ -75,8 +78,9 @@ async def _serve(given: _Given) -> None:
             prepare = partial(_prepare, state_dir=given.config.state_dir)
             app = make_app(store, scheduler, given.config, prepare=prepare)
             async with serving(app, socket.socket(fileno=given.listener)):
+                _log.info("the gateway serves, as process %d", os.getpid())
                 os.write(1, READY)
-                os.dup2(2, 1)  # nobody reads the rest of it
+                os.dup2(2, 1)  # the other end is not read from now on
                 await asked.wait()
     finally:
         await store.close()
@@ -109,9 +113,7 @@ def main() -> None:
     try:
         asyncio.run(_serve(given))
     except FarmError as error:
-        import logging
-
-        logging.getLogger(__name__).error("the gateway did not start: %s", error)
+        _log.error("the gateway did not start: %s", error)
         sys.exit(1)
 
 
