@@ -27,7 +27,7 @@ from farm.store import Store
 
 NAME = "gateway"
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("farm.cli.gateway_process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,9 @@ def main() -> None:
         asyncio.run(_serve(given))
     except FarmError as error:
         _log.error("the gateway did not start: %s", error)
+        sys.exit(1)
+    except Exception:  # the last boundary: the farm's process tells only the exit code
+        _log.exception("the gateway met a defect of the farm")
         sys.exit(1)
 
 

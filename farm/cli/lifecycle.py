@@ -262,6 +262,7 @@ def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[Run
 
     def on_step(step: str) -> None:
         _say(_STEP + step)
+        _log.info("%s", step)
 
     if join:
         return join_farm(config, join, on_step=on_step)

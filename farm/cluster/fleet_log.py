@@ -68,7 +68,7 @@ class FleetLog:
                 _lost(node)
                 self._endpoints(node.id, {}, now)
         self._lost = {node.id: node.lost_at for node in lost}
-        self._end_outages(now)
+        self._end_outages(scheduler, now)
 
     def _beat(self, beat: NodeBeat, scheduler: Scheduler, now: float) -> None:
         known = scheduler.fleet.get(beat.node_id)
@@ -96,14 +96,15 @@ class FleetLog:
             if run_id not in outages and outage.gone_at is None:
                 outage.gone_at = now
 
-    def _end_outages(self, now: float) -> None:
+    def _end_outages(self, scheduler: Scheduler, now: float) -> None:
         for node_id, known in list(self._outages.items()):
             for run_id, outage in list(known.items()):
                 if outage.gone_at is not None and now - outage.gone_at >= OUTAGE_OVER_S:
                     del known[run_id]
                     named = {"node": node_id, "run": run_id}
-                    seconds = outage.gone_at - outage.since
-                    _log.info("the outage of the policy's endpoint has ended after %.0f s", seconds, extra=named)
+                    ended = "the outage of the policy's endpoint has ended"
+                    what = ended if run_id in scheduler.runs else "the run ended while the policy's endpoint was out"
+                    _log.info("%s, after %.0f s", what, outage.gone_at - outage.since, extra=named)
             if not known:
                 del self._outages[node_id]
 

@@ -80,19 +80,22 @@ class KeptProcess:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        line = b""
-        with contextlib.suppress(TimeoutError, ConnectionError):
+        cause = ""
+        try:
             async with asyncio.timeout(_START_S):
-                process.stdin.write(self._given)
-                await process.stdin.drain()
-                process.stdin.close()
-                line = await process.stdout.readline()
-        if line == READY:
-            self._on_change(process.pid, "")
-            return
+                with contextlib.suppress(ConnectionError):  # it has ended before it read all
+                    process.stdin.write(self._given)
+                    await process.stdin.drain()
+                    process.stdin.close()
+                if await process.stdout.readline() == READY:
+                    self._on_change(process.pid, "")
+                    return
+                await process.wait()  # a signal to a process that has just ended would lose its exit code
+        except TimeoutError:
+            cause = f"it was not ready in {_START_S:.0f} s"
         await uninterrupted(self._stop())
         assert process.returncode is not None
-        cause = f"its process {how_ended(process.returncode)}" if line == b"" else "its first line is not as expected"
+        cause = cause or f"its process {how_ended(process.returncode)}"
         raise FarmError(f"the {self._name} did not start: {cause}; its log is {self._log}")
 
     async def _keep(self) -> None:
@@ -118,7 +121,7 @@ class KeptProcess:
 
     async def _stop(self) -> None:
         process = self._process
-        if process is None:
+        if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

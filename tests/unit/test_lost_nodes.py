@@ -148,6 +148,7 @@ def test_an_outage_of_an_endpoint_is_logged_once_at_its_begin_and_once_at_its_en
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told(caplog)
+    told.handle(RunSubmitted(run_spec("run-1", groups=9)), 0.0)
     told.handle(beat("a"), 0.0)
     out = replace(beat("a"), outages={"run-1": "http://h answers 503"})
     begun = "the policy's endpoint is out: http://h answers 503; its episodes wait"
@@ -158,9 +159,10 @@ def test_an_outage_of_an_endpoint_is_logged_once_at_its_begin_and_once_at_its_en
         assert told.handle(out, at + 1.0) == []
     assert told.handle(beat("a"), 31.0) == []
     told.handle(beat("a"), 35.0)
-    ended = ("INFO", "a", "run-1", "", "the outage of the policy's endpoint has ended after 30 s")
+    ended = ("INFO", "a", "run-1", "", "the outage of the policy's endpoint has ended, after 30 s")
     assert told.handle(Tick(), 31.0 + OUTAGE_OVER_S) == [ended]
     assert told.handle(Tick(), 32.0 + OUTAGE_OVER_S) == []
     told.handle(out, 50.0)
-    told.handle(NodeLost("a"), 51.0)
-    assert told.handle(Tick(), 61.0)[0][-1] == "the outage of the policy's endpoint has ended after 1 s"
+    told.handle(RunCancelled("run-1"), 51.0)
+    told.handle(NodeLost("a"), 52.0)
+    assert told.handle(Tick(), 62.0)[0][-1] == "the run ended while the policy's endpoint was out, after 2 s"
