@@ -230,7 +230,8 @@ def _cause(config: Config, ended: "Ended") -> str:
 
     own = f"its process {ended.how}"
     of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
-    return noted_death(config.state_dir) or of_ray or own
+    noted = noted_death(config.state_dir)
+    return noted if noted not in ("", own) else of_ray or own  # Ray's log may tell more by now
 
 
 @asynccontextmanager
