@@ -255,6 +255,11 @@ class Config(BaseModel):
         return self.state_dir / "run"
 
     @property
+    def log_dir(self) -> Path:
+        """Log files, which outlive the farm (``farm.logs``)."""
+        return self.state_dir / "log"
+
+    @property
     def key_urls(self) -> list[str]:
         """The addresses to which ``policy_key`` is sent; none if the operator named none."""
         if self.policy_url:

@@ -15,7 +15,7 @@ from farm.core.status import FarmStatus
 from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 
-NODE_STATES = ("open", "full", "draining", "pressed", "unwell")
+NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
 NODE_GAUGES = (
     ("slots", "slots", "Slots of a node"),
     ("running", "running", "Episodes that hold a slot of a node"),
@@ -203,8 +203,14 @@ class FarmMetrics:
         for name, attribute, text in NODE_GAUGES:
             family = GaugeMetricFamily(f"farm_node_{name}", text, labels=("node",))
             for node in nodes:
-                family.add_metric((node.node_id,), float(getattr(node, attribute)))
+                if node.lost_at is None or attribute == "seen_s":
+                    family.add_metric((node.node_id,), float(getattr(node, attribute)))
             yield family
+        lost = GaugeMetricFamily("farm_node_lost_timestamp_seconds", "Unix time of a node's loss", labels=("node",))
+        for node in nodes:
+            if node.lost_at is not None:
+                lost.add_metric((node.node_id,), node.lost_at)
+        yield lost
 
     def _queue(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         queue = self.snapshot.queue

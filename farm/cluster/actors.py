@@ -19,11 +19,14 @@ from farm.cluster.shell import NodeCommand, SchedulerShell
 from farm.core.events import Event, NodeLost
 from farm.core.orders import RunSpec
 from farm.core.status import FarmStatus
+from farm.logs import name_node, node_log, open_log, remove_old_nodes
 from farm.policy import Endpoints
 from farm.store import Store
 
 NAMESPACE = "farm"
 SCHEDULER = "scheduler"
+
+_log = logging.getLogger(__name__)
 
 
 def agent_name(ray_node_id: str) -> str:
@@ -35,7 +38,7 @@ class SchedulerActor:
     """Async actor: one process, one event loop, one ``SchedulerShell``."""
 
     def __init__(self, plan: SchedulerPlan) -> None:
-        logging.basicConfig(level=plan.log_level.upper())
+        open_log(plan.log_dir / "scheduler.log", plan.log_level)
         self._plan = plan
         self._opening = asyncio.Lock()
         self._opened: SchedulerShell | None = None
@@ -114,14 +117,17 @@ class SchedulerActor:
             if self._opened is not None:
                 self._opened.tell([NodeLost(node_id)])
         except RayError as error:
-            logging.getLogger(__name__).warning("%s did not get an order: %s", node_id, error)
+            _log.warning("an order did not reach the node: %s", error, extra={"node": node_id})
 
 
 class NodeAgentActor:
     """Async actor around one ``NodeAgent``."""
 
     def __init__(self, plan: AgentPlan, log_level: str) -> None:
-        logging.basicConfig(level=log_level.upper())
+        own = node_log(plan.state_dir / "log", plan.node_id)
+        remove_old_nodes(own.parent, own)
+        open_log(own, log_level)
+        name_node(plan.node_id)
         self._plan = plan
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()

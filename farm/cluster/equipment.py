@@ -41,6 +41,7 @@ class SchedulerPlan:
     redis_url: str
     settings: SchedulerSettings
     retention_s: float
+    log_dir: Path
     log_level: str = "info"
 
 

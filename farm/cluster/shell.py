@@ -6,8 +6,10 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
+from farm.cluster.fleet_log import FleetLog
 from farm.core.events import (
     Command,
     DrainNode,
@@ -25,7 +27,7 @@ from farm.core.events import (
     Tick,
     WarmUp,
 )
-from farm.core.fleet import Node, SchedulerSettings
+from farm.core.fleet import LostNode, Node, SchedulerSettings
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Failure, Rollout
 from farm.core.scheduler import Scheduler
@@ -81,6 +83,7 @@ class SchedulerShell:
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
+        self._fleet_log = FleetLog()
         self._retention_s = retention_s
         self._steered = 0
         self._past: Counter[str] = Counter()
@@ -108,9 +111,12 @@ class SchedulerShell:
         for event in events:
             if isinstance(event, EpisodeEnded):
                 self._metrics.observe(event.report, self._scheduler.held_s(event, time.monotonic()))
+            now = time.monotonic()
+            self._fleet_log.before(event, self._scheduler, now)
             began = time.perf_counter()
-            commands = self._scheduler.handle(event, time.monotonic())
+            commands = self._scheduler.handle(event, now)
             self._metrics.decided(time.perf_counter() - began)
+            self._fleet_log.after(event, self._scheduler, now)
             for command in commands:
                 self._carry_out(command, outgoing)
         for node_id, ordered in outgoing.items():
@@ -124,6 +130,7 @@ class SchedulerShell:
                 self._spawn(self._publish_failure(order, failure))
             case RunFinished(run_id):
                 self._steered += 1
+                _log.info("every episode of the run has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
     # Runs; the store knows of each before the scheduler does
@@ -215,6 +222,7 @@ class SchedulerShell:
             self.tell([EpisodeEnded("", report(rollout, order, published=True))])
 
     async def _fail(self, run_id: str, reason: str) -> None:
+        _log.error("the run has failed: %s", reason, extra={"run": run_id})
         with contextlib.suppress(UnknownRun):  # nobody is left to tell
             await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
         self.cancel(run_id)
@@ -249,7 +257,8 @@ class SchedulerShell:
 
     def status(self) -> FarmStatus:
         now = time.monotonic()
-        nodes = tuple(self._node_status(node, now) for node in self._scheduler.fleet)
+        lost = (_lost_status(node, now) for node in self._scheduler.fleet.lost(now))
+        nodes = (*(self._node_status(node, now) for node in self._scheduler.fleet), *lost)
         runs = tuple(
             RunStatus(
                 run_id,
@@ -299,3 +308,21 @@ class SchedulerShell:
             for run_id in live:
                 queue.update(counts[run_id])
             return queue
+
+
+def _lost_status(node: LostNode, now: float) -> NodeStatus:
+    """``why`` says when it was lost, for people."""
+    lost_at = time.time() - (now - node.lost_at)
+    shown = datetime.fromtimestamp(lost_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return NodeStatus(
+        node_id=node.id,
+        state="lost",
+        why=f"lost at {shown}: {node.cause}",
+        slots=0,
+        running=0,
+        seen_s=now - node.beat_at,
+        cpu_load=0.0,
+        memory_load=0.0,
+        disk_load=0.0,
+        lost_at=lost_at,
+    )

@@ -16,6 +16,7 @@ CANDIDATES = 8
 class SchedulerSettings:
     """Seconds, and how full a node may get.
 
+    ``lost_kept_s`` and ``lost_kept``: how long, and how many, lost nodes are remembered.
     ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
     ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
     times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
@@ -25,6 +26,8 @@ class SchedulerSettings:
     """
 
     lost_after_s: float = 15.0
+    lost_kept_s: float = 86_400.0
+    lost_kept: int = 50
     order_grace_s: float = 15.0
     retry_delay_s: float = 1.0
     retry_patience_s: float = 15.0
@@ -120,6 +123,17 @@ class Node:
         return self.condition(now, settings)[0] == "open"
 
 
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that ended without a word. ``held``: the episodes that it ran."""
+
+    id: str
+    beat_at: float
+    lost_at: float
+    cause: str
+    held: tuple[Episode, ...] = ()
+
+
 Rotation = OrderedDict[str, None]
 
 
@@ -133,6 +147,7 @@ class Fleet:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self._nodes: OrderedDict[str, Node] = OrderedDict()
+        self._lost: OrderedDict[str, LostNode] = OrderedDict()
         self._open: Rotation = OrderedDict()
         self._holders: dict[str, Rotation] = {}
 
@@ -148,8 +163,13 @@ class Fleet:
     def get(self, node_id: str) -> Node | None:
         return self._nodes.get(node_id)
 
+    def lost(self, now: float) -> tuple[LostNode, ...]:
+        """Return the nodes that were lost lately and have not come back, the latest last."""
+        return tuple(node for node in self._lost.values() if now - node.lost_at < self.settings.lost_kept_s)
+
     def beat(self, beat: NodeBeat, now: float) -> Node:
         """Take in what a node says of itself; its running episodes are the caller's to compare."""
+        self._lost.pop(beat.node_id, None)
         node = self._nodes.get(beat.node_id)
         if node is None:
             node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now, beat.join)
@@ -174,10 +194,22 @@ class Fleet:
 
     def remove(self, node_id: str) -> list[Episode]:
         """Forget a node; what it held."""
+        self._lost.pop(node_id, None)
+        if node_id not in self._nodes:
+            return []
         node = self._nodes.pop(node_id)
         self._open.pop(node_id, None)
         self._set_images(node, frozenset())
         return list(node.held.values())
+
+    def lose(self, node_id: str, cause: str, now: float) -> list[Episode]:
+        """Remember a node as lost; what it held."""
+        node = self._nodes[node_id]
+        held = self.remove(node_id)
+        self._lost[node_id] = LostNode(node_id, node.beat_at, now, cause, tuple(held))
+        while len(self._lost) > self.settings.lost_kept:
+            self._lost.popitem(last=False)
+        return held
 
     def hold(self, episode: Episode, now: float) -> None:
         node = self._nodes[episode.node_id]

@@ -77,16 +77,17 @@ class Scheduler:
             case NodeBeat():
                 commands += self._beat(event, now)
             case NodeLost(node_id):
-                commands += self._lose(node_id, now)
+                commands += self._lose(node_id, "its node agent has died", now)
             case NodeLeft(node_id):
-                commands += self._lose(node_id, now, planned=True)
+                commands += self._leave(node_id, now)
             case NodeDrained(node_id, drain):
                 commands += self._drain(node_id, drain, now)
             case EpisodeEnded(node_id, report):
                 commands += self._ended(node_id, report, now)
             case Tick():
+                silent = f"no heartbeat for {self.settings.lost_after_s:g} s"
                 for node_id in self.fleet.expired(now):
-                    commands += self._lose(node_id, now)
+                    commands += self._lose(node_id, silent, now)
         self._wake(now)
         commands += self._place(now)
         if isinstance(event, NodeBeat):
@@ -180,10 +181,14 @@ class Scheduler:
         else:
             yield self._stop(episode)
 
-    def _lose(self, node_id: str, now: float, *, planned: bool = False) -> Iterable[Command]:
+    def _lose(self, node_id: str, cause: str, now: float) -> Iterable[Command]:
         if node_id in self.fleet:
-            for episode in self.fleet.remove(node_id):
-                yield from self._lost(episode, now, planned=planned)
+            for episode in self.fleet.lose(node_id, cause, now):
+                yield from self._lost(episode, now)
+
+    def _leave(self, node_id: str, now: float) -> Iterable[Command]:
+        for episode in self.fleet.remove(node_id):
+            yield from self._lost(episode, now, planned=True)
 
     def _lost(self, episode: Episode, now: float, *, planned: bool = False) -> Iterable[Command]:
         """An attempt is gone without a word of its own."""

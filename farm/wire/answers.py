@@ -189,6 +189,8 @@ class RolloutsAnswer(AnswerBody):
 
 
 class NodeAnswer(AnswerBody):
+    """A node. ``lost_at``: the Unix time at which a node in state ``lost`` was lost."""
+
     node_id: str
     state: str
     why: str
@@ -198,6 +200,7 @@ class NodeAnswer(AnswerBody):
     cpu_load: float
     memory_load: float
     disk_load: float
+    lost_at: float | None = None
 
 
 class NodesAnswer(AnswerBody):

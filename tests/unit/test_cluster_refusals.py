@@ -13,21 +13,19 @@ from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import RunningFarm, join_farm, start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, RunningFarm, join_farm, start_farm
 from farm.cluster.ray_node import RayNode
 from farm.cluster.runfile import FarmInfo, announce, claimed
 from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
 from farm.core.toml import read_toml
 from farm.grading.style import RUFF
-from farm.store import Store
 from tests.unit.grading_fixtures import install_ruff
 
 TOKEN = SecretStr("a-token-of-some-length")
 
 
-def never(store: Store, scheduler: RayScheduler) -> AbstractAsyncContextManager[str]:
+def never(plan: GatewayPlan) -> AbstractAsyncContextManager[str]:
     pytest.fail("the gateway must not be reached")
 
 

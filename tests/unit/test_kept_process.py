@@ -1,0 +1,61 @@
+"""A process that is started again when it dies."""
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.cluster import FarmError
+from farm.cluster.kept_process import KeptProcess
+
+Changes = asyncio.Queue[tuple[int | None, str]]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, Changes]:
+    """A process that is refused while ``tmp_path/refused`` is there, and what is told of it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    changes: Changes = asyncio.Queue()
+    process = KeptProcess(
+        "gateway",
+        "tests.unit.kept_child",
+        tmp_path / "refused",
+        on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)),
+        log=tmp_path / "gateway.log",
+    )
+    return process, changes
+
+
+async def test_a_killed_process_starts_again_and_each_wait_is_longer(
+    kept: tuple[KeptProcess, Changes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    keeper, changes = kept
+    async with keeper:
+        first, _ = await changes.get()
+        assert first is not None
+        (tmp_path / "refused").touch()
+        os.kill(first, signal.SIGKILL)
+        assert await changes.get() == (None, "its process was killed by SIGKILL")
+        pid, trouble = await changes.get()
+        assert pid is None
+        assert "the gateway did not start: its process ended with exit code 3; its log is " in trouble
+        (tmp_path / "refused").unlink()
+        second, trouble = await changes.get()
+        assert second is not None
+        assert (second != first, trouble) == (True, "")
+    assert not psutil.pid_exists(second)
+    waits = [message.rpartition(" in ")[2] for message in caplog.messages if "starts again in" in message]
+    assert waits == ["0.5 s", "1.0 s"]
+    assert caplog.messages[-1] == f"the gateway serves again, as process {second}"
+
+
+async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:
+    (tmp_path / "refused").touch()
+    keeper, _ = kept
+    with pytest.raises(FarmError, match=r"the gateway did not start: .* exit code 3; its log is .*gateway\.log"):
+        await keeper.__aenter__()
