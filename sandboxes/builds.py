@@ -4,10 +4,8 @@ import asyncio
 import errno
 import os
 import re
-import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +16,8 @@ from sandboxes.building.mirror import Access
 from sandboxes.building.screening import Screened, Sources
 from sandboxes.dockerfile import grant
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
+from sandboxes.killing import kill_group
+from sandboxes.uninterrupted import end, uninterrupted
 
 OnLine = Callable[[str], None]
 
@@ -227,11 +227,9 @@ async def _run(order: Order, command: _Command, confinement: Confinement, ends_a
                 await streaming
                 code = await process.wait()
     finally:
-        streaming.cancel()
+        await end({streaming})
         if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await uninterrupted(kill_group(process))
     if confinement.failed.done():
         error = confinement.failed.result()
         raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")

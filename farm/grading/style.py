@@ -6,13 +6,11 @@ memory and under names of ours, with no configuration and no comment in the text
 
 import asyncio
 import bisect
-import contextlib
 import functools
 import json
 import logging
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +21,8 @@ from ruff import find_ruff_bin
 
 from farm.grading import linter
 from farm.grading.patch import FileEdits
+from sandboxes.killing import kill_group
+from sandboxes.uninterrupted import uninterrupted
 
 RUFF = "0.17.5"
 """The one version of ruff that measures, on all nodes: another one finds other things in the same text. pyproject.toml
@@ -161,9 +161,7 @@ async def _run(texts: bytes) -> bytes:
                 raise ValueError(f"the linter ended with {process.returncode}")
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await uninterrupted(kill_group(process))
     return bytes(output)
 
 
