@@ -435,6 +435,7 @@ async def test_the_model_that_an_endpoint_names_is_recorded() -> None:
         (unnamed, replace(DONE, model="tiny"), "tiny"),
         (replace(unnamed, model="mine"), replace(DONE, model="mine"), "mine"),
         (unnamed, PolicyError("x", retryable=False), "openai"),
+        (replace(unnamed, model="mine"), PolicyError("x", retryable=False), "mine"),
     ):
         rollout = await run_episode(order(policy=spec), task(), fake(), Scripted(step), node="n1")
         assert rollout.policy == recorded
