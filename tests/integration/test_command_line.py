@@ -563,7 +563,7 @@ def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
     finally:
         assert farm("down", FARM_STATE_DIR=str(tmp_path)).returncode == 0
     logs = {path.name: path.read_text() for path in (tmp_path / "log").iterdir()}
-    own = f"{node_id}.log"
+    own = f"node-{node_id}.log"
     assert logs.keys() == {"farm.log", "farm.out", "gateway.log", "scheduler.log", own}
     assert logs["farm.log"].startswith("what the one before said\n")
     assert "the farm is up; its gateway is at http://" in logs["farm.log"]
