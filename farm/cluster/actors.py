@@ -50,8 +50,9 @@ class SchedulerActor:
         async with self._opening:
             if self._opened is None:
                 store = Store(self._plan.redis_url)
+                plan = self._plan
                 shell = SchedulerShell(
-                    store, self._send, settings=self._plan.settings, retention_s=self._plan.retention_s
+                    store, self._send, settings=plan.settings, retention_s=plan.retention_s, life=plan.life
                 )
                 try:
                     await shell.open()

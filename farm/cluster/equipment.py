@@ -36,13 +36,17 @@ GRACE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPlan:
-    """All that the scheduler needs to come up, as values that travel to its process."""
+    """All that the scheduler needs to come up, as values that travel to its process.
+
+    ``life`` names the ``farm up`` that the scheduler belongs to.
+    """
 
     redis_url: str
     settings: SchedulerSettings
     retention_s: float
     log_dir: Path
     log_level: str = "info"
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,9 @@ async def start_farm(
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
-        plan = SchedulerPlan(redis_url, settings, config.retention_s, config.log_dir, config.log_level)
+        plan = SchedulerPlan(
+            redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
+        )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, (node, driver), config, redis_url, equip)
         await _unless_dead(node, driver.up(scheduler, agent))

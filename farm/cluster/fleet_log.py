@@ -40,6 +40,10 @@ class FleetLog:
         self._outages: defaultdict[str, dict[str, _Outage]] = defaultdict(dict)
         self._lost: dict[str, float] = {}
 
+    def known(self, scheduler: Scheduler, now: float) -> None:
+        """Take the nodes that are lost now as logged."""
+        self._lost = {node.id: node.lost_at for node in scheduler.fleet.lost(now)}
+
     def before(self, event: Event, scheduler: Scheduler, now: float) -> None:
         match event:
             case NodeBeat():
@@ -73,8 +77,8 @@ class FleetLog:
     def _beat(self, beat: NodeBeat, scheduler: Scheduler, now: float) -> None:
         known = scheduler.fleet.get(beat.node_id)
         named = {"node": beat.node_id}
-        if known is None:
-            again = any(node.id == beat.node_id for node in scheduler.fleet.lost(now))
+        if known is None or known.join != beat.join:
+            again = known is not None or any(node.id == beat.node_id for node in scheduler.fleet.lost(now))
             _log.info("the node joined%s with %d slots", " again" if again else "", beat.slots, extra=named)
         elif known.incarnation != beat.incarnation:
             _log.warning("the node agent has restarted; it goes on with %d episodes", len(beat.running), extra=named)

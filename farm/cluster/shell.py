@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from farm.cluster.fleet_log import FleetLog
+from farm.cluster.fleet_record import FleetRecord
 from farm.core.events import (
     Command,
     DrainNode,
@@ -35,7 +36,7 @@ from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.metrics import FarmMetrics, Snapshot
 from farm.rollout import report
 from farm.rollout.record import Findings, compose
-from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from farm.store import FleetBook, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.uninterrupted import end
 
 NodeCommand = StartEpisode | StopEpisode | WarmUp | DrainNode
@@ -68,15 +69,24 @@ class RunStore(Protocol):
 
     async def expire(self, retention_s: float) -> None: ...
 
+    @property
+    def fleet(self) -> FleetBook: ...
+
 
 class SchedulerShell:
     """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with.
 
-    It alone forgets what was delivered longer than ``retention_s`` ago (0: never).
+    It alone forgets what was delivered longer than ``retention_s`` ago (0: never). ``life``: as ``FleetRecord`` has it.
     """
 
     def __init__(
-        self, store: RunStore, send: Send, *, settings: SchedulerSettings | None = None, retention_s: float = 0.0
+        self,
+        store: RunStore,
+        send: Send,
+        *,
+        settings: SchedulerSettings | None = None,
+        retention_s: float = 0.0,
+        life: str = "",
     ) -> None:
         self._store = store
         self._send = send
@@ -84,6 +94,7 @@ class SchedulerShell:
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
         self._fleet_log = FleetLog()
+        self._record = FleetRecord(store.fleet, life)
         self._retention_s = retention_s
         self._steered = 0
         self._past: Counter[str] = Counter()
@@ -92,15 +103,19 @@ class SchedulerShell:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Take up the runs that the store says go on. Raises StoreUnavailable."""
+        """Take up the runs that the store says go on, and the nodes that it has kept. Raises StoreUnavailable."""
         runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
         if runs:
             self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + HOLD_S)
+        now = time.monotonic()
+        await self._record.restore(self._scheduler.fleet, now)
+        self._fleet_log.known(self._scheduler, now)
         for run_id in runs:
             await self.submit(run_id)
         self._spawn(self._tick())
         self._spawn(self._resync())
         self._spawn(self._expire())
+        self._spawn(self._record.keep(self._scheduler.fleet))
 
     async def close(self) -> None:
         await end(self._tasks)
@@ -119,6 +134,7 @@ class SchedulerShell:
             self._fleet_log.after(event, self._scheduler, now)
             for command in commands:
                 self._carry_out(command, outgoing)
+        self._record.note(self._scheduler.fleet, time.monotonic())
         for node_id, ordered in outgoing.items():
             self._send(node_id, ordered)
 

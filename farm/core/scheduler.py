@@ -129,7 +129,7 @@ class Scheduler:
     def _beat(self, beat: NodeBeat, now: float) -> Iterable[Command]:
         known = self.fleet.get(beat.node_id)
         reborn = known is not None and known.incarnation != beat.incarnation
-        drain = known is not None and known.draining and reborn and known.join == beat.join
+        drain = self.fleet.drained_before(beat)
         held = self.fleet.remove(beat.node_id) if reborn else []
         node = self.fleet.beat(beat, now)
         if drain:
@@ -157,8 +157,7 @@ class Scheduler:
     def _drain(self, node_id: str, drain: bool, now: float) -> Iterable[Command]:
         node = self.fleet.get(node_id)
         if node is not None:
-            node.drain = node.draining = drain
-            self.fleet.refresh(node, now)
+            self.fleet.drain(node, drain, now)
             yield DrainNode(node_id, drain)
 
     def _listed(self, node: Node, rollout: str, attempt: int, now: float) -> Iterable[Command]:

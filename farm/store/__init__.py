@@ -17,6 +17,7 @@ from farm.store.errors import (
     UnknownRules,
     UnknownRun,
 )
+from farm.store.fleet import FleetBook
 from farm.store.leases import LeaseFilter
 from farm.store.outside import examine_redis
 from farm.store.records import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
@@ -27,6 +28,7 @@ from farm.store.store import Store
 __all__ = [
     "BadCursor",
     "EmbeddedRedis",
+    "FleetBook",
     "GroupMismatch",
     "Lease",
     "LeaseFilter",
