@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from farm.cluster import note_gateway
 from farm.cluster.errors import FarmError
 from farm.cluster.farm import GatewayPlan
-from farm.cluster.kept_process import READY, KeptProcess
+from farm.cluster.kept_process import READY, Health, KeptProcess
 from farm.cluster.watch import end_with
 from farm.config import Config
 from farm.core.orders import TaskRef
@@ -54,6 +54,7 @@ async def gateway_process(config: Config, listener: socket.socket, plan: Gateway
     served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
     given = _Given(plan, served, listener.fileno(), os.getpid())
     host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     async with KeptProcess(
         NAME,
         "farm.cli.gateway_process",
@@ -61,8 +62,9 @@ async def gateway_process(config: Config, listener: socket.socket, plan: Gateway
         on_change=partial(note_gateway, config.state_dir),
         log=_log_file(config),
         descriptors=[listener.fileno()],
+        health=Health(f"{url}/healthz"),
     ):
-        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        yield url
 
 
 def _log_file(config: Config) -> Path:

@@ -216,7 +216,7 @@ def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapp
     reason = f"error: the gateway of {state_dir} is away: its process was killed by SIGKILL; the farm goes on and "
     assert all(one.startswith(reason) for one in said), said
     log = (Path(state_dir) / "log" / "farm.log").read_text()
-    assert "the gateway has died: its process was killed by SIGKILL; it starts again in 0.5 s" in log
+    assert "the gateway is away: its process was killed by SIGKILL; it starts again in 0.5 s" in log
     assert f"the gateway serves again, as process {now['gateway_pid']}" in log
     again = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
     assert json.loads(again.stdout)["summary"]["accepted"] == 1
