@@ -21,12 +21,13 @@ AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR}"}
 
 
 class RecordingScheduler:
-    """Keeps what it was told; ``away`` makes it refuse. ``nodes``: so many it has."""
+    """Keeps what it was told; ``away`` makes it refuse. ``nodes``: so many it has; ``lost``: an id."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
         self.away = False
         self.nodes = 1
+        self.lost = ""
 
     async def submit(self, spec: RunSpec) -> None:
         self._note("submit", spec.run_id)
@@ -47,6 +48,8 @@ class RecordingScheduler:
     async def status(self) -> FarmStatus:
         self._answer()
         nodes = [NodeStatus(f"node-{n + 1}", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1) for n in range(self.nodes)]
+        if self.lost:
+            nodes.append(NodeStatus(self.lost, "lost", "lost: no heartbeat", 0, 0, 20.0, 0.0, 0.0, 0.0, lost_at=1.0))
         runs = tuple(RunStatus(run, 1, 3, 0, "all 4 slots are taken") for word, run in self.told if word == "submit")
         return FarmStatus(tuple(nodes), runs)
 

@@ -42,3 +42,8 @@ class RunStatus:
 class FarmStatus:
     nodes: tuple[NodeStatus, ...]
     runs: tuple[RunStatus, ...]
+
+    @property
+    def present(self) -> tuple[NodeStatus, ...]:
+        """The nodes that are not lost."""
+        return tuple(node for node in self.nodes if node.lost_at is None)

@@ -234,10 +234,10 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
 
 def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
     endpoint = run.spec.policy.endpoint
-    if run.state.ended or not endpoint or len(status.nodes) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
+    if run.state.ended or not endpoint or len(status.present) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
         return ()
     return (
-        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.nodes)} nodes; "
+        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.present)} nodes; "
         "name the endpoint by an address that all nodes reach",
     )
 

@@ -107,6 +107,8 @@ async def test_an_ended_run_is_deleted(place: Place) -> None:
 async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, host: str) -> None:
     body = {"taskset": "demo", "policy": f"http://{host}:8000/v1", "group_size": 1}
     assert (await place.post("/v1/runs", body)).json()["warnings"] == []
+    place.scheduler.lost = "node-9"
+    assert (await place.post("/v1/runs", body)).json()["warnings"] == []
     place.scheduler.nodes = 2
     warnings = (await place.post("/v1/runs", body)).json()["warnings"]
     assert len(warnings) == (host != "10.0.0.1")
@@ -119,6 +121,12 @@ async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
     assert (await place.post("/v1/nodes/node-1/resume")).json() == node
     assert place.scheduler.told == [("drain", "node-1"), ("undrain", "node-1")]
     assert problem(await place.post("/v1/nodes/node-2/drain")) == (404, "not-found")
+    place.scheduler.lost = "node-9"
+    lost = await place.post("/v1/nodes/node-9/drain")
+    assert problem(lost) == (404, "not-found")
+    assert lost.json()["detail"].startswith(
+        "the node node-9 is lost and runs nothing: lost: no heartbeat; it is listed"
+    )
     place.scheduler.away = True
     assert problem(await place.post("/v1/nodes/node-1/drain")) == (503, "scheduler-unavailable")
 
