@@ -25,12 +25,17 @@ _DEBIAN_HOSTS = ("deb.debian.org", "security.debian.org", "archive.ubuntu.com", 
 _BUILD = BuildOptions()
 
 
-def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None) -> "BuildSettings":
+def read_build_settings(
+    options: BuildOptions = _BUILD, *, environ: Mapping[str, str] | None = None, state_dir: Path | None = None
+) -> "BuildSettings":
     """Return how images are built here: Docker clients, package indexes, and the limits that ``options`` set.
+
+    Logs of builds that fail are kept in ``state_dir``; nowhere if it is None.
 
     Asks pip and apt, which takes about half a second.
     """
 
+    from sandboxes.build_logs import BuildLogs
     from sandboxes.building import BuildLimits, PackageIndexes
     from sandboxes.builds import BuildSettings
 
@@ -55,6 +60,7 @@ def read_build_settings(options: BuildOptions = _BUILD, *, environ: Mapping[str,
             cpus=options.cpus,
             timeout_max_s=options.timeout_max_s,
         ),
+        logs=None if state_dir is None else BuildLogs.of(state_dir),
     )
 
 

@@ -6,7 +6,7 @@
 
 FarmError
 ├── GatewayUnavailable   nothing answers at the address
-├── LeaseLost            the lease has ended; its groups are free for others
+├── LeaseLost            the lease ran out, was given back or was acked
 ├── Nonsense             the answer is none of a farm's gateway
 └── Unreadable           a stored record is not what it should be; the others are not concerned
 """
@@ -128,11 +128,13 @@ class FarmClient:
         tools: Sequence[str] | None = None,
         rewards: str | None = None,
         unvalidated: bool = False,
+        only_fit: bool = False,
         prepare_s: float = 1800.0,
     ) -> RunAnswer:
         """Ask for a run. ``taskset`` is an absolute path on the gateway's machine, or a known name.
 
-        The gateway may download what a task set needs; ``prepare_s`` is how long that is waited for.
+        The gateway may download what a task set needs; ``prepare_s`` is how long that is waited for. ``only_fit``
+        runs the tasks that ``validated.json`` calls fit; ``left_out`` of the answer names the others.
         """
         body = {
             "taskset": taskset,
@@ -147,6 +149,7 @@ class FarmClient:
             "tools": tools,
             "rewards": rewards,
             "unvalidated": unvalidated or None,
+            "only_fit": only_fit or None,
         }
         given = {name: value for name, value in body.items() if value is not None}
         return self._exchange.post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)

@@ -3,7 +3,6 @@
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from farm.core.endpoint_url import EndpointUrl
+from farm.core.nesting import TooDeep
 from farm.core.orders import ReplyTimeouts
+from farm.core.toml import read_toml
 
 if TYPE_CHECKING:
     from sandboxes.egress import Grants
@@ -254,6 +255,11 @@ class Config(BaseModel):
         return self.state_dir / "run"
 
     @property
+    def log_dir(self) -> Path:
+        """Log files, which outlive the farm (``farm.logs``)."""
+        return self.state_dir / "log"
+
+    @property
     def key_urls(self) -> list[str]:
         """The addresses to which ``policy_key`` is sent; none if the operator named none."""
         if self.policy_url:
@@ -311,13 +317,13 @@ def _read_file(path: Path | None) -> dict[str, Any]:
     if path is None and not chosen.exists():
         return {}
     try:
-        found = tomllib.loads(chosen.read_text())
+        found = read_toml(chosen.read_bytes())
     except OSError as error:
         raise ConfigError(f"{chosen}: {error.strerror}; name a readable file with --config") from None
+    except TooDeep:
+        raise ConfigError(f"{chosen} is nested too deeply; a key here holds one value") from None
     except ValueError as error:  # also a number of thousands of digits, which Python does not read
         raise ConfigError(f"{chosen} is not TOML: {str(error).split(';')[0]}") from None
-    except RecursionError:
-        raise ConfigError(f"{chosen} is nested too deeply; a key here holds one value") from None
     if "tokens" in found:
         raise ConfigError(f"{chosen}: tokens do not belong in it; use tokens_file or FARM_TOKENS")
     for secret in ("join_token", "policy_key", "token"):

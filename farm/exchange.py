@@ -129,7 +129,9 @@ class Exchange:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _away(self, error: Exception) -> GatewayUnavailable:
-        detail = f"{self.url}: {error or type(error).__name__}; start it with `farm up`, or name another with --url"
+        detail = (
+            f"{self.url}: {error or type(error).__name__}; start it with `farm up`, or give the URL of another gateway"
+        )
         return GatewayUnavailable(Problem(type="about:blank", title="No gateway answers", status=0, detail=detail))
 
 

@@ -12,9 +12,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from farm.core.orders import EpisodeReport
 from farm.core.status import FarmStatus
+from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.rewards.distribution import BOUNDS
 
-NODE_STATES = ("open", "full", "draining", "pressed", "unwell")
+NODE_STATES = ("open", "full", "draining", "pressed", "unwell", "lost")
 NODE_GAUGES = (
     ("slots", "slots", "Slots of a node"),
     ("running", "running", "Episodes that hold a slot of a node"),
@@ -61,7 +62,7 @@ class FarmMetrics:
         )
         self._untrainable = Counter(
             "farm_untrainable_episodes",
-            "Published episodes whose tokens the endpoint gave and contradicted; nothing is learned from them",
+            "Published episodes of an endpoint that cannot be trained on: it gave no tokens, or inconsistent ones",
             ("reason",),
             registry=self.registry,
         )
@@ -139,8 +140,10 @@ class FarmMetrics:
         if report.reward is not None:
             self._reward.observe(report.reward)
         figures = report.metrics
-        if figures.get("untrainable_inconsistent_tokens"):
+        if figures.get(INCONSISTENT):
             self._untrainable.labels("inconsistent_tokens").inc()
+        if figures.get(NO_TOKENS):
+            self._untrainable.labels("no_tokens").inc()
         for name, value in figures.items():
             if name.startswith(PLUGIN_FAILED):
                 self._plugin_failures.labels(name.removeprefix(PLUGIN_FAILED)).inc(value)
@@ -200,8 +203,14 @@ class FarmMetrics:
         for name, attribute, text in NODE_GAUGES:
             family = GaugeMetricFamily(f"farm_node_{name}", text, labels=("node",))
             for node in nodes:
-                family.add_metric((node.node_id,), float(getattr(node, attribute)))
+                if node.lost_at is None or attribute == "seen_s":
+                    family.add_metric((node.node_id,), float(getattr(node, attribute)))
             yield family
+        lost = GaugeMetricFamily("farm_node_lost_timestamp_seconds", "Unix time of a node's loss", labels=("node",))
+        for node in nodes:
+            if node.lost_at is not None:
+                lost.add_metric((node.node_id,), node.lost_at)
+        yield lost
 
     def _queue(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         queue = self.snapshot.queue

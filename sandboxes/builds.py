@@ -4,19 +4,20 @@ import asyncio
 import errno
 import os
 import re
-import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sandboxes.build_logs import BuildLogs
 from sandboxes.building import BuildLimits, Confinement, PackageIndexes, confine, screen
 from sandboxes.building.mirror import Access
 from sandboxes.building.screening import Screened, Sources
 from sandboxes.dockerfile import grant
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
+from sandboxes.killing import kill_group
+from sandboxes.uninterrupted import end, uninterrupted
 
 OnLine = Callable[[str], None]
 
@@ -50,6 +51,7 @@ class BuildSettings:
     ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
     (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to
     ``indexes``. ``registries``: those that a Dockerfile may name beside the public ones.
+    ``logs``: where the output of builds that fail is kept; nowhere if None.
     """
 
     clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
@@ -59,6 +61,7 @@ class BuildSettings:
     indexes: PackageIndexes = field(default_factory=PackageIndexes)
     registries: tuple[str, ...] = ()
     limits: BuildLimits = field(default_factory=BuildLimits)
+    logs: BuildLogs | None = None
 
     @property
     def access(self) -> Access:
@@ -224,11 +227,9 @@ async def _run(order: Order, command: _Command, confinement: Confinement, ends_a
                 await streaming
                 code = await process.wait()
     finally:
-        streaming.cancel()
+        await end({streaming})
         if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await uninterrupted(kill_group(process))
     if confinement.failed.done():
         error = confinement.failed.result()
         raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")

@@ -89,6 +89,25 @@ class HostReadings:
     group_tasks_used: int = 0
 
 
+_UNITS = {
+    "kernel.pid_max": "tasks",
+    "kernel.threads-max": "tasks",
+    "pids.max": "tasks",
+    "user.max_": "namespaces",
+    "fs.inotify.max_user_instances": "instances",
+    "fs.inotify.max_user_watches": "watches",
+    "kernel.keys.root_maxkeys": "keys",
+    "kernel.keys.root_maxbytes": "bytes",
+    "fs.file-max": "files",
+    "fs.nr_open": "files",
+    "open files of ": "files",
+    "fs.mount-max": "mounts",
+    "net.": "entries",
+    "memory": "MiB",
+}
+"""What limits count, by how their names begin."""
+
+
 @dataclass(frozen=True, slots=True)
 class Allowance:
     """One limit: ``allows`` sandboxes, at ``each`` of it; ``remedy`` is empty where that is enough."""
@@ -99,6 +118,11 @@ class Allowance:
     allows: int
     remedy: str
     why: str
+
+    @property
+    def unit(self) -> str:
+        """Return what the limit counts."""
+        return next((unit for name, unit in _UNITS.items() if self.name.startswith(name)), "")
 
     @property
     def verdict(self) -> str:

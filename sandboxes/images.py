@@ -15,9 +15,10 @@ import docker
 from docker.errors import APIError, DockerException, ImageNotFound
 from docker.models.images import Image
 
+from sandboxes.build_logs import BuildOutput
 from sandboxes.building.screening import Refused, Screened, Sources, screen_trigger
 from sandboxes.builds import BuildSettings, OnLine, Order, build, read_dockerfile, write_context
-from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
+from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError, SpecError
 from sandboxes.origins import ImageOrigins
 from sandboxes.pulls import OnProgress, PullProgress, pull, split_name
 from sandboxes.runtimes.engine import DEFAULT_HOST, Engine
@@ -208,15 +209,28 @@ class ImageStore:
         """Build the context in ``files`` (a directory, or contents by relative path, those in
         ``executables`` marked so) and tag it ``name``.
 
-        ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed.
+        ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed. The
+        error of a build that failed names the file with its whole output, if settings say where to keep it.
         """
         async with self._names.setdefault(name, asyncio.Lock()), self._builds:
             with scratch() as root:
                 context = files if isinstance(files, Path) else write_context(root / "context", files, executables)
                 screened = await self._screen(name, context)
-                order = Order(name, context, screened.text, timeout_s, self._docker_host, await self.root(), on_line)
-                await build(order, self._settings, root)
+                output = BuildOutput()
+                take = _both(output.take, on_line)
+                order = Order(name, context, screened.text, timeout_s, self._docker_host, await self.root(), take)
+                try:
+                    await build(order, self._settings, root)
+                except (ImageError, RuntimeUnavailable) as error:
+                    raise await asyncio.to_thread(self._with_log, name, error, output) from None
+        if self._uses:
+            self._uses.note(name)
         return await self._existing(name)
+
+    def _with_log(self, name: str, error: SandboxError, output: BuildOutput) -> SandboxError:
+        """Keep the log of a failed build. Return the error with the log's path."""
+        path = self._settings.logs and self._settings.logs.keep(name, output)
+        return type(error)(f"{error}; its whole log is {path}") if path else error
 
     async def _screen(self, name: str, context: Path) -> Screened:
         """Read the Dockerfile. A base that is not here is pulled, because its image may hold ``ONBUILD`` instructions.
@@ -295,6 +309,15 @@ class ImageStore:
             raise RuntimeUnavailable(
                 f"Docker does not answer at {host} ({type(error).__name__}); start the daemon, or ask farm doctor"
             ) from error
+
+
+def _both(take: OnLine, on_line: OnLine | None) -> OnLine:
+    def told(line: str) -> None:
+        take(line)
+        if on_line is not None:
+            on_line(line)
+
+    return told
 
 
 def _info(name: str, image: Image) -> ImageInfo:

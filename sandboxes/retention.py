@@ -79,6 +79,21 @@ class Holdings:
         use = self.uses.get(image.name)
         return max(image.tagged_at, use.at if use else 0.0)
 
+    def is_of_state_dir(self, image: ImageInfo) -> bool:
+        """Whether the farm of this state directory made, pulled or used the image; another farm of the daemon did if
+        not."""
+        return image.name in self.uses
+
+    def own_bytes(self, gone: Sequence[ImageInfo]) -> int:
+        """Return how many bytes the removal of ``gone`` can free: what they hold beyond the images that they are built
+        on. Layers that they share with further images are counted too."""
+        below = bases(self.images)
+        size = {image.name: image.size_bytes for image in self.images}
+        return sum(
+            image.size_bytes - max((size[base] for base in below[image.name]), default=0)
+            for image in {image.digest: image for image in gone}.values()
+        )
+
     def is_ours(self, image: ImageInfo, prefix: str) -> bool:
         use = self.uses.get(image.name)
         return image.name.startswith(prefix) or (use is not None and use.pulled)

@@ -13,6 +13,7 @@ from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
 from farm.store import Store
+from farm.tasks.validated import FitTasks
 from tests.rollouts import TASK
 
 OPERATOR = "a-token-of-the-tests"
@@ -20,12 +21,13 @@ AS_OPERATOR = {"Authorization": f"Bearer {OPERATOR}"}
 
 
 class RecordingScheduler:
-    """Keeps what it was told; ``away`` makes it refuse. ``nodes``: so many it has."""
+    """Keeps what it was told; ``away`` makes it refuse. ``nodes``: so many it has; ``lost``: an id."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
         self.away = False
         self.nodes = 1
+        self.lost = ""
 
     async def submit(self, spec: RunSpec) -> None:
         self._note("submit", spec.run_id)
@@ -46,6 +48,8 @@ class RecordingScheduler:
     async def status(self) -> FarmStatus:
         self._answer()
         nodes = [NodeStatus(f"node-{n + 1}", "open", "", 4, 1, 0.2, 0.5, 0.1, 0.1) for n in range(self.nodes)]
+        if self.lost:
+            nodes.append(NodeStatus(self.lost, "lost", "lost: no heartbeat", 0, 0, 20.0, 0.0, 0.0, 0.0, lost_at=1.0))
         runs = tuple(RunStatus(run, 1, 3, 0, "all 4 slots are taken") for word, run in self.told if word == "submit")
         return FarmStatus(tuple(nodes), runs)
 
@@ -62,11 +66,13 @@ class RecordingScheduler:
             raise SchedulerUnavailable("the scheduler does not answer")
 
 
-def prepare(path: Path, tools: Sequence[str]) -> Sequence[tuple[TaskRef, bytes]]:
+def prepare(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
     """A task set is a directory here; its content does not matter."""
     if not path.is_dir():
         raise TasksetError(f"{path}: not a directory of tasks")
-    return [(TASK, b"bundle")] if path.name != "empty" else []
+    if path.name == "empty" or (fit is not None and not fit.takes(TASK.id, TASK.digest)):
+        return []
+    return [(TASK, b"bundle")]
 
 
 @asynccontextmanager

@@ -244,7 +244,8 @@ async def _ensure_image(bundle: "TaskBundle", settings: Config) -> None:
     from farm.tasks import ensure_image
     from sandboxes.images import ImageStore
 
-    await ensure_image(bundle, ImageStore(settings.docker_host, read_build_settings(settings.build)), on_line=_tell)
+    builds = read_build_settings(settings.build, state_dir=settings.state_dir)
+    await ensure_image(bundle, ImageStore(settings.docker_host, builds), on_line=_tell)
 
 
 def _load(task: Path, settings: Config) -> "TaskBundle":

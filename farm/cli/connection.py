@@ -16,7 +16,7 @@ from farm.config import Config
 from farm.gateway_tokens import local_token
 
 if TYPE_CHECKING:
-    from farm.client import FarmClient
+    from farm.client import FarmClient, GatewayUnavailable
 
 
 def no_farm(config: Config) -> CliError:
@@ -30,10 +30,28 @@ def no_farm(config: Config) -> CliError:
     )
 
 
+def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
+    """Return what a command says if the gateway of the farm on this machine cannot be reached."""
+    from farm.cluster import running_farm
+
+    info = running_farm(config.state_dir)
+    if info is None:
+        return no_farm(config)
+    cause = error.problem.detail.partition("; ")[0]
+    return CliError(
+        f"the farm is up (process {info.pid}), and its gateway does not answer: {cause}; "
+        f"{config.state_dir / 'log' / 'farm.log'} says why; "
+        "if it does not come back, restart the farm with `farm down` and `farm up`: its runs go on"
+    )
+
+
 @contextmanager
-def connected(config: Config) -> "Iterator[FarmClient]":
-    """A client of the farm that runs on this machine; its refusals become one-line errors."""
-    from farm.client import FarmClient, FarmError
+def connected(config: Config, *, retry_s: float = 30.0) -> "Iterator[FarmClient]":
+    """A client of the farm that runs on this machine; its refusals become one-line errors.
+
+    A request is repeated for ``retry_s`` while the gateway is away; the first time, a line says why.
+    """
+    from farm.client import FarmClient, FarmError, GatewayUnavailable
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
@@ -44,9 +62,16 @@ def connected(config: Config) -> "Iterator[FarmClient]":
             f"this machine is a node of the farm at {info.address} and has no gateway; run the command on the head"
         )
     token = local_token(config)
-    with FarmClient(info.url, token.get_secret_value() if token else None) as client:
+
+    def waiting(why: FarmError) -> None:
+        progress_console.print(f"waiting: {why}")
+
+    known = token.get_secret_value() if token else None
+    with FarmClient(info.url, known, retry_s=retry_s, on_wait=waiting) as client:
         try:
             yield client
+        except GatewayUnavailable as error:
+            raise _no_gateway(config, error) from None
         except FarmError as error:
             remedy = (
                 "; set FARM_TOKENS, FARM_TOKEN or tokens_file as the farm has it" if error.status in (401, 403) else ""

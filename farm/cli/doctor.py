@@ -1,7 +1,6 @@
 """``farm doctor``: what this machine lacks, and how to mend it."""
 
 import asyncio
-import importlib.util
 import os
 import shutil
 import socket
@@ -44,15 +43,25 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """``limits``: what those of the host allow, for so many ``sandboxes`` at once."""
+    """``limits``: what those of the host allow, for so many ``sandboxes`` at once.
+
+    ``asked``: whether the number of sandboxes was asked for. If not, a limit that is too low is a warning, because it
+    is reached only if as many sandboxes as the slots may have are at their own limits at the same time.
+    """
 
     findings: Sequence[Finding]
     sandboxes: int
     limits: Sequence["Allowance"]
+    asked: bool = False
+
+    @property
+    def too_low(self) -> "Sequence[Allowance]":
+        return [limit for limit in self.limits if limit.remedy]
 
     @property
     def healthy(self) -> bool:
-        return all(finding.mark is not Mark.LACKS for finding in self.findings)
+        lacking = any(finding.mark is Mark.LACKS for finding in self.findings)
+        return not lacking and not (self.asked and self.too_low)
 
 
 def doctor(
@@ -64,11 +73,13 @@ def doctor(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what this machine lacks to run a farm, and how many sandboxes its limits allow. Exit code 1 where it lacks
-    something."""
+    """Say what this machine lacks to run a farm, and how many sandboxes its limits allow.
+
+    Exit code 1 if it lacks something, or if a limit allows fewer sandboxes than --sandboxes.
+    """
     found = examine(read_config(config, state_dir), sandboxes)
     if as_json:
-        limits = [{**asdict(limit), "verdict": limit.verdict} for limit in found.limits]
+        limits = [{**asdict(limit), "unit": limit.unit, "verdict": limit.verdict} for limit in found.limits]
         findings = [asdict(finding) for finding in found.findings]
         print_json({"healthy": found.healthy, "findings": findings, "sandboxes": found.sandboxes, "limits": limits})
     else:
@@ -85,11 +96,14 @@ def _show(found: Examination) -> None:
         table.add_row(finding.name, Text(finding.mark, style=colour[finding.mark]), finding.found, finding.remedy)
     table_console.print(table)
     table_console.print(f"\nlimits of this host, for {found.sandboxes} sandboxes at once")
-    limits = Table("limit", "", "is", "each takes", "allows", "what to do", box=None, pad_edge=False)
+    limits = Table("limit", "", "is", "each sandbox takes", "allows", "what to do", box=None, pad_edge=False)
     for limit in found.limits:
         mark = Text("raise", style="yellow") if limit.remedy else Text("ok", style="green")
-        limits.add_row(limit.name, mark, str(limit.value), str(limit.each), str(limit.allows), limit.remedy)
+        amounts = (f"{limit.value:,} {limit.unit}", f"{limit.each:,} {limit.unit}", f"{limit.allows:,} sandboxes")
+        limits.add_row(limit.name, mark, *amounts, limit.remedy)
     table_console.print(limits)
+    for limit in found.too_low:
+        table_console.print(f"{limit.name} counts {limit.why}")
     table_console.print("\nno limit to how many")
     for name, why in LEFT_OUT.items():
         table_console.print(f"{name}: {why}")
@@ -101,12 +115,13 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     from sandboxes.host_readings import read_host
 
     before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
-    after = (_user_namespaces, _pressure, _redis, _ray, _word_vectors, _gateway_port)
+    after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
     wanted = sandboxes or _places(config)
     limits = judge(read_host(), footprint, wanted)
-    return Examination([*findings, *of_runtime, *(check(config) for check in after)], wanted, limits)
+    found = [*findings, *of_runtime, *(check(config) for check in after)]
+    return Examination(found, wanted, limits, asked=sandboxes is not None)
 
 
 def _machine(config: Config) -> Finding:
@@ -284,20 +299,43 @@ def _pressure(config: Config) -> Finding:
 
 def _redis(config: Config) -> Finding:
     if config.redis_url is not None:
-        return Finding("redis", Mark.OK, "the one that redis_url names")
+        return _outside_redis(config.redis_url.get_secret_value())
     path = shutil.which("redis-server")
     if path is None:
         return Finding("redis", Mark.LACKS, "no redis-server", "apt-get install redis-server, or set redis_url")
     return Finding("redis", Mark.OK, path)
 
 
+def _outside_redis(url: str) -> Finding:
+    from farm.store import StoreUnavailable, examine_redis
+
+    try:
+        found, lacks = asyncio.run(examine_redis(url))
+    except StoreUnavailable as error:
+        cause, _, remedy = str(error).rpartition("; ")
+        return Finding("redis", Mark.LACKS, cause, remedy)
+    if lacks:
+        return Finding("redis", Mark.WARN, found, "; ".join(lacks))
+    return Finding("redis", Mark.OK, found)
+
+
 def _ray(config: Config) -> Finding:
-    if importlib.util.find_spec("ray") is None:
-        return Finding("ray", Mark.LACKS, "not installed", "pip install ray")
+    from farm.cluster.versions import ray_fault
+
+    if fault := ray_fault():
+        return Finding("ray", Mark.LACKS, *fault)
     shm = Path("/dev/shm")
     if not shm.is_dir():
         return Finding("ray", Mark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
     return Finding("ray", Mark.OK, "installed")
+
+
+def _ruff(config: Config) -> Finding:
+    from farm.cluster.versions import ruff_fault
+
+    if fault := ruff_fault():
+        return Finding("ruff", Mark.LACKS, *fault)
+    return Finding("ruff", Mark.OK, "the version that style is measured with")
 
 
 def _word_vectors(_: Config) -> Finding:

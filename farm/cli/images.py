@@ -16,7 +16,7 @@ from rich.table import Table
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, look_at_taskset, progress
+from farm.cli.sandboxed import TaskSet, complain, look_at_each, look_at_taskset, progress
 from farm.config import Config
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Cleared:
+    """``image_bytes``: at most so many are freed with the images of ``rows``."""
+
     rows: list[_Row]
+    image_bytes: int
     cache_bytes: int
 
 
@@ -62,22 +65,31 @@ def build(
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
-) -> None:
-    """Build the images of a task set that are not here yet."""
-    from farm.tasks import ensure_image
+) -> int:
+    """Build the images of a task set that are not here yet; exit code 1 if some cannot be had."""
+    from farm.tasks import TaskError, TaskFault, ensure_image
+    from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 
     settings = read_config(config, state_dir)
-    bundles = [read.bundle for read in look_at_taskset(taskset, settings)]
+    tasks, faults = look_at_each(taskset, settings)
+    bundles = [read.bundle for read in tasks]
 
     async def work(images: "ImageStore") -> "list[ImageInfo]":
         built = []
+        await images.engine()  # a daemon that is away is one fault, not one of each task
         with progress() as say:
             for bundle in bundles:
                 say(f"image of {bundle.task.id}")
-                built.append(await ensure_image(bundle, images, on_line=say if verbose else None))
+                try:
+                    built.append(await ensure_image(bundle, images, on_line=say if verbose else None))
+                except (ImageError, SpecError, RuntimeUnavailable) as error:
+                    fault = TaskError("image", str(error), f"`farm tasks validate {taskset}` looks closer")
+                    faults.append(TaskFault(bundle.task.id, fault))
         return built
 
-    _print([_row(image) for image in _with_images(settings, work)], as_json)
+    built = _with_images(settings, work)
+    _print([_row(image) for image in built], as_json)
+    return complain(faults, len(built))
 
 
 @app.command()
@@ -140,7 +152,8 @@ def gc(
 ) -> None:
     """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays.
 
-    What stays or goes is to be said: task sets to keep, --keep, --older-than, or --all.
+    What stays or goes is to be said: task sets to keep, --keep, --older-than, or --all. Without --all only images that
+    this state directory's farm made, pulled or used are removed.
     """
     chosen = bool(keep_sets) or keep is not None or older_than is not None
     if chosen == every:
@@ -161,21 +174,24 @@ def gc(
         retention = _retention(images, settings)
         holdings = await retention.holdings()
         candidates = [image for image in retention.free_to_go(holdings) if image.name not in kept]
+        if not every:
+            candidates = [image for image in candidates if holdings.is_of_state_dir(image)]
         if older_than is not None:
             oldest = time.time() - older_than
             candidates = [image for image in candidates if holdings.used_at(image) <= oldest]
         order = departures(holdings, candidates[:-keep] if keep else candidates)
         rows = {image.name: _row(image, holdings) for image in order}
         if dry_run:
-            return _Cleared(list(rows.values()), 0)
+            return _Cleared(list(rows.values()), holdings.own_bytes(order), 0)
         gone = await retention.remove_all(order, holdings, retention.remove)
-        return _Cleared([rows[image.name] for image in gone], await images.prune_cache())
+        return _Cleared([rows[image.name] for image in gone], holdings.own_bytes(gone), await images.prune_cache())
 
     cleared = _with_images(settings, work)
     if as_json:
         print_json(
             {
                 "removed": [asdict(row) for row in cleared.rows],
+                "images_freed_bytes": cleared.image_bytes,
                 "cache_freed_bytes": cleared.cache_bytes,
                 "dry_run": dry_run,
             }
@@ -183,10 +199,12 @@ def gc(
         return
     _print(cleared.rows, as_json=False)
     count = len(cleared.rows)
+    freed = f"up to {cleared.image_bytes / 1e6:.0f} MB"
     if dry_run:
-        progress_console.print(f"{count} images would go, and what builds have left")
+        progress_console.print(f"{count} images would go, {freed}, and what builds have left")
     else:
-        progress_console.print(f"{count} images removed, {cleared.cache_bytes / 1e6:.0f} MB of what builds had left")
+        cache = f"{cleared.cache_bytes / 1e6:.0f} MB of what builds had left"
+        progress_console.print(f"{count} images removed, {freed}, and {cache}")
 
 
 def _retention(images: "ImageStore", config: Config) -> "Retention":
@@ -205,7 +223,7 @@ def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -
     async def run() -> T:
         uses = ImageUses.of(config.state_dir)
         origins = ImageOrigins.of(config.state_dir, config.image_mirror)
-        settings = read_build_settings(config.build)
+        settings = read_build_settings(config.build, state_dir=config.state_dir)
         images = ImageStore(config.docker_host, settings, uses=uses, origins=origins, pulls=config.image_pulls)
         try:
             return await work(images)

@@ -8,33 +8,41 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.table import Table
 
 from farm.cli.connection import connected, no_farm
 from farm.cli.errors import CliError, Interrupted
 from farm.cli.nodes import nodes_table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cluster import FarmError, FarmInfo, note_death, noted_death, running_farm, stop_farm, sweep_farm
+from farm.cli.run_table import counts_line, run_table
+from farm.cluster import (
+    FarmError,
+    FarmInfo,
+    gateway_state,
+    note_death,
+    noted_death,
+    running_farm,
+    stop_farm,
+    sweep_farm,
+)
 from farm.config import LOOPBACK, Config
-from farm.core.orders import TaskRef
-from farm.gateway_tokens import own_tokens
+from farm.logs import logged
 
 if TYPE_CHECKING:
     from farm.cluster.farm import RunningFarm
     from farm.cluster.watch import Ended
-    from farm.gateway import SchedulerPort
-    from farm.store import Store
 
 _STEP = "step: "
 _POLL_S = 0.1
-_MOST_RUNS = 20
+_STATUS_RETRY_S = 3.0
+_log = logging.getLogger(__name__)
 _AGAIN = "bring it up again with `farm up`, and its runs go on"
 
 
@@ -59,15 +67,25 @@ def up(
         progress_console.print(
             "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
         )
+    if settings.redis_url is not None and not join:
+        _warn_of_redis(settings.redis_url.get_secret_value())
     if detach:
         _detach(settings)
         return
     from farm.cluster.watch import stay_behind
 
-    if ended := stay_behind():  # from here on the farm is a child of this process
+    if ended := stay_behind(partial(_note_cause, settings)):  # from here on the farm is a child of this process
         _bury(settings, ended)
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(_serve(settings, join))
+
+
+def _warn_of_redis(url: str) -> None:
+    """Say what the operator's Redis lacks to keep what the farm stores. Raises StoreUnavailable."""
+    from farm.store import examine_redis
+
+    found, lacks = asyncio.run(examine_redis(url))
+    for lack in lacks:
+        progress_console.print(f"warning: {found}: {lack}")
 
 
 def down(
@@ -113,13 +131,19 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
     if info.role == "node":
         _show_node(info, as_json)
         return 0
-    with connected(settings) as client:
+    gateway = _gateway(settings)
+    with connected(settings, retry_s=_STATUS_RETRY_S) as client:
         farm, runs = client.status(), client.runs()
     if as_json:
-        described = {**_described(info), **farm.model_dump(), "runs": [run.model_dump() for run in runs]}
+        described = {
+            **_described(info),
+            "gateway_pid": gateway,
+            **farm.model_dump(),
+            "runs": [run.model_dump() for run in runs],
+        }
         print_json(described)
         return 0
-    table_console.print(f"gateway {info.url}   process {info.pid}")
+    table_console.print(f"gateway {info.url}   process {gateway}   farm process {info.pid}")
     if info.open_to_others:
         table_console.print(
             f"join from another machine with `FARM_JOIN_TOKEN=TOKEN farm up --join {info.address}`; "
@@ -127,17 +151,22 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
             soft_wrap=True,
         )
     table_console.print(nodes_table(farm.nodes))
-    table = Table("run", "state", "rollouts", "solved", "reward", "groups waiting", "note", box=None, pad_edge=False)
-    for run in runs[:_MOST_RUNS]:
-        counts = run.summary
-        reward = "-" if counts.reward_mean is None else f"{counts.reward_mean:.2f}"
-        done = f"{counts.accepted}/{counts.expected}"
-        note = run.reason or run.outage or run.why_waiting
-        table.add_row(run.run_id, run.state, done, str(counts.solved), reward, str(counts.groups_waiting), note)
-    table_console.print(table)
-    if len(runs) > _MOST_RUNS:
-        table_console.print(f"the newest {_MOST_RUNS} of {len(runs)} runs; `farm status --json` lists all")
+    table_console.print(counts_line(runs))
+    if runs:
+        table_console.print(run_table(runs))
     return 0
+
+
+def _gateway(config: Config) -> int | None:
+    """Return the id of the gateway's process. Raises CliError with the cause while it is started again."""
+    found = gateway_state(config.state_dir)
+    if found is None or found.pid is not None:
+        return found.pid if found else None
+    log = config.log_dir / "gateway.log"
+    raise CliError(
+        f"the gateway of {config.state_dir} is away: {found.trouble}; the farm goes on and starts it again, "
+        f"so ask again in a moment; its log is {log}"
+    )
 
 
 def _show_node(info: FarmInfo, as_json: bool) -> None:
@@ -189,6 +218,7 @@ async def _serve(config: Config, join: str | None) -> None:
         if not ended_by_itself and running.info.drain_grace_s:
             await _drain(running, again)
         if ended_by_itself:
+            _log.error("the farm ends: %s", ended_by_itself)
             note_death(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
@@ -211,16 +241,30 @@ def _bury(config: Config, ended: "Ended") -> NoReturn:
     """End as the farm did; where it died without a word, say of what, and remove what it left."""
     if ended.orderly:
         sys.exit(ended.code)
+    cause = _cause(config, ended)
+    with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
+        sweep_farm(config.state_dir)
+        note_death(config.state_dir, cause)
+        with contextlib.suppress(OSError), logged(config.log_dir / "farm.log", config.log_level):
+            _log.error("the farm died: %s; %s", cause, _AGAIN)
+    asyncio.run(_reap(config))
+    raise CliError(f"the farm died: {cause}; {_AGAIN}")
+
+
+def _note_cause(config: Config, ended: "Ended") -> None:
+    """Let ``farm status`` give the cause while the rest of the farm's processes are ended."""
+    with contextlib.suppress(FarmError):
+        if running_farm(config.state_dir) is None:
+            note_death(config.state_dir, _cause(config, ended))
+
+
+def _cause(config: Config, ended: "Ended") -> str:
     from farm.cluster.ray_node import what_died
 
     own = f"its process {ended.how}"
     of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
-    cause = noted_death(config.state_dir) or of_ray or own
-    with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
-        sweep_farm(config.state_dir)
-        note_death(config.state_dir, cause)
-    asyncio.run(_reap(config))
-    raise CliError(f"the farm died: {cause}; {_AGAIN}")
+    noted = noted_death(config.state_dir)
+    return noted if noted not in ("", own) else of_ray or own  # Ray's log may tell more by now
 
 
 @asynccontextmanager
@@ -246,11 +290,13 @@ async def _unless(
 
 
 def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[RunningFarm]":
+    from farm.cli.gateway_process import gateway_process
     from farm.cluster.farm import join_farm, start_farm
-    from farm.gateway import listen, make_app, serving
+    from farm.gateway import listen
 
     def on_step(step: str) -> None:
         _say(_STEP + step)
+        _log.info("%s", step)
 
     if join:
         return join_farm(config, join, on_step=on_step)
@@ -259,15 +305,7 @@ def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[Run
     async def start() -> "AsyncIterator[RunningFarm]":
         _refuse_second(config)
         with listen(config.host, config.port) as listener:
-
-            def serve(store: "Store", scheduler: "SchedulerPort") -> AbstractAsyncContextManager[str]:
-                # Only this process, which serves, holds the tokens: what Ray's processes are given has none.
-                served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
-                app = make_app(
-                    store, scheduler, served, prepare=lambda path, tools: _prepare(path, tools, config.state_dir)
-                )
-                return serving(app, listener)
-
+            serve = partial(gateway_process, config, listener)
             async with start_farm(config, serve=serve, on_step=on_step) as running:
                 yield running
 
@@ -279,26 +317,6 @@ def _refuse_second(config: Config) -> None:
         raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
 
 
-def _prepare(taskset: Path, tools: Sequence[str], state_dir: Path) -> Sequence[tuple[TaskRef, bytes]]:
-    from farm.gateway import TasksetError
-    from farm.tasks import TaskError, each_task, pack, task_ref
-    from sandboxes.errors import SpecError
-    from sandboxes.tools import Toolset
-
-    reading = Toolset.of(tools) if tools else None
-    prepared: list[tuple[TaskRef, bytes]] = []
-    try:
-        for bundle in each_task(taskset, state_dir=state_dir):  # packed one by one, so that only one is held unpacked
-            if reading is not None and bundle.task.retrieval is not None:
-                reading.only_reading()
-            prepared.append((task_ref(bundle), pack(bundle)))
-    except TaskError as error:
-        raise TasksetError(str(error)) from None
-    except SpecError as error:
-        raise TasksetError(f"taskset {taskset} holds tasks whose code is to be found, and {error}") from None
-    return prepared
-
-
 def _say(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
@@ -308,12 +326,12 @@ def _detach(config: Config) -> None:
     """Start the same command without --detach as a process of its own, and wait until it is up."""
     _refuse_second(config)
     _make(config.state_dir)
-    log = config.state_dir / "log" / "farm.log"
+    printed, log = config.log_dir / "farm.out", config.log_dir / "farm.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
-        log.replace(log.with_name("farm.log.1"))
+        printed.replace(printed.with_name("farm.out.1"))
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    with log.open("w") as output:
+    with printed.open("w") as output:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "farm.cli.main", *arguments],
             stdin=subprocess.DEVNULL,
@@ -323,7 +341,7 @@ def _detach(config: Config) -> None:
             env=dict(os.environ),
         )
     try:
-        info = _await_up(config, child, log)
+        info = _await_up(config, child, printed)
     except BaseException:
         child.terminate()
         child.wait()
@@ -332,16 +350,18 @@ def _detach(config: Config) -> None:
     progress_console.print(f"the farm is up{where}; its log is {log}; stop it with `farm down`")
 
 
-def _await_up(config: Config, child: "subprocess.Popen[bytes]", log: Path) -> FarmInfo:
+def _await_up(config: Config, child: "subprocess.Popen[bytes]", printed: Path) -> FarmInfo:
     with progress_console.status("starting") as shown:
         while True:
-            lines = log.read_text(errors="replace").splitlines()
+            lines = printed.read_text(errors="replace").splitlines()
             steps = [line.removeprefix(_STEP) for line in lines if line.startswith(_STEP)]
             if steps:
                 shown.update(f"starting: {steps[-1]}")
             if child.poll() is not None:
                 errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-                raise CliError(errors[-1] if errors else f"it ended at once with code {child.returncode}; see {log}")
+                raise CliError(
+                    errors[-1] if errors else f"it ended at once with code {child.returncode}; see {printed}"
+                )
             info = running_farm(config.state_dir)
             if info is not None and _has_child(child.pid, info.pid):
                 return info

@@ -59,6 +59,8 @@ def drain(
                 if not found:
                     raise CliError(f"{node_id} has left the farm while it was drained; `farm status` shows the others")
                 node = found[0]
+                if node.state == "lost":
+                    raise CliError(f"{node_id} was lost while it was drained; its episodes are tried again elsewhere")
     again = f"`farm nodes resume {node_id}` gives it episodes again"
     progress_console.print(f"{node_id} takes no more episodes; {node.running} run there; {again}")
 

@@ -13,8 +13,10 @@ from farm.cli.connection import connected
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.transcript import transcript
 from farm.core.rollout import Status
+from farm.core.trainable import untrainable
 
 if TYPE_CHECKING:
+    from farm.core.rollout import Rollout
     from farm.wire.record import RolloutHead
 
 app = typer.Typer(help="Look at stored rollouts, export them, judge them anew.", no_args_is_help=True)
@@ -104,6 +106,9 @@ def show(
                 "reward": rollout.reward,
                 "reward_components": dict(rollout.reward_components),
                 "reward_version": rollout.reward_version,
+                "policy": rollout.policy,
+                "trainable": rollout.trainable,
+                "untrainable": _untrainable(rollout),
                 "metrics": dict(rollout.metrics),
                 "audit": [asdict(flag) for flag in rollout.audit],
                 "tool_pack": rollout.tool_pack,
@@ -114,6 +119,12 @@ def show(
         return
     for line in transcript(rollout, sidecar, lines):
         table_console.print(line, soft_wrap=True)
+
+
+def _untrainable(rollout: "Rollout") -> str:
+    if rollout.trainable or rollout.reward is None:
+        return ""
+    return untrainable(rollout.policy, rollout.metrics)
 
 
 @app.command("export")

@@ -1,14 +1,11 @@
 """``farm run``: rollouts of one policy over a task set, with a progress bar and a summary."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from farm.cli.connection import farm_for
@@ -24,8 +21,8 @@ from farm.cli.options import (
     words_of,
 )
 from farm.cli.rewards import meant_version, read_rules
+from farm.cli.summary import commonest_failure, document, summary_table, unsolved_by_oracle, untrainable_lines
 from farm.config import Config
-from farm.core.rollout import Origin, Status
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
@@ -62,12 +59,15 @@ def run(
         bool,
         typer.Option("--unvalidated", help="Also tasks that validated.json does not call fit as they are."),
     ] = False,
+    only_fit: Annotated[
+        bool, typer.Option("--only-fit", help="Only tasks that validated.json calls fit; the others are named.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the run is accepted.")] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run groups of episodes over a task set; exit code 1 where not a single episode could be judged."""
+    """Run groups of episodes over a task set. Exit code 1 if no episode was judged, or if oracle solved no task."""
     settings = read_config(config, state_dir)
     asked: dict[str, Any] = {
         "policy": _policy(policy, model, temperature, {"first_byte_s": first_byte_timeout, "reply_s": reply_timeout}),
@@ -78,6 +78,8 @@ def run(
         "tools": None if tools is None else words_of(tools),
         "limits": {"max_turns": max_turns, "max_tokens": max_tokens},
     }
+    if only_fit and unvalidated:
+        raise typer.BadParameter("goes without --unvalidated", param_hint="--only-fit")
     _check(asked)
     meant = _meant(taskset, settings)
     if rewards is not None and rewards.endswith(".toml"):
@@ -86,9 +88,11 @@ def run(
     with farm_for(settings, config, lasting=detach, endpoint=endpoint) as client:
         pinned = None if rewards is None else meant_version(client, rewards)
         with progress_console.status(Text(f"preparing {taskset}")):
-            begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated)
+            begun = client.create_run(meant, **asked, rewards=pinned, unvalidated=unvalidated, only_fit=only_fit)
         for warning in begun.warnings:
-            progress_console.print(f"warning: {warning}", style="yellow")
+            progress_console.print(shown(f"warning: {warning}"), style="yellow", markup=False)
+        for left_out in begun.left_out:
+            progress_console.print(shown(f"{left_out.task}: left out; {left_out.why}"), markup=False)
         if detach:
             _announce(begun, as_json)
             return 0
@@ -98,13 +102,25 @@ def run(
         print_json(document(ended, heads))
     else:
         table_console.print(summary_table(heads))
+    _conclude(ended, heads, taskset)
+    return 0
+
+
+def _conclude(ended: "RunAnswer", heads: "list[RolloutHead]", taskset: Path) -> None:
+    """Say what went wrong in a run that has ended. Raises CliError if nothing of it can be used."""
     if ended.state == "failed":
         raise CliError(f"run {ended.run_id} failed: {ended.reason}")
     if all(head.reward is None for head in heads):
-        raise CliError(f"no episode of {ended.run_id} was judged; {_commonest_failure(heads, taskset)}")
+        raise CliError(f"no episode of {ended.run_id} was judged; {commonest_failure(heads, taskset)}")
     if any(head.error for head in heads):
-        progress_console.print(_commonest_failure(heads, taskset))
-    return 0
+        progress_console.print(commonest_failure(heads, taskset))
+    for line in untrainable_lines(heads):
+        progress_console.print(line)
+    unsolved = unsolved_by_oracle(heads, taskset) if ended.policy.kind == "oracle" else ""
+    if unsolved and not ended.summary.solved:
+        raise CliError(f"oracle solved no task of {ended.run_id}: {unsolved}")
+    if unsolved:
+        progress_console.print(unsolved)
 
 
 _OPTIONS = {"first_byte_s": "first-byte-timeout", "reply_s": "reply-timeout"}
@@ -133,7 +149,7 @@ def _meant(taskset: Path, config: Config) -> str:
     from farm.tasks import is_taskset_name, named_taskset, task_directories
 
     if taskset.exists():
-        task_directories(taskset)
+        task_directories(taskset, faults=[])
         return str(taskset.resolve())
     name = str(taskset)
     if not is_taskset_name(name):
@@ -160,6 +176,13 @@ def _announce(begun: "RunAnswer", as_json: bool) -> None:
         table_console.print(f"{begun.run_id}: look with `farm rollouts list --run {begun.run_id}`")
 
 
+def progress_note(run: "RunAnswer") -> str:
+    """Return the counts of a run, and why an episode of it or the rest of it waits."""
+    counts = f"{run.running} running, {run.waiting} waiting, {run.summary.solved} solved"
+    why = run.outage or run.why_waiting
+    return f"{counts}; {why}" if why else counts
+
+
 def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
     """Show the run until it has ended; an interrupt cancels it."""
     columns = (
@@ -176,9 +199,7 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
             bar = progress.add_task(begun.run_id, total=begun.summary.expected, note="")
             told = ""
             for seen in client.wait_run(begun.run_id, poll_s=0.2):
-                counts = f"{seen.running} running, {seen.summary.solved} solved"
-                note = seen.outage or seen.why_waiting or counts
-                progress.update(bar, completed=seen.summary.accepted, note=shown(note))
+                progress.update(bar, completed=seen.summary.accepted, note=shown(progress_note(seen)))
                 if seen.outage and seen.outage != told and not progress_console.is_terminal:
                     progress_console.print(f"waiting: {seen.outage}")  # no bar is seen there
                 told = seen.outage
@@ -186,70 +207,3 @@ def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
         client.cancel(begun.run_id)
         raise Interrupted(f"interrupted; {begun.run_id} is cancelled") from None
     return seen
-
-
-def _commonest_failure(heads: "Iterable[RolloutHead]", taskset: Path) -> str:
-    told = Counter((head.error.origin, head.error.message) for head in heads if head.error)
-    if not told:
-        return "the run was stopped before one could be"
-    (origin, message), count = told.most_common(1)[0]
-    remedy = f"; `farm tasks validate {taskset}` looks closer" if origin in (Origin.TASK, Origin.VERIFIER) else ""
-    return f"{count} of {told.total()} failed with {origin}: {message}{remedy}"
-
-
-@dataclass(slots=True)
-class TaskTotals:
-    """What a task's episodes came to; seconds are the episodes' own, summed."""
-
-    episodes: int = 0
-    judged: int = 0
-    solved: int = 0
-    trainable: int = 0
-    reward: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, head: "RolloutHead") -> None:
-        self.episodes += 1
-        self.seconds += head.finished_at - head.created_at
-        self.trainable += head.trainable
-        if head.reward is not None:
-            self.judged += 1
-            self.reward += head.reward
-            self.solved += head.reward_components.get("resolved") == 1.0
-
-
-def totals_by_task(heads: "Iterable[RolloutHead]") -> dict[str, TaskTotals]:
-    found: defaultdict[str, TaskTotals] = defaultdict(TaskTotals)
-    for head in heads:
-        found[head.task_id].add(head)
-    return dict(sorted(found.items()))
-
-
-def summary_table(heads: "Iterable[RolloutHead]") -> Table:
-    table = Table("task", box=None, pad_edge=False)
-    for name in ("episodes", "solved", "reward", "not judged", "trainable", "seconds each"):
-        table.add_column(name, justify="right")
-    for task_id, totals in totals_by_task(heads).items():
-        mean = f"{totals.reward / totals.judged:.2f}" if totals.judged else "-"
-        unjudged = totals.episodes - totals.judged
-        table.add_row(
-            task_id,
-            str(totals.episodes),
-            str(totals.solved),
-            mean,
-            Text(str(unjudged), style="red" if unjudged else ""),
-            f"{totals.trainable}/{totals.episodes}",
-            f"{totals.seconds / totals.episodes:.1f}",
-        )
-    return table
-
-
-def document(ended: "RunAnswer", heads: "list[RolloutHead]") -> dict[str, Any]:
-    """What ``--json`` prints: ``{"run_id", "summary", "rollouts"}``."""
-    failed = sum(head.status is Status.FAILED for head in heads)
-    trainable = sum(head.trainable for head in heads)
-    return {
-        "run_id": ended.run_id,
-        "summary": {**ended.summary.model_dump(), "state": ended.state, "failed": failed, "trainable": trainable},
-        "rollouts": [head.model_dump(mode="json") for head in heads],
-    }

@@ -1,7 +1,7 @@
 """What commands on task sets stand on: a set that was named, sandboxes to work with, a line that says what goes on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -15,7 +15,7 @@ from farm.cli.options import progress_console
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from farm.tasks import ReadTask, TaskBundle
+    from farm.tasks import ReadTask, TaskBundle, TaskFault
     from sandboxes import Runtime
     from sandboxes.images import ImageStore
 
@@ -42,12 +42,45 @@ def look_at_taskset(path: Path, config: Config) -> "tuple[ReadTask, ...]":
     return tuple(read_taskset(chosen_taskset(path, config)))
 
 
+def look_at_each(path: Path, config: Config) -> "tuple[list[ReadTask], list[TaskFault]]":
+    """Read all tasks of a set that can be read, and return the faults of the others. Raise TaskError."""
+    from farm.tasks import read_taskset
+
+    faults: list[TaskFault] = []
+    return list(read_taskset(chosen_taskset(path, config), faults=faults)), faults
+
+
+def complain(faults: "Sequence[TaskFault]", read: int) -> int:
+    """Print each fault on standard error; return the exit code."""
+    for fault in faults:
+        progress_console.print(shown(f"{fault.name}: {fault.error}"), markup=False)
+    if faults:
+        progress_console.print(f"{len(faults)} of {len(faults) + read} tasks cannot be used")
+    return 1 if faults else 0
+
+
 def fetch_taskset(path: Path, config: Config) -> "tuple[TaskBundle, ...]":
     """A task set to be worked with, by path or by name: its sources are fetched. Raises TaskError."""
     from farm.tasks import load_taskset
 
     with progress() as say:
         return load_taskset(chosen_taskset(path, config), state_dir=config.state_dir, on_progress=say)
+
+
+def fetch_each(path: Path, config: Config) -> "tuple[list[tuple[Path, TaskBundle]], list[TaskFault]]":
+    """Load all tasks of a set that can be loaded, with their directories, and return the faults of the others.
+
+    Raise TaskError for what is wrong with the set as a whole.
+    """
+    from farm.tasks import gathered
+
+    tasks, faults = look_at_each(path, config)
+    loaded: list[tuple[Path, TaskBundle]] = []
+    with progress() as say:
+        for read in tasks:
+            with gathered(faults, read.path.name):
+                loaded.append((read.path, read.load(state_dir=config.state_dir, on_progress=say)))
+    return loaded, faults
 
 
 def with_sandboxes(
@@ -67,7 +100,7 @@ def with_sandboxes(
         async with AsyncExitStack() as stack:
             images = ImageStore(
                 config.docker_host,
-                read_build_settings(config.build),
+                read_build_settings(config.build, state_dir=config.state_dir),
                 uses=ImageUses.of(config.state_dir),
                 origins=ImageOrigins.of(config.state_dir, config.image_mirror),
                 pulls=config.image_pulls,

@@ -11,7 +11,7 @@ from farm.cli import making, validating
 from farm.cli.errors import CliError
 from farm.cli.importing import import_tasks
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
-from farm.cli.sandboxed import Say, TaskSet, look_at_taskset, with_sandboxes
+from farm.cli.sandboxed import Say, TaskSet, complain, look_at_each, with_sandboxes
 
 if TYPE_CHECKING:
     from farm.core.task import Task
@@ -32,35 +32,35 @@ make.command("recipe")(making.recipe)
 
 
 @app.command("list")
-def list_tasks(
-    taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False
-) -> None:
-    """List the tasks of a set. Nothing is fetched, built or run."""
-    tasks = look_at_taskset(taskset, read_config(config, state_dir))
+def list_tasks(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
+    """List the tasks of a set; exit code 1 if some cannot be read. Nothing is fetched, built or run."""
+    tasks, faults = look_at_each(taskset, read_config(config, state_dir))
     if as_json:
         print_json([_summary(read) for read in tasks])
-        return
+        return complain(faults, len(tasks))
     table = Table("task", "digest", "grading", "report", "to mend", "to keep", "image", box=None, pad_edge=False)
     for read in tasks:
         task, verifier = read.task, read.task.verifier
         counts = (str(len(verifier.fail_to_pass)), str(len(verifier.pass_to_pass)))
         table.add_row(task.id, task.digest[:12], _judged(task), verifier.report, *counts, task.image)
     table_console.print(table)
+    return complain(faults, len(tasks))
 
 
 @app.command()
-def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+def show(taskset: TaskSet, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
     """Show all about the tasks of a set but the tests and the gold solution. Nothing is fetched, built or run."""
-    tasks = look_at_taskset(taskset, read_config(config, state_dir))
+    tasks, faults = look_at_each(taskset, read_config(config, state_dir))
     if as_json:
         print_json([{**_shown(read.task), **_summary(read)} for read in tasks])
-        return
+        return complain(faults, len(tasks))
     for read in tasks:
         task = read.task
         table_console.rule(task.id, align="left")
         for name, value in _summary(read).items():
             table_console.print(f"{name:16} {value}")
         table_console.print(f"\n{task.instruction}")
+    return complain(faults, len(tasks))
 
 
 @app.command("new")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from farm.cli.errors import shown
+from farm.core.nesting import read_json
+from farm.core.trainable import untrainable
 
 if TYPE_CHECKING:
     from farm.core.rollout import Rollout
@@ -38,6 +40,10 @@ def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Te
     yield Text.assemble(("reward ", ""), (reward, "green" if rollout.reward else _BAD), _seen(f"  {sidecar.reason}"))
     rules = _seen(f"by {rollout.reward_version} of {_vector(rollout.reward_components)}")
     yield Text(textwrap.shorten(rules, COLUMNS, placeholder=" …"), _DIM)
+    if rollout.reward is not None and not rollout.trainable:
+        yield Text(
+            _seen(f"not trainable: {untrainable(rollout.policy, rollout.metrics) or 'see the reason above'}"), _DIM
+        )
     for flag in rollout.audit:
         where = "" if flag.turn is None else f" (turn {flag.turn})"
         yield Text(_seen(f"look at {flag.kind}{where}: {flag.evidence}"), "yellow")
@@ -107,8 +113,8 @@ def _use(use: "ToolUseRecord", most: int) -> Iterator[Text]:
 def _arguments(written: str) -> tuple[Sequence[str], Mapping[str, str]]:
     """Those that fit on the line of the call, and by their names the texts that do not."""
     try:
-        given = json.loads(written)
-    except (ValueError, RecursionError):
+        given = read_json(written)
+    except ValueError:
         given = None
     if not isinstance(given, dict):
         return [], {"arguments": written}

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from farm.cli.errors import shown
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import chosen_taskset, fetch_taskset, with_sandboxes
+from farm.cli.sandboxed import chosen_taskset, fetch_each, with_sandboxes
 
 if TYPE_CHECKING:
+    from farm.tasks.validated import ValidatedSet
     from farm.workshop.finding import Finding, Summary
     from sandboxes import Runtime
     from sandboxes.images import ImageStore
@@ -39,30 +40,29 @@ def validate_tasks(
 ) -> int:
     """Prove each task fit: nothing done is judged 0, the gold solution 1 whatever the order and the load, cheats 0.
 
-    One that was stopped goes on where it was.
+    One that was stopped goes on where it was. Tasks that cannot be read, or whose image cannot be had, are unfit.
     """
-    from farm.tasks import task_directories
     from farm.tasks.validated import set_digest, write_validated
     from farm.workshop.finding import summarize
-    from farm.workshop.validating_sets import Bench, validate_set, validated_tasks
+    from farm.workshop.validating_sets import Bench, unreadable, validate_set, validated_tasks
 
     settings = read_config(config, state_dir)
     path = chosen_taskset(taskset, settings)
-    bundles = fetch_taskset(path, settings)
-    tasks = list(zip(task_directories(path), bundles, strict=True))
+    tasks, faults = fetch_each(path, settings)
 
     async def work(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> "list[Finding]":
         bench = Bench(settings.state_dir, images, runtime, jobs or os.cpu_count() or 1, write, say)
         return await validate_set(path, tasks, bench, bar.done)
 
     bar = _Bar(len(tasks))
-    findings = with_sandboxes(settings, work, show=bar.shown)
+    findings = with_sandboxes(settings, work, show=bar.shown) if tasks else []
+    findings += unreadable(faults)
     summary = summarize(findings)
-    written = write_validated(path, validated_tasks(findings)) if write else None
+    written = write_validated(path, validated_tasks(findings, _former(path))) if write else None
     if as_json:
         document = {
             "fit": summary.fit == summary.tasks,
-            "digest": set_digest({finding.task_id: finding.digest for finding in findings}),
+            "digest": set_digest({finding.task_id: finding.digest for finding in findings if finding.judged}),
             "summary": asdict(summary),
             "tasks": [finding.row() for finding in findings],
         }
@@ -73,6 +73,17 @@ def validate_tasks(
         if written is not None:
             table_console.print(f"{written}: by which runs of {path} are checked from now on")
     return 0 if summary.fit == summary.tasks else 1
+
+
+def _former(path: Path) -> "ValidatedSet | None":
+    """Return the report that the new one takes the place of; None if there is none, or it cannot be read."""
+    from farm.tasks import TaskError
+    from farm.tasks.validated import read_validated
+
+    try:
+        return read_validated(path)
+    except TaskError:
+        return None
 
 
 class _Bar:
@@ -130,6 +141,8 @@ def _print_findings(findings: "Sequence[Finding]") -> None:
     for finding in findings:
         for problem in finding.problems:
             table_console.print(f"{finding.task_id}: {problem}")
+        for test in finding.removed:
+            table_console.print(f"{finding.task_id}: --write took {test} out of pass_to_pass", markup=False)
         if finding.fit and finding.new_timeout_s is not None:
             table_console.print(
                 f"{finding.task_id}: a time-out of {finding.new_timeout_s:g} s would do; --write sets it"

@@ -5,13 +5,27 @@ Here stands what asks whether a farm runs, which must cost nothing; what starts 
 """
 
 from farm.cluster.errors import FarmError
-from farm.cluster.runfile import FarmInfo, last_death, note_death, noted_death, running_farm, stop_farm, sweep_farm
+from farm.cluster.runfile import (
+    FarmInfo,
+    GatewayState,
+    gateway_state,
+    last_death,
+    note_death,
+    note_gateway,
+    noted_death,
+    running_farm,
+    stop_farm,
+    sweep_farm,
+)
 
 __all__ = [
     "FarmError",
     "FarmInfo",
+    "GatewayState",
+    "gateway_state",
     "last_death",
     "note_death",
+    "note_gateway",
     "noted_death",
     "running_farm",
     "stop_farm",

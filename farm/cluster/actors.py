@@ -19,34 +19,40 @@ from farm.cluster.shell import NodeCommand, SchedulerShell
 from farm.core.events import Event, NodeLost
 from farm.core.orders import RunSpec
 from farm.core.status import FarmStatus
+from farm.logs import name_node, node_log, open_log, remove_old_nodes
 from farm.policy import Endpoints
 from farm.store import Store
 
 NAMESPACE = "farm"
 SCHEDULER = "scheduler"
 
+_log = logging.getLogger(__name__)
 
-def agent_name(node_id: str) -> str:
-    return f"agent-{node_id}"
+
+def agent_name(ray_node_id: str) -> str:
+    """Return the name of an agent's actor, which is new each time: Ray may still hold the one before."""
+    return f"agent-{ray_node_id[:10]}"
 
 
 class SchedulerActor:
     """Async actor: one process, one event loop, one ``SchedulerShell``."""
 
     def __init__(self, plan: SchedulerPlan) -> None:
-        logging.basicConfig(level=plan.log_level.upper())
+        open_log(plan.log_dir / "scheduler.log", plan.log_level)
         self._plan = plan
         self._opening = asyncio.Lock()
         self._opened: SchedulerShell | None = None
         self._agents: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         self._confirming: set[asyncio.Task[None]] = set()
 
     async def _shell(self) -> SchedulerShell:
         async with self._opening:
             if self._opened is None:
                 store = Store(self._plan.redis_url)
+                plan = self._plan
                 shell = SchedulerShell(
-                    store, self._send, settings=self._plan.settings, retention_s=self._plan.retention_s
+                    store, self._send, settings=plan.settings, retention_s=plan.retention_s, life=plan.life
                 )
                 try:
                     await shell.open()
@@ -65,10 +71,12 @@ class SchedulerActor:
         """For nodes that join: the store that all share."""
         return self._plan.redis_url
 
-    async def tell(self, node_id: str, events: Sequence[Event]) -> None:
+    async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
+        """Take in what the agent of a node reports; ``agent`` is the name of its actor."""
         shell = await self._shell()
-        if node_id not in self._agents:
-            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent_name(node_id), NAMESPACE)
+        if node_id not in self._agents or self._names[node_id] != agent:
+            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent, NAMESPACE)
+            self._names[node_id] = agent
         shell.tell(events)
 
     async def submit(self, spec: RunSpec) -> None:
@@ -95,27 +103,32 @@ class SchedulerActor:
     def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
         agent = self._agents.get(node_id)
         if agent is not None:
-            task = asyncio.create_task(self._confirm(node_id, agent.obey.remote(list(commands))))
+            task = asyncio.create_task(self._confirm(node_id, agent, agent.obey.remote(list(commands))))
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
 
-    async def _confirm(self, node_id: str, sent: Any) -> None:
+    async def _confirm(self, node_id: str, agent: Any, sent: Any) -> None:
         """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
         try:
             await sent
         except ActorDiedError:
+            if self._agents.get(node_id) is not agent:  # the node has joined again, with another agent
+                return
             self._agents.pop(node_id, None)
             if self._opened is not None:
                 self._opened.tell([NodeLost(node_id)])
         except RayError as error:
-            logging.getLogger(__name__).warning("%s did not get an order: %s", node_id, error)
+            _log.warning("an order did not reach the node: %s", error, extra={"node": node_id})
 
 
 class NodeAgentActor:
     """Async actor around one ``NodeAgent``."""
 
     def __init__(self, plan: AgentPlan, log_level: str) -> None:
-        logging.basicConfig(level=log_level.upper())
+        own = node_log(plan.state_dir / "log", plan.node_id)
+        remove_old_nodes(own.parent, own)
+        open_log(own, log_level)
+        name_node(plan.node_id)
         self._plan = plan
         self._opening = asyncio.Lock()
         self._stack = AsyncExitStack()
@@ -150,12 +163,13 @@ class NodeAgentActor:
             library=equipment.library,
             plugins=equipment.plugins,
             endpoints=Endpoints(plan.access, timeouts=plan.timeouts),
-            settings=AgentSettings(tracebacks=plan.test_tracebacks),
+            settings=AgentSettings(tracebacks=plan.test_tracebacks, join=plan.join),
         )
         return await stack.enter_async_context(agent)
 
     async def _tell(self, events: Sequence[Event]) -> None:
-        await self._scheduler.tell.remote(self._plan.node_id, list(events))
+        name = ray.get_runtime_context().get_actor_name()
+        await self._scheduler.tell.remote(self._plan.node_id, name, list(events))
 
     async def pid(self) -> int:
         """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""

@@ -19,6 +19,7 @@ from farm.cluster.shelf import ImageShelf
 from farm.core.events import DrainNode, EpisodeEnded, Event, NodeBeat, NodeLeft, StartEpisode, StopEpisode, WarmUp
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Rollout
+from farm.logs import name_episode
 from farm.policy import Endpoints, make_policy
 from farm.rewards import Plugins
 from farm.rollout import Baselines, Journal, JournalError, Journals, Policy, aborted, failed, report, run_episode
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``farewell_s`` bounds each of the last words of an agent that closes. ``tracebacks``: as ``grade`` has it."""
+    """``farewell_s`` bounds each of the last words of an agent that closes. ``tracebacks``: as ``grade`` has it.
+    ``join``: as ``NodeBeat`` has it."""
 
     beat_s: float = 1.0
     tell_timeout_s: float = 10.0
@@ -45,6 +47,7 @@ class AgentSettings:
     longest_backoff_s: float = 5.0
     farewell_s: float = 5.0
     tracebacks: bool = False
+    join: str = ""
 
 
 @dataclass(slots=True)
@@ -187,6 +190,7 @@ class NodeAgent:
     async def _live(self, work: _Work, older: asyncio.Task[None] | None) -> None:
         """From the order to the report, which is always made: also of a stopped episode."""
         order, spent = work.order, _Spent()
+        name_episode(order.run_id, order.rollout_id)
         rollout, published = aborted(order, node=self.node_id), False
         work.begun = True
         try:
@@ -204,11 +208,13 @@ class NodeAgent:
                 finally:
                     await uninterrupted(self._let_go(work.journal))
         except asyncio.CancelledError:
-            _log.info("episode %s attempt %d was stopped", order.rollout_id, order.attempt)
+            _log.info("attempt %d was stopped", order.attempt)
             if not (work.stopped or self._closing):  # reported as a stop it would be tried again for ever
                 rollout = failed(order, OSError("the episode was cancelled by nobody"), node=self.node_id)
         finally:
             ended = report(rollout, order, published)
+            if ended.failure:
+                _log.warning("attempt %d failed, %s: %s", order.attempt, ended.failure.type, ended.failure.message)
             turnaround = {"turnaround_s": time.monotonic() - spent.ordered_at}
             self._outbox.append(EpisodeEnded(self.node_id, replace(ended, metrics={**ended.metrics, **turnaround})))
             if self._works.get(order.rollout_id) is work:
@@ -226,7 +232,7 @@ class NodeAgent:
             async with self._recalling:
                 await uninterrupted(asyncio.to_thread(work.journal.recall))
         except (JournalError, OSError) as error:
-            _log.warning("episode %s begins anew: %s", work.order.rollout_id, error)
+            _log.warning("the episode begins anew: %s", error)
             await self._let_go(work.journal)
             work.journal = self._journals.of(work.order)
 
@@ -310,6 +316,7 @@ class NodeAgent:
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,
+            join=self._settings.join,
             outages={
                 work.order.run_id: work.policy.outage
                 for work in self._works.values()
@@ -327,13 +334,14 @@ class NodeAgent:
         living = {sandbox.id: sandbox for sandbox in sandboxes}
         journals = await asyncio.to_thread(self._journals.left)
         for journal, left in sorted(journals, key=lambda found: found[1].order.attempt):
+            named = {"run": left.order.run_id, "rollout": left.order.rollout_id}
             if not left.settled:
                 journal.sandbox = living.pop(left.sandbox_id, None)
                 if journal.sandbox is None:
-                    _log.warning("episode %s begins anew: its sandbox is gone", left.order.rollout_id)
+                    _log.warning("the episode begins anew: its sandbox is gone", extra=named)
                     journal.remove()
                     continue
-            _log.info("episode %s attempt %d goes on at turn %d", left.order.rollout_id, left.order.attempt, left.turn)
+            _log.info("attempt %d goes on at turn %d", left.order.attempt, left.turn, extra=named)
             self._start(left.order, journal)
         for sandbox in living.values():
             _log.info("sandbox %s goes, which no episode needs any more: %s", sandbox.id, sandbox.spec.labels)

@@ -17,7 +17,7 @@ from farm.cluster.actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerA
 from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.port import RayScheduler
-from farm.cluster.ray_node import RayNode
+from farm.cluster.ray_node import RayAccess, RayNode
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
 from sandboxes.uninterrupted import uninterrupted
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def connected(node: RayNode) -> AsyncIterator["Driver"]:
+async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
     """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
 
     def connect() -> str:
@@ -50,7 +50,7 @@ async def connected(node: RayNode) -> AsyncIterator["Driver"]:
                 ray_node_id = await uninterrupted(asyncio.to_thread(connect))
         except (RayError, ConnectionError, RuntimeError) as error:
             raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
-        yield Driver(node, ray_node_id)
+        yield Driver(ray_node_id, node_id)
     finally:
         await uninterrupted(asyncio.to_thread(ray.shutdown))
 
@@ -69,10 +69,9 @@ def _own_signals() -> Iterator[None]:
 class Driver:
     """``node_id`` names this machine in the farm."""
 
-    def __init__(self, node: RayNode, ray_node_id: str) -> None:
-        self._node = node
+    def __init__(self, ray_node_id: str, node_id: str) -> None:
         self._ray_node_id = ray_node_id
-        self.node_id = f"node-{ray_node_id[:10]}"
+        self.node_id = node_id
 
     @asynccontextmanager
     async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
@@ -95,9 +94,9 @@ class Driver:
             raise FarmError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
 
     @asynccontextmanager
-    async def agent(self, plan: AgentPlan, log_level: str) -> AsyncIterator["AgentHandle"]:
+    async def agent(self, plan: AgentPlan, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
         """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
-        handle = AgentHandle(self._node, self._start(NodeAgentActor, agent_name(self.node_id), plan, log_level))
+        handle = AgentHandle(node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
         try:
             yield handle
         finally:
@@ -146,9 +145,13 @@ class AgentHandle:
 
     async def _watch(self) -> str:
         """An agent opens itself when it is called: Ray restarts its process and calls nothing."""
+        pid = 0
         while True:
             try:
-                await self.pid()
+                found = await self.pid()
+                if pid and found != pid:
+                    _log.warning("the node agent has restarted: process %d in place of %d", found, pid)
+                pid = found
             except ActorDiedError as error:
                 return f"the node agent is dead: {_line(error)}"
             except RayError as error:

@@ -36,18 +36,24 @@ GRACE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SchedulerPlan:
-    """All that the scheduler needs to come up, as values that travel to its process."""
+    """All that the scheduler needs to come up, as values that travel to its process.
+
+    ``life`` names the ``farm up`` that the scheduler belongs to.
+    """
 
     redis_url: str
     settings: SchedulerSettings
     retention_s: float
+    log_dir: Path
     log_level: str = "info"
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPlan:
     """All that an agent needs to come up, as values that travel to its process.
 
+    ``join`` names the ``farm up`` that the agent belongs to.
     ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
     ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
     ``access``: which endpoints it may ask. ``timeouts``: what an endpoint has for a reply.
@@ -72,6 +78,7 @@ class AgentPlan:
     build: BuildOptions = field(default_factory=BuildOptions)
     embedder: str = "words"
     test_tracebacks: bool = False
+    join: str = ""
     equip: str = "farm.cluster.equipment:docker"
 
 
@@ -113,7 +120,7 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)
-        settings = await asyncio.to_thread(read_build_settings, plan.build)
+        settings = await asyncio.to_thread(read_build_settings, plan.build, state_dir=plan.state_dir)
         origins = ImageOrigins.of(plan.state_dir, plan.image_mirror)
         images = ImageStore(plan.docker_host, settings, uses=uses, origins=origins, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)

@@ -2,12 +2,12 @@
 
 import asyncio
 import importlib
-import importlib.util
+import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,10 +16,13 @@ from farm.cluster.equipment import AgentPlan, SchedulerPlan
 from farm.cluster.errors import FarmError
 from farm.cluster.leftovers import reap
 from farm.cluster.machine import default_slots
-from farm.cluster.ray_node import RayNode, answers, authenticated
+from farm.cluster.node_name import kept_node_id
+from farm.cluster.ray_node import RayAccess, RayNode, answers, authenticated
 from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.cluster.versions import refuse_other_versions
 from farm.config import LOOPBACK, Config
 from farm.core.fleet import SchedulerSettings
+from farm.logs import logged, name_node
 from farm.policy.configured import endpoint_access
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
 from sandboxes.retention import Watermarks
@@ -28,7 +31,17 @@ if TYPE_CHECKING:
     from farm.cluster.driver import AgentHandle, Driver
     from farm.cluster.port import RayScheduler
 
-Serve = Callable[[Store, "RayScheduler"], AbstractAsyncContextManager[str]]
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlan:
+    """All that the gateway needs to come up, as values that travel to its process."""
+
+    redis_url: str
+    ray: RayAccess
+    node_id: str
+
+
+Serve = Callable[[GatewayPlan], AbstractAsyncContextManager[str]]
 """Serve the gateway for the length of the block; yields its URL."""
 
 OnStep = Callable[[str], None]
@@ -38,6 +51,8 @@ _HEAD_EVERY_S = 3.0
 _HEAD_MISSES = 5
 EVERY_ADDRESS = ("0.0.0.0", "::")
 DOCKER = "farm.cluster.equipment:docker"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +89,24 @@ async def start_farm(
     """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
     async with AsyncExitStack() as stack:
         stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step("starting the queue")
         redis_url, redis = await _redis(stack, config)
-        store = await _store(stack, redis_url)
+        await _store(stack, redis_url)
         on_step("starting the cluster")
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
-        plan = SchedulerPlan(redis_url, settings, config.retention_s, config.log_level)
+        plan = SchedulerPlan(
+            redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
+        )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
-        agent = await _agent(stack, driver, config, redis_url, equip)
+        agent = await _agent(stack, (node, driver), config, redis_url, equip)
         await _unless_dead(node, driver.up(scheduler, agent))
         on_step("starting the gateway")
-        url = await stack.enter_async_context(serve(store, scheduler))
+        gateway = GatewayPlan(redis_url, node.access, driver.node_id)
+        url = await _unless_dead(node, stack.enter_async_context(serve(gateway)))
         info = FarmInfo(
             config.state_dir,
             "head",
@@ -99,6 +118,7 @@ async def start_farm(
             open_to_others=config.node_ip not in LOOPBACK,
         )
         announce(info)
+        _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
 
 
@@ -109,6 +129,7 @@ async def join_farm(
     """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step(f"joining {address}")
         node, driver = await _cluster(stack, config, address)
@@ -120,7 +141,7 @@ async def join_farm(
                 f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
             ) from None
         on_step("starting the node agent")
-        agent = await _agent(stack, driver, config, redis_url, equip, joined=True)
+        agent = await _agent(stack, (node, driver), config, redis_url, equip, joined=True)
         await _unless_dead(node, driver.up(scheduler, agent))
         info = FarmInfo(
             config.state_dir,
@@ -133,7 +154,26 @@ async def join_farm(
             drain_grace_s=config.drain_grace_s,
         )
         announce(info)
+        _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
+
+
+@contextmanager
+def _logged(config: Config) -> Iterator[None]:
+    """Write the log of this process, with the error that ends the block. Raises FarmError."""
+    path = config.log_dir / "farm.log"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(logged(path, config.log_level))
+        except OSError as error:
+            raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+        try:
+            yield
+        except FarmError as error:
+            _log.error("%s", error)
+            raise
+        finally:
+            _log.info("the farm has ended on this machine")
 
 
 async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
@@ -159,8 +199,7 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
 
 
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
-    if importlib.util.find_spec("ray") is None:
-        raise FarmError("Ray is not installed; install the farm's dependencies again: pip install -e .")
+    await asyncio.to_thread(refuse_other_versions)
     token_file = _token_file(config, make=join is None)
     os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
@@ -169,14 +208,24 @@ async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> t
         await stack.enter_async_context(node)
     finally:
         driver = await importing
-    return node, await stack.enter_async_context(driver.connected(node))
+    node_id = kept_node_id(config.state_dir)
+    name_node(node_id)
+    return node, await stack.enter_async_context(driver.connected(node.access, node_id))
 
 
 async def _agent(
-    stack: AsyncExitStack, driver: "Driver", config: Config, redis_url: str, equip: str, *, joined: bool = False
+    stack: AsyncExitStack,
+    cluster: "tuple[RayNode, Driver]",
+    config: Config,
+    redis_url: str,
+    equip: str,
+    *,
+    joined: bool = False,
 ) -> "AgentHandle":
+    node, driver = cluster
     plan = AgentPlan(
         node_id=driver.node_id,
+        join=secrets.token_hex(8),
         redis_url=redis_url,
         state_dir=config.state_dir,
         slots=config.slots or default_slots(),
@@ -194,7 +243,7 @@ async def _agent(
         test_tracebacks=config.test_tracebacks,
         equip=equip,
     )
-    return await stack.enter_async_context(driver.agent(plan, config.log_level))
+    return await stack.enter_async_context(driver.agent(plan, config.log_level, node))
 
 
 def _token_file(config: Config, *, make: bool) -> Path:

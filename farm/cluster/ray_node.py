@@ -10,6 +10,7 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -73,6 +74,15 @@ def authenticated(token_file: Path) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(token_file)}
 
 
+@dataclass(frozen=True, slots=True)
+class RayAccess:
+    """What a process of this machine needs to reach the cluster. ``log`` is Ray's own."""
+
+    address: str
+    directory: Path
+    log: Path
+
+
 class RayNode:
     """``async with`` it: a head where ``join`` is None, else a member of the cluster at that address.
 
@@ -97,6 +107,10 @@ class RayNode:
         """Of all the processes of this node, workers included."""
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def access(self) -> RayAccess:
+        return RayAccess(self.address, self.directory, self.log)
 
     async def death(self) -> str:
         """Wait until the node has ended; what of it ended, and how."""

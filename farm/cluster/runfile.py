@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,16 +83,40 @@ def sweep_scratch(run_dir: Path) -> None:
 
 def _sweep(run_dir: Path) -> None:
     sweep_scratch(run_dir)
-    for name in ("farm.json", "join-token"):
+    for name in ("farm.json", "gateway.json", "join-token"):
         (run_dir / name).unlink(missing_ok=True)
 
 
 def announce(info: FarmInfo) -> None:
     """Say what runs, to whoever asks ``running_farm``."""
-    path = _run_dir(info.state_dir) / "farm.json"
+    _write_json(_run_dir(info.state_dir) / "farm.json", {**asdict(info), "state_dir": str(info.state_dir)})
+
+
+def _write_json(path: Path, found: Mapping[str, object]) -> None:
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps({**asdict(info), "state_dir": str(info.state_dir)}, indent=2) + "\n")
+    fresh.write_text(json.dumps(found, indent=2) + "\n")
     fresh.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """``pid`` is None while the gateway is started again; ``trouble`` says why. ``since`` is in Unix seconds."""
+
+    pid: int | None
+    trouble: str
+    since: float
+
+
+def note_gateway(state_dir: Path, pid: int | None, trouble: str) -> None:
+    """Keep the state of the gateway's process, for ``gateway_state``."""
+    _write_json(_run_dir(state_dir) / "gateway.json", asdict(GatewayState(pid, trouble, time.time())))
+
+
+def gateway_state(state_dir: Path) -> GatewayState | None:
+    """Return the state of the gateway's process; None if the farm here has none."""
+    with contextlib.suppress(FileNotFoundError):
+        return GatewayState(**json.loads((_run_dir(state_dir) / "gateway.json").read_text()))
+    return None
 
 
 def running_farm(state_dir: Path) -> FarmInfo | None:

@@ -6,8 +6,11 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
+from farm.cluster.fleet_log import FleetLog
+from farm.cluster.fleet_record import FleetRecord
 from farm.core.events import (
     Command,
     DrainNode,
@@ -25,7 +28,7 @@ from farm.core.events import (
     Tick,
     WarmUp,
 )
-from farm.core.fleet import Node, SchedulerSettings
+from farm.core.fleet import LostNode, Node, SchedulerSettings
 from farm.core.orders import EpisodeOrder
 from farm.core.rollout import Failure, Rollout
 from farm.core.scheduler import Scheduler
@@ -33,7 +36,7 @@ from farm.core.status import FarmStatus, NodeStatus, RunStatus
 from farm.metrics import FarmMetrics, Snapshot
 from farm.rollout import report
 from farm.rollout.record import Findings, compose
-from farm.store import RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from farm.store import FleetBook, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
 from sandboxes.uninterrupted import end
 
 NodeCommand = StartEpisode | StopEpisode | WarmUp | DrainNode
@@ -66,21 +69,32 @@ class RunStore(Protocol):
 
     async def expire(self, retention_s: float) -> None: ...
 
+    @property
+    def fleet(self) -> FleetBook: ...
+
 
 class SchedulerShell:
     """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with.
 
-    It alone forgets what was delivered longer than ``retention_s`` ago (0: never).
+    It alone forgets what was delivered longer than ``retention_s`` ago (0: never). ``life``: as ``FleetRecord`` has it.
     """
 
     def __init__(
-        self, store: RunStore, send: Send, *, settings: SchedulerSettings | None = None, retention_s: float = 0.0
+        self,
+        store: RunStore,
+        send: Send,
+        *,
+        settings: SchedulerSettings | None = None,
+        retention_s: float = 0.0,
+        life: str = "",
     ) -> None:
         self._store = store
         self._send = send
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
+        self._fleet_log = FleetLog()
+        self._record = FleetRecord(store.fleet, life)
         self._retention_s = retention_s
         self._steered = 0
         self._past: Counter[str] = Counter()
@@ -89,15 +103,19 @@ class SchedulerShell:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Take up the runs that the store says go on. Raises StoreUnavailable."""
+        """Take up the runs that the store says go on, and the nodes that it has kept. Raises StoreUnavailable."""
         runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
         if runs:
             self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + HOLD_S)
+        now = time.monotonic()
+        await self._record.restore(self._scheduler.fleet, now)
+        self._fleet_log.known(self._scheduler, now)
         for run_id in runs:
             await self.submit(run_id)
         self._spawn(self._tick())
         self._spawn(self._resync())
         self._spawn(self._expire())
+        self._spawn(self._record.keep(self._scheduler.fleet))
 
     async def close(self) -> None:
         await end(self._tasks)
@@ -108,11 +126,15 @@ class SchedulerShell:
         for event in events:
             if isinstance(event, EpisodeEnded):
                 self._metrics.observe(event.report, self._scheduler.held_s(event, time.monotonic()))
+            now = time.monotonic()
+            self._fleet_log.before(event, self._scheduler, now)
             began = time.perf_counter()
-            commands = self._scheduler.handle(event, time.monotonic())
+            commands = self._scheduler.handle(event, now)
             self._metrics.decided(time.perf_counter() - began)
+            self._fleet_log.after(event, self._scheduler, now)
             for command in commands:
                 self._carry_out(command, outgoing)
+        self._record.note(self._scheduler.fleet, time.monotonic())
         for node_id, ordered in outgoing.items():
             self._send(node_id, ordered)
 
@@ -124,6 +146,7 @@ class SchedulerShell:
                 self._spawn(self._publish_failure(order, failure))
             case RunFinished(run_id):
                 self._steered += 1
+                _log.info("every episode of the run has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
     # Runs; the store knows of each before the scheduler does
@@ -215,6 +238,7 @@ class SchedulerShell:
             self.tell([EpisodeEnded("", report(rollout, order, published=True))])
 
     async def _fail(self, run_id: str, reason: str) -> None:
+        _log.error("the run has failed: %s", reason, extra={"run": run_id})
         with contextlib.suppress(UnknownRun):  # nobody is left to tell
             await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
         self.cancel(run_id)
@@ -249,7 +273,8 @@ class SchedulerShell:
 
     def status(self) -> FarmStatus:
         now = time.monotonic()
-        nodes = tuple(self._node_status(node, now) for node in self._scheduler.fleet)
+        lost = (_lost_status(node, now) for node in self._scheduler.fleet.lost(now))
+        nodes = (*(self._node_status(node, now) for node in self._scheduler.fleet), *lost)
         runs = tuple(
             RunStatus(
                 run_id,
@@ -299,3 +324,21 @@ class SchedulerShell:
             for run_id in live:
                 queue.update(counts[run_id])
             return queue
+
+
+def _lost_status(node: LostNode, now: float) -> NodeStatus:
+    """``why`` says when it was lost, for people."""
+    lost_at = time.time() - (now - node.lost_at)
+    shown = datetime.fromtimestamp(lost_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return NodeStatus(
+        node_id=node.id,
+        state="lost",
+        why=f"lost at {shown}: {node.cause}",
+        slots=0,
+        running=0,
+        seen_s=now - node.beat_at,
+        cpu_load=0.0,
+        memory_load=0.0,
+        disk_load=0.0,
+        lost_at=lost_at,
+    )

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -44,8 +45,10 @@ def how_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def stay_behind() -> Ended | None:
+def stay_behind(on_death: Callable[[Ended], None] = lambda ended: None) -> Ended | None:
     """Fork. The child goes on with None; here the answer comes when the child and all that it started are gone.
+
+    ``on_death`` is called if the child did not come to its end in order, before what it started is ended.
 
     SIGINT and SIGTERM are passed on to the child, also those that come as it begins; it gets SIGTERM too when this
     process dies.
@@ -58,9 +61,7 @@ def stay_behind() -> Ended | None:
     if child == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(read_end)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with(parent)
         atexit.register(os.write, write_end, b".")
         return None
     os.close(write_end)
@@ -76,8 +77,18 @@ def stay_behind() -> Ended | None:
     os.set_blocking(read_end, False)
     with contextlib.suppress(BlockingIOError):  # somebody else still holds the other end
         orderly = os.read(read_end, 1) == b"."
+    ended = Ended(code, orderly, started_at)
+    if not orderly:
+        on_death(ended)
     end_processes(psutil.Process().children(recursive=True), _PATIENCE_S)
-    return Ended(code, orderly, started_at)
+    return ended
+
+
+def end_with(parent: int) -> None:
+    """End this process by SIGTERM when its parent has died."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def end_processes(processes: list[psutil.Process], patience_s: float) -> None:

@@ -58,8 +58,10 @@ class NodeBeat:
     """A node lives and says what it has. The first one joins it.
 
     ``incarnation`` names one life of its agent; when it changes, what the earlier life ran goes on where ``running``
-    lists it, and is dead otherwise. ``running``: rollout id → attempt, listed until the scheduler has taken the
-    episode's report. ``images`` None: as last time.
+    lists it, and is dead otherwise. ``join`` names the ``farm up`` that the agent belongs to; a process of the agent
+    that is started again has the same one. A drained node stays drained until ``join`` changes.
+    ``running``: rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as
+    last time.
     ``outages``: run id → why an episode of it waits for its policy's endpoint, of those where one does.
     ``lacks``: what its sandboxes go without.
     What is free of the disks of its state directory and of its images is in MiB, None where that is not to be seen.
@@ -81,6 +83,7 @@ class NodeBeat:
     disk_free_mib: int | None = None
     image_disk_free_mib: int | None = None
     lacks: tuple[str, ...] = ()
+    join: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ CANDIDATES = 8
 class SchedulerSettings:
     """Seconds, and how full a node may get.
 
+    ``lost_kept_s`` and ``lost_kept``: how long, and how many, lost nodes are remembered.
     ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
     ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
     times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
@@ -25,6 +26,8 @@ class SchedulerSettings:
     """
 
     lost_after_s: float = 15.0
+    lost_kept_s: float = 86_400.0
+    lost_kept: int = 50
     order_grace_s: float = 15.0
     retry_delay_s: float = 1.0
     retry_patience_s: float = 15.0
@@ -69,6 +72,7 @@ class Node:
     id: str
     incarnation: str
     beat_at: float
+    join: str = ""
     slots: int = 0
     cpus: float = 0.0
     memory_mib: int = 0
@@ -119,6 +123,22 @@ class Node:
         return self.condition(now, settings)[0] == "open"
 
 
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that ended without a word. ``held``: the episodes that it ran. ``join`` and ``draining``: its last ones.
+
+    ``lost_at`` lies ahead if a scheduler that has restarted still awaits the node's first beat.
+    """
+
+    id: str
+    beat_at: float
+    lost_at: float
+    cause: str
+    held: tuple[Episode, ...] = ()
+    join: str = ""
+    draining: bool = False
+
+
 Rotation = OrderedDict[str, None]
 
 
@@ -132,8 +152,11 @@ class Fleet:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self._nodes: OrderedDict[str, Node] = OrderedDict()
+        self._lost: dict[str, LostNode] = {}
         self._open: Rotation = OrderedDict()
         self._holders: dict[str, Rotation] = {}
+        self.revision = 0
+        """Counts the changes of what is to be known of the nodes after a restart of the scheduler."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -147,15 +170,39 @@ class Fleet:
     def get(self, node_id: str) -> Node | None:
         return self._nodes.get(node_id)
 
+    def lost(self, now: float) -> tuple[LostNode, ...]:
+        """Return the nodes that were lost lately and have not come back, the latest last."""
+        lost = (node for node in self._lost.values() if 0 <= now - node.lost_at < self.settings.lost_kept_s)
+        return tuple(sorted(lost, key=lambda node: node.lost_at))
+
+    def awaited(self, now: float) -> tuple[LostNode, ...]:
+        """Return the restored nodes that have not been heard of and are not lost yet."""
+        return tuple(node for node in self._lost.values() if node.lost_at > now)
+
+    def restore(self, node: LostNode) -> None:
+        """Take in a node that an earlier scheduler knew; it is lost from its ``lost_at`` on, unless it beats."""
+        if node.id not in self._nodes:
+            self._lost[node.id] = node
+
+    def drained_before(self, beat: NodeBeat) -> bool:
+        """Return whether the node was drained since its last ``farm up`` and its agent does not know of it."""
+        known = self._nodes.get(beat.node_id)
+        before = known if known is not None else self._lost.get(beat.node_id)
+        if before is None or (known is not None and known.incarnation == beat.incarnation):
+            return False
+        return before.draining and before.join == beat.join and not beat.draining
+
     def beat(self, beat: NodeBeat, now: float) -> Node:
         """Take in what a node says of itself; its running episodes are the caller's to compare."""
+        self._lost.pop(beat.node_id, None)
         node = self._nodes.get(beat.node_id)
         if node is None:
-            node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now)
+            node = self._nodes[beat.node_id] = Node(beat.node_id, beat.incarnation, now, beat.join)
+            self.revision += 1
         self._nodes.move_to_end(node.id)
         node.beat_at = now
         node.slots, node.cpus = beat.slots, beat.cpus
-        node.draining = beat.draining if node.drain is None else node.drain
+        self._set_draining(node, beat.draining if node.drain is None else node.drain)
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
         node.load, node.outages, node.lacks = beat.load, beat.outages, beat.lacks
         node.admission = judge(node.admission, beat, self.settings.admission, now)
@@ -173,10 +220,32 @@ class Fleet:
 
     def remove(self, node_id: str) -> list[Episode]:
         """Forget a node; what it held."""
+        self.revision += self._lost.pop(node_id, None) is not None or node_id in self._nodes
+        if node_id not in self._nodes:
+            return []
         node = self._nodes.pop(node_id)
         self._open.pop(node_id, None)
         self._set_images(node, frozenset())
         return list(node.held.values())
+
+    def lose(self, node_id: str, cause: str, now: float) -> list[Episode]:
+        """Remember a node as lost; what it held."""
+        node = self._nodes[node_id]
+        held = self.remove(node_id)
+        self._lost[node_id] = LostNode(node_id, node.beat_at, now, cause, tuple(held), node.join, node.draining)
+        gone = sorted((one for one in self._lost.values() if one.lost_at <= now), key=lambda one: one.lost_at)
+        for one in gone[: max(0, len(gone) - self.settings.lost_kept)]:
+            del self._lost[one.id]
+        return held
+
+    def drain(self, node: Node, drain: bool, now: float) -> None:
+        node.drain = drain
+        self._set_draining(node, drain)
+        self.refresh(node, now)
+
+    def _set_draining(self, node: Node, draining: bool) -> None:
+        self.revision += node.draining != draining
+        node.draining = draining
 
     def hold(self, episode: Episode, now: float) -> None:
         node = self._nodes[episode.node_id]

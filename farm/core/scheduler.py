@@ -77,16 +77,17 @@ class Scheduler:
             case NodeBeat():
                 commands += self._beat(event, now)
             case NodeLost(node_id):
-                commands += self._lose(node_id, now)
+                commands += self._lose(node_id, "its node agent has died", now)
             case NodeLeft(node_id):
-                commands += self._lose(node_id, now, planned=True)
+                commands += self._leave(node_id, now)
             case NodeDrained(node_id, drain):
                 commands += self._drain(node_id, drain, now)
             case EpisodeEnded(node_id, report):
                 commands += self._ended(node_id, report, now)
             case Tick():
+                silent = f"no heartbeat for {self.settings.lost_after_s:g} s"
                 for node_id in self.fleet.expired(now):
-                    commands += self._lose(node_id, now)
+                    commands += self._lose(node_id, silent, now)
         self._wake(now)
         commands += self._place(now)
         if isinstance(event, NodeBeat):
@@ -128,11 +129,11 @@ class Scheduler:
     def _beat(self, beat: NodeBeat, now: float) -> Iterable[Command]:
         known = self.fleet.get(beat.node_id)
         reborn = known is not None and known.incarnation != beat.incarnation
-        drain = (known.draining or None) if known is not None and reborn else None
+        drain = self.fleet.drained_before(beat)
         held = self.fleet.remove(beat.node_id) if reborn else []
         node = self.fleet.beat(beat, now)
         if drain:
-            yield from self._drain(node.id, drain, now)
+            yield from self._drain(node.id, True, now)
         elif node.drain is not None and beat.draining != node.drain:
             yield DrainNode(node.id, node.drain)
         else:
@@ -156,8 +157,7 @@ class Scheduler:
     def _drain(self, node_id: str, drain: bool, now: float) -> Iterable[Command]:
         node = self.fleet.get(node_id)
         if node is not None:
-            node.drain = node.draining = drain
-            self.fleet.refresh(node, now)
+            self.fleet.drain(node, drain, now)
             yield DrainNode(node_id, drain)
 
     def _listed(self, node: Node, rollout: str, attempt: int, now: float) -> Iterable[Command]:
@@ -180,10 +180,14 @@ class Scheduler:
         else:
             yield self._stop(episode)
 
-    def _lose(self, node_id: str, now: float, *, planned: bool = False) -> Iterable[Command]:
+    def _lose(self, node_id: str, cause: str, now: float) -> Iterable[Command]:
         if node_id in self.fleet:
-            for episode in self.fleet.remove(node_id):
-                yield from self._lost(episode, now, planned=planned)
+            for episode in self.fleet.lose(node_id, cause, now):
+                yield from self._lost(episode, now)
+
+    def _leave(self, node_id: str, now: float) -> Iterable[Command]:
+        for episode in self.fleet.remove(node_id):
+            yield from self._lost(episode, now, planned=True)
 
     def _lost(self, episode: Episode, now: float, *, planned: bool = False) -> Iterable[Command]:
         """An attempt is gone without a word of its own."""
@@ -331,7 +335,7 @@ class Scheduler:
         opened = [node for node in self.fleet if conditions[node.id][0] == "open"]
         if not opened:
             if all(state == "full" for state, _ in conditions.values()):
-                return f"all {sum(node.slots for node in self.fleet)} slots of {len(self.fleet)} nodes are taken"
+                return self._slots_taken(run)
             reasons = [f"{node_id}: {why}" for node_id, (state, why) in conditions.items() if state != "full"]
             return "; ".join(reasons[:3])
         overcommit = self.settings.overcommit
@@ -344,6 +348,12 @@ class Scheduler:
         if waiting.avoid and now < waiting.patient_until:
             return f"a retry waits for a node other than {waiting.avoid}"
         return "it is about to start"
+
+    def _slots_taken(self, run: Run) -> str:
+        slots, nodes = sum(node.slots for node in self.fleet), len(self.fleet)
+        own = len(run.running)
+        by = "" if not own else " by this run" if own >= slots else f", {own} of them by this run"
+        return f"all {slots} slots of {nodes} {'node' if nodes == 1 else 'nodes'} are taken{by}"
 
     def outage(self, run_id: str) -> str:
         """Why episodes of a run wait for their policy's endpoint, as some node tells it; empty where none does."""

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """``state``: ``open`` (takes episodes), ``full``, ``draining``, ``pressed`` or ``unwell``; ``why`` explains it.
+    """``state``: ``open`` (takes episodes), ``full``, ``draining``, ``pressed``, ``unwell`` or ``lost``; ``why``
+    explains it.
 
     ``seen_s`` seconds have passed since the node's last beat. The loads are fractions, that of the cores may exceed 1.
+    ``lost_at``: the Unix time at which a lost node was found to be lost. It has no slots, and is listed until it comes
+    back, for 24 h at most.
     """
 
     node_id: str
@@ -19,6 +22,7 @@ class NodeStatus:
     cpu_load: float
     memory_load: float
     disk_load: float
+    lost_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +42,8 @@ class RunStatus:
 class FarmStatus:
     nodes: tuple[NodeStatus, ...]
     runs: tuple[RunStatus, ...]
+
+    @property
+    def present(self) -> tuple[NodeStatus, ...]:
+        """The nodes that are not lost."""
+        return tuple(node for node in self.nodes if node.lost_at is None)

@@ -4,6 +4,8 @@ import re
 import tomllib
 from typing import Any
 
+from farm.core.nesting import within_depth
+
 MAX_PARTS = 100
 _TOO_MANY_PARTS = re.compile(
     r"""(?<![\w\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)""" + f"{{{MAX_PARTS}}}"
@@ -12,8 +14,9 @@ _TOO_MANY_PARTS = re.compile(
 
 
 def read_toml(content: bytes) -> dict[str, Any]:
-    """Raises ValueError for what is not TOML or has a key of more than MAX_PARTS parts, and RecursionError."""
+    """Parse TOML. Raise TooDeep, and ValueError for no TOML or a key of more than MAX_PARTS parts."""
     text = content.decode()
     if _TOO_MANY_PARTS.search(text):
         raise ValueError(f"a key of more than {MAX_PARTS} parts")
-    return tomllib.loads(text)
+    document: dict[str, Any] = within_depth(lambda: tomllib.loads(text))
+    return document

@@ -40,10 +40,13 @@ async def resume_node(
 
 async def _move(request: Request, node_id: str, *, drain: bool) -> NodeAnswer:
     scheduler: SchedulerPort = request.app.state.scheduler
-    if await ask_scheduler(scheduler.drain_node(node_id, drain)):
-        for node in await _nodes(request):
-            if node.node_id == node_id:
-                return node
+    known = await ask_scheduler(scheduler.drain_node(node_id, drain))
+    for node in await _nodes(request):
+        if node.node_id == node_id and known:
+            return node
+        if node.node_id == node_id and node.lost_at is not None:
+            until = "it is listed until it comes back; bring it up again on its machine with `farm up`"
+            raise Refused(ProblemType.NOT_FOUND, f"the node {node_id} is lost and runs nothing: {node.why}; {until}")
     raise Refused(ProblemType.NOT_FOUND, f"there is no node {node_id}; GET /v1/nodes lists those there are")
 
 

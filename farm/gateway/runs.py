@@ -22,10 +22,11 @@ from farm.policy.configured import endpoint_rules
 from farm.rollout.policy import PolicyError
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
 from farm.tasks import TaskError
-from farm.tasks.validated import refuse_unvalidated
+from farm.tasks.validated import FitTasks, refuse_unvalidated
 from farm.wire.answers import (
     DeletedAnswer,
     FarmAnswer,
+    LeftOutAnswer,
     NodeAnswer,
     PolicyAnswer,
     RunAnswer,
@@ -38,6 +39,8 @@ from farm.wire.requests import RUN_ID, CreateRun, EmptyBody
 
 _LOG = logging.getLogger(__name__)
 _SCHEDULER_S = 10.0
+MOST_LEFT_OUT = 1000
+"""So many tasks that a run leaves out are told in the answer."""
 Answer = TypeVar("Answer")
 
 router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["runs"])
@@ -69,9 +72,12 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         await store.rules.get(body.rewards)
     try:
         path = locate(body.taskset, config.tasksets)
+        fit = await asyncio.to_thread(FitTasks, path) if body.only_fit else None
         async with request.app.state.preparing:
-            tasks = await asyncio.to_thread(prepare, path, body.tools)
-        if not body.unvalidated:
+            tasks = await asyncio.to_thread(prepare, path, body.tools, fit)
+        if fit is not None and not tasks:
+            raise fit.none_left()
+        if fit is None and not body.unvalidated:
             await asyncio.to_thread(refuse_unvalidated, path, {task.id: task.digest for task, _ in tasks})
     except (TasksetError, TaskError) as error:
         raise Refused(ProblemType.TASKSET, str(error)) from None
@@ -98,7 +104,9 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     )
     await store.put_run(spec)
     await _tell(request.app.state.scheduler.submit(spec))
-    return await _look(request, spec.run_id)
+    answer = await _look(request, spec.run_id)
+    left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
+    return answer.model_copy(update={"left_out": tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)})
 
 
 @router.get("/runs")
@@ -217,6 +225,7 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
         rewards=run.spec.rewards,
         summary=_summary(run),
         running=live.running,
+        waiting=live.waiting,
         why_waiting=live.why_waiting,
         outage=live.outage,
         warnings=_warnings(run, status),
@@ -225,10 +234,10 @@ def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
 
 def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
     endpoint = run.spec.policy.endpoint
-    if run.state.ended or not endpoint or len(status.nodes) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
+    if run.state.ended or not endpoint or len(status.present) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
         return ()
     return (
-        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.nodes)} nodes; "
+        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.present)} nodes; "
         "name the endpoint by an address that all nodes reach",
     )
 

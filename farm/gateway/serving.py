@@ -89,6 +89,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressTaken(
-            f"{host}:{port}: {error.strerror or error}; choose another with --port, or end what listens there"
+            f"{host}:{port}: {error.strerror or error}; choose another with FARM_PORT (or `farm up --port`), "
+            "or end what listens there"
         ) from None
     return listener

@@ -1,19 +1,28 @@
 """A task set by its name or path, made ready to run: the seam between a request and the tasks on disk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from farm.core.orders import TaskRef
 from farm.tasks import TaskError, is_taskset_name, named_taskset
+from farm.tasks.validated import FitTasks
 
 
 class TasksetError(Exception):
     """A task set cannot be used; the message names the file, the key and the remedy."""
 
 
-Prepare = Callable[[Path, Sequence[str]], Sequence[tuple[TaskRef, bytes]]]
-"""Loads a task set whose tasks are to have the tools that are named, or without any name their own: each task's
-reference with its packed bundle. Runs in a thread; raises TasksetError."""
+class Prepare(Protocol):
+    """Loads a task set whose tasks are to have the tools that are named, or without any name their own."""
+
+    def __call__(
+        self, path: Path, tools: Sequence[str], fit: FitTasks | None = None, /
+    ) -> Sequence[tuple[TaskRef, bytes]]:
+        """Return each task's reference with its packed bundle. Runs in a thread.
+
+        ``fit``: only tasks that it takes are loaded; it is told of those that cannot be. Raise TasksetError.
+        """
 
 
 def locate(taskset: str, named: Path | None) -> Path:
@@ -25,9 +34,9 @@ def locate(taskset: str, named: Path | None) -> Path:
         if ".." in path.parts:
             raise TasksetError("taskset: write the path without '..'")
         return _there(path)
-    if named is None or not is_taskset_name(taskset):
-        names = "" if named is None else ", or the name of a task set"
-        raise TasksetError(f"taskset: give an absolute path on the gateway's machine{names}")
+    if not is_taskset_name(taskset):
+        remedy = "give an absolute path on the gateway's machine, or the name of a task set"
+        raise TasksetError(f"taskset {taskset!r} is a relative path; {remedy}")
     try:
         return named_taskset(taskset, named)
     except TaskError as error:

@@ -6,12 +6,12 @@ has a bound, and so have all ids together, for a name that is said once may stan
 """
 
 import io
-import json
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from farm.core.nesting import read_json
 from farm.core.task import ReportFormat
 from farm.grading.errors import ReportError
 from farm.grading.junit import node_ids, parse_junit
@@ -160,8 +160,8 @@ def _parse(text: bytes) -> Any:
     if len(text) > MAX_JSON_BYTES:
         raise ReportError(f"the report holds JSON of more than {MAX_JSON_BYTES} bytes")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text)
+    except ValueError:
         raise ReportError("the report is not JSON") from None
 
 

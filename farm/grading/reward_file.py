@@ -1,8 +1,8 @@
 """The reward files of a Harbor ``test.sh``, parsed to one number that rewards can be summed with."""
 
-import json
 from collections.abc import Mapping
 
+from farm.core.nesting import read_json
 from farm.grading.errors import ReportError
 
 MAX_REWARD_BYTES = 64 * 1024
@@ -31,8 +31,8 @@ def choose_reward(files: Mapping[str, bytes]) -> float:
 def _names_none(content: bytes) -> bool:
     """Whether it is an object that holds other numbers than a reward."""
     try:
-        value = json.loads(content[: MAX_REWARD_BYTES + 1])
-    except (ValueError, RecursionError):
+        value = read_json(content[: MAX_REWARD_BYTES + 1])
+    except ValueError:
         return False
     return isinstance(value, dict) and "reward" not in value
 
@@ -46,8 +46,8 @@ def parse_reward(content: bytes, *, is_json: bool) -> float:
         raise ReportError(f"the reward file holds more than {MAX_REWARD_BYTES} bytes")
     try:
         text = content.decode()
-        value = json.loads(text) if is_json else float(text.strip())
-    except (ValueError, RecursionError):
+        value = read_json(text) if is_json else float(text.strip())
+    except ValueError:
         raise ReportError("the reward file cannot be read as a number") from None
     if isinstance(value, dict):
         value = value.get("reward")

@@ -5,7 +5,6 @@ something else.
 """
 
 import configparser
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import iniconfig
 
 from farm.core.change import ChangeKind, FileChange
+from farm.core.nesting import read_json
 from farm.core.task import ReportFormat
 from farm.core.toml import read_toml
 
@@ -62,7 +62,7 @@ def changes_settings(file: FileChange, old: bytes | None) -> bool:
         return True
     try:
         return bool(read(new) != _before(read, old))
-    except (ValueError, AttributeError, RecursionError):  # the last but one: where a table should be is none
+    except (ValueError, AttributeError):  # the latter: there is no table at a key that should have one
         return True
 
 
@@ -79,7 +79,7 @@ def _pyproject(content: bytes) -> Any:
 
 def _package_json(content: bytes) -> Any:
     """What Jest, Vitest and Babel are told, and what stands for their names in a command."""
-    whole = json.loads(content)
+    whole = read_json(content)
     keys = ("jest", "vitest", "babel", "scripts", "bin")
     return {key: whole.get(key) for key in keys} if isinstance(whole, dict) else None
 

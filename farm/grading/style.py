@@ -6,11 +6,12 @@ memory and under names of ours, with no configuration and no comment in the text
 
 import asyncio
 import bisect
-import contextlib
+import functools
 import json
+import logging
 import os
 import re
-import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ from ruff import find_ruff_bin
 
 from farm.grading import linter
 from farm.grading.patch import FileEdits
+from sandboxes.killing import kill_group
+from sandboxes.uninterrupted import uninterrupted
+
+RUFF = "0.17.5"
+"""The one version of ruff that measures, on all nodes: another one finds other things in the same text. pyproject.toml
+requires it. Whoever raises it changes what ``style_*`` of older rollouts can be compared with."""
 
 RULES = "E4,E7,E9,W,F,B"
 """pycodestyle without what formatters decide, pyflakes, bugbear."""
@@ -35,6 +42,7 @@ _COMMAND = (
     f" --target-version py314 --output-format json-lines --select {RULES}"
 ).split()
 
+_log = logging.getLogger(__name__)
 _SYNTAX = "invalid-syntax"
 _UNREAD = "E902"
 _LONE_RETURN = re.compile(r"\r(?!\n)")
@@ -52,16 +60,40 @@ class _Side:
         return at >= 0 and row < self.spans[at][1]
 
 
+def linter_version() -> str:
+    """Return the version of the ruff that would measure. Raise OSError or ValueError if it cannot be run."""
+    program = find_ruff_bin()
+    status = os.stat(program)
+    return _version_of(program, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _version_of(program: str, inode: int, mtime_ns: int) -> str:
+    """Return what the program says, once for each file that it has been."""
+    told = subprocess.run((program, "--version"), capture_output=True, text=True, timeout=WALL_S, cwd="/", check=False)
+    match = re.fullmatch(r"ruff ([0-9]+)\.([0-9]+)\.([0-9]+)\S*(?: .*)?", told.stdout.strip())
+    if match is None:
+        raise ValueError(f"{program} --version says {told.stdout[:100]!r}, which is no version of ruff")
+    return ".".join(match.groups())
+
+
+def version_number(version: str) -> float:
+    """Return a version as a component can hold it: 17005 for 0.17.5."""
+    major, minor, patch = (int(part) for part in version.split("."))
+    return float(major * 1_000_000 + minor * 1000 + patch)
+
+
 def is_python(path: str) -> bool:
     return path.endswith((".py", ".pyi"))
 
 
 async def measure_style(files: Sequence[FileEdits]) -> Mapping[str, float]:
-    """``style_new``, ``style_fixed``, ``style_delta`` over the changed lines of Python files, and ``style_unchecked``.
+    """``style_new``, ``style_fixed``, ``style_delta`` over the changed lines of Python files, ``style_unchecked``, and
+    the version that measured as ``style_ruff``.
 
     ``files`` are as ``render`` gives them, kept of what ``is_python``. Nothing where no Python file was changed; only
     ``style_unchecked`` where none could be checked. Never raises for what the text holds. A syntax error counts
-    wherever the parser noticed it.
+    wherever the parser noticed it. Another ruff than RUFF checks nothing, because its counts are not comparable.
     """
     python = [file for file in files if is_python(file.path) and (file.added or file.removed)]
     checked = [file for file in python if file.edits is not None][:MOST_FILES]
@@ -72,11 +104,16 @@ async def measure_style(files: Sequence[FileEdits]) -> Mapping[str, float]:
         return unchecked
     sides = [side for file in checked for side in _sides(file)]
     try:
+        version = await asyncio.to_thread(linter_version)
+        if version != RUFF:
+            raise ValueError(f"ruff {version} is not {RUFF}; pip install ruff=={RUFF}")
         counts = await _violations(sides)
-    except (TimeoutError, OSError, ValueError):
+    except (TimeoutError, OSError, ValueError, subprocess.TimeoutExpired) as error:
+        _log.warning("style of %d files was not measured: %s", len(python), error)
         return {"style_unchecked": float(len(python))}
     fixed, new = sum(counts[0::2]), sum(counts[1::2])
-    return {"style_new": float(new), "style_fixed": float(fixed), "style_delta": float(new - fixed), **unchecked}
+    found = {"style_new": new, "style_fixed": fixed, "style_delta": new - fixed, "style_ruff": version_number(version)}
+    return {name: float(value) for name, value in found.items()} | unchecked
 
 
 def _sides(file: FileEdits) -> tuple[_Side, _Side]:
@@ -124,9 +161,7 @@ async def _run(texts: bytes) -> bytes:
                 raise ValueError(f"the linter ended with {process.returncode}")
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await uninterrupted(kill_group(process))
     return bytes(output)
 
 

@@ -6,7 +6,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from farm.core.nesting import read_json
 from farm.core.orders import PolicySpec
 from farm.core.rollout import StopReason
-from farm.policy.completion import Garbage, parse_completion, parse_models
+from farm.policy.completion import MAX_NAME_CHARS, Garbage, parse_completion, parse_models
 from farm.policy.endpoint import Answer, Endpoint
 from farm.rollout.policy import Message, PolicyError, Reply
 
@@ -104,7 +105,7 @@ class OpenAIPolicy:
             if reply.distrust:
                 self._endpoint.distrust(reply.distrust)
             self._turn += 1
-            return reply
+            return replace(reply, model=str(body["model"])[:MAX_NAME_CHARS])
 
     async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         self._turn += 1
@@ -257,8 +258,8 @@ def _said(answer: Answer[Any]) -> str:
     """Return what an error answer says, on one line, to look for a full context in it; for no error or log."""
     text = answer.refusal[:4000].decode(errors="replace")
     try:
-        found = json.loads(answer.refusal)
-    except (ValueError, RecursionError):
+        found = read_json(answer.refusal)
+    except ValueError:
         found = None
     if isinstance(found, dict):
         inner = found.get("error", found)

@@ -1,10 +1,10 @@
 """Raw components of what a policy did with its tools: effort and misuse; pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from farm.core.nesting import read_json
 from farm.core.rollout import ToolUse, Turn
 from sandboxes.tools.calls import MOST_ARGUMENT_CHARS
 from sandboxes.tools.tool import ToolErrorKind
@@ -64,7 +64,7 @@ def arguments_of(use: ToolUse) -> Mapping[str, Any]:
     if len(use.arguments) > MOST_ARGUMENT_CHARS:
         return {}
     try:
-        found = json.loads(use.arguments)
-    except (ValueError, RecursionError):
+        found = read_json(use.arguments)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

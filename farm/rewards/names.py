@@ -51,6 +51,7 @@ ABOUT: Mapping[str, str] = {
     "style_new": "ruff's violations on added lines of Python",
     "style_fixed": "ruff's violations on the lines that are gone",
     "style_delta": "the first less the second",
+    "style_ruff": "the version of ruff that measured these three: 17005 is 0.17.5; compare only within one version",
     "style_unchecked": "changed Python files that could not be looked at",
     "misuse_malformed": "calls of no such tool, of no JSON, of wrong arguments",
     "misuse_unknown_tool": "the first of these",

@@ -41,6 +41,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from farm.core.nesting import TooDeep, within_depth
 from farm.rewards.names import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
 
 MOST_CHARS = 64 * 1024
@@ -131,8 +132,8 @@ def parse_rules(text: str) -> Rules:
     if any(piece.count(".") > MOST_PARTS for piece in re.split(r"[={},\n]", text)):
         raise BadRules(f"the rules are nested too deeply: a key of theirs has more than {MOST_PARTS} parts")
     try:
-        plain = tomllib.loads(text)
-    except RecursionError:
+        plain = within_depth(lambda: tomllib.loads(text))
+    except TooDeep:
         raise BadRules("the rules are nested too deeply") from None
     except ValueError as error:  # also a number of thousands of digits
         raise BadRules(f"the rules are not TOML: {str(error).split(';')[0][:200]}") from None

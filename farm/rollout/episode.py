@@ -21,7 +21,7 @@ from farm.rollout.journal import Journal, Past
 from farm.rollout.loop import Bounds, TurnLoop, count
 from farm.rollout.messages import opening
 from farm.rollout.policy import Policy
-from farm.rollout.record import Findings, compose, failed, with_plugins
+from farm.rollout.record import Findings, compose, count_untrainable, failed, with_plugins
 from farm.rollout.steps import NotSetUp, combine, ended_by_rule, goes_on, set_up
 from farm.rollout.stopwatch import Stopwatch
 from farm.tasks.bundle import TaskBundle
@@ -392,7 +392,7 @@ class _Episode:
                 **count(turns),
                 "resumed": float(self._past.lives - 1 if self._past else 0),
                 **seen.metrics,
-                "untrainable_inconsistent_tokens": float(sum(bool(reply.distrust) for reply in self._loop.replies)),
+                **count_untrainable(self._order, self._loop.replies),
                 **(self._asked_for() if self._bundle.task.network else {}),
                 "change_files": float(len(self._change.files)),
                 "change_bytes": float(self._change.size_bytes),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from farm.core.rollout import Rollout, Segment, ToolUse, Turn
+from farm.core.trainable import TOO_LONG
 
 MOST_SIDECAR_CHARS = 32 * 1024 * 1024
 """The bound on all turns: at 4 bytes a character, half of what the store takes."""
@@ -18,8 +19,8 @@ MOST_NUMBER = 2**63 - 1
 TEXT_CHARS = (64 * 1024, 4 * 1024, 256)
 """Lengths to which each text of a turn is cut, in this order, until the turns fit."""
 
-CUT, DROPPED, TOO_LONG, NOT_FINITE = "sidecar_cut", "sidecar_dropped", "untrainable_too_long", "components_not_finite"
-"""Metrics that say what was done here; each is absent if nothing was."""
+CUT, DROPPED, NOT_FINITE = "sidecar_cut", "sidecar_dropped", "components_not_finite"
+"""Metrics that say what was done here, like ``TOO_LONG``; each is absent if nothing was."""
 _PER_TURN, _PER_USE = 512, 256
 
 

@@ -40,6 +40,7 @@ class Reply:
     """``stop`` is set where the policy cannot go on (context exhausted, garbage that no error turn can mend).
 
     Where then nothing was said either, the reply is no turn: no token was sampled for it.
+    ``model`` is the name of the model that the request was for, if the policy has one.
     ``distrust`` says, in one line, why tokens that the engine gave are not in ``sampled``; it is empty where the
     engine gave none.
     """
@@ -53,6 +54,7 @@ class Reply:
     completion_tokens: int = 0
     sampled: Sampled | None = None
     distrust: str = ""
+    model: str = ""
     stop: StopReason | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from farm import __version__
@@ -19,6 +19,7 @@ from farm.core.rollout import (
     Turn,
     check,
 )
+from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.grading import Verdict
 from farm.rewards import JudgedEpisode, Plugins, default_rules
 from farm.rollout.failures import classify
@@ -167,7 +168,7 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
         reward_version=default_rules().version,
         metrics=found.metrics,
         trainable=bool(segments),
-        policy=order.policy.name,
+        policy=_policy(order, found.replies),
         policy_version_min=oldest,
         policy_version_max=newest,
         sampling_params=order.policy.sampling_params,
@@ -182,20 +183,37 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
         tools=found.tools,
         audit=found.audit,
         patch=found.patch,
-        reason=_reason(found) if judged else "",
+        reason=_reason(order, found) if judged else "",
     )
 
 
-def _reason(found: Findings) -> str:
-    """Why the reward is what it is and, where the engine's tokens are to blame, why nothing can be learned from it."""
+def count_untrainable(order: EpisodeOrder, replies: Sequence[Reply]) -> dict[str, float]:
+    """Return how many replies of an endpoint have inconsistent tokens and how many have none."""
+    metrics = {INCONSISTENT: float(sum(bool(reply.distrust) for reply in replies))}
+    if order.policy.kind == "openai":
+        metrics[NO_TOKENS] = float(sum(reply.sampled is None and not reply.distrust for reply in replies))
+    return metrics
+
+
+def _policy(order: EpisodeOrder, replies: tuple[Reply, ...]) -> str:
+    """Return the model's name: the one that the run gives, or else the one that the endpoint was asked for."""
+    named = next((reply.model for reply in replies if reply.model), "")
+    return order.policy.model or named or order.policy.name
+
+
+def _reason(order: EpisodeOrder, found: Findings) -> str:
+    """Return why the reward is what it is and, if the engine's tokens are the cause, why no learner can use it."""
+    reasons = [found.reason]
     distrusted = [reply.distrust for reply in found.replies if reply.distrust]
-    if not distrusted:
-        return found.reason
-    untrainable = (
-        f"untrainable: the endpoint's tokens are inconsistent in {len(distrusted)} of {len(found.replies)} replies"
-        f" ({distrusted[0]})"
-    )
-    return f"{found.reason}; {untrainable}" if found.reason else untrainable
+    lacking = count_untrainable(order, found.replies).get(NO_TOKENS, 0.0)
+    if distrusted:
+        reasons.append(
+            f"untrainable: the endpoint's tokens are inconsistent in {len(distrusted)} of {len(found.replies)} replies"
+            f" ({distrusted[0]})"
+        )
+    elif lacking:
+        reasons.append(f"untrainable: {lacking:g} of {len(found.replies)} replies came without token ids")
+    return "; ".join(filter(None, reasons))
 
 
 def _status(stop: StopReason) -> Status:

@@ -17,7 +17,9 @@ from farm.store.errors import (
     UnknownRules,
     UnknownRun,
 )
+from farm.store.fleet import FleetBook
 from farm.store.leases import LeaseFilter
+from farm.store.outside import examine_redis
 from farm.store.records import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
 from farm.store.rescoring import Rescored
 from farm.store.rules import StoredRules
@@ -26,6 +28,7 @@ from farm.store.store import Store
 __all__ = [
     "BadCursor",
     "EmbeddedRedis",
+    "FleetBook",
     "GroupMismatch",
     "Lease",
     "LeaseFilter",
@@ -49,4 +52,5 @@ __all__ = [
     "UnknownLease",
     "UnknownRules",
     "UnknownRun",
+    "examine_redis",
 ]

@@ -8,7 +8,7 @@ StoreError
 ├── RunExists          another run has this id
 ├── RunInUse           the run has not ended, or a lease holds groups of it: it cannot be deleted
 ├── UnknownLease       no lease of this id, or one that ended more than a day ago
-├── LeaseLost          the lease ran out or was given back: its groups are free for others
+├── LeaseLost          the lease ran out, was given back or was acked
 ├── GroupMismatch      a rollout names a group size that disagrees with its group's
 ├── RulesChanged       a rollout was judged by other rules than its group is: judge it again
 ├── UnknownRules       no rule document of this version

@@ -132,12 +132,11 @@ class LeaseDesk:
     async def _ending(self, command: str, lease_id: str, *arguments: int | str) -> Any:
         run_id, dot, token = lease_id.rpartition(".")
         if not dot:
-            raise UnknownLease("there is no such lease")
+            raise UnknownLease(f"there is no lease {lease_id}; lease again")
         answer = await self._connection.step(self._base(run_id), command, token, *arguments)
         if answer == b"unknown":
-            raise UnknownLease("there is no such lease")
-        if answer == b"lost":
-            raise LeaseLost("the lease has ended: its groups are free for others; lease anew")
+            raise UnknownLease(f"there is no lease {lease_id}; lease again")
+        _refuse_ended(lease_id, answer)
         return answer
 
     async def _take(
@@ -162,8 +161,7 @@ class LeaseDesk:
             raise
         if raw == b"unknown":
             raise UnknownRun(f"there is no run {run_id}")
-        if raw == b"lost":
-            raise LeaseLost("the lease has ended: its groups are free for others; lease anew")
+        _refuse_ended(f"{run_id}.{token}", raw)
         return _parse(run_id, raw)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
@@ -252,3 +250,17 @@ def _group(name: bytes, size: bytes, deliveries: bytes, facts_json: bytes) -> Le
         policy_version=int(facts["version"]) if "version" in facts else None,
         rollout_ids=tuple(rollout_id(group, index) for index in range(int(size))),
     )
+
+
+_ENDED = {
+    b"lost": "its time ran out, and its groups were given back; lease again",
+    b"nacked": "it was nacked, and its groups were given back; lease again",
+    b"acked": "it was acked, and its groups are not delivered again; lease again to get other groups",
+}
+"""What a step of the store answers for a lease that has ended, and why."""
+
+
+def _refuse_ended(lease_id: str, answer: Any) -> None:
+    """Raise LeaseLost if an answer of the store says that a lease has ended."""
+    if isinstance(answer, bytes) and answer in _ENDED:
+        raise LeaseLost(f"the lease {lease_id} has ended: {_ENDED[answer]}")

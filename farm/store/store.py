@@ -17,6 +17,7 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
+from farm.store.fleet import FleetBook
 from farm.store.leases import LeaseDesk, LeaseFilter
 from farm.store.packed import pack_rollout, run_of
 from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
@@ -44,6 +45,7 @@ class Store:
         self._prefix = prefix
         self._leases = LeaseDesk(self._connection, prefix)
         self.rules = RuleBook(self._connection, prefix)
+        self.fleet = FleetBook(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:

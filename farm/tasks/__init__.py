@@ -1,7 +1,7 @@
 """Task directories: parsed, prepared, bundled; and the images they ask for."""
 
 from farm.tasks.bundle import BundleFile, TaskBundle
-from farm.tasks.errors import TaskError
+from farm.tasks.errors import TaskError, TaskFault, all_faults
 from farm.tasks.health import await_health
 from farm.tasks.images import (
     BASE_IMAGE,
@@ -15,7 +15,7 @@ from farm.tasks.images import (
 from farm.tasks.load import ReadTask, load_task, read_task
 from farm.tasks.naming import is_taskset_name, named_taskset
 from farm.tasks.packing import BadBundle, pack, unpack
-from farm.tasks.tasksets import each_task, load_taskset, read_taskset, task_directories
+from farm.tasks.tasksets import each_task, gathered, load_taskset, read_taskset, task_directories
 
 __all__ = [
     "BASE_IMAGE",
@@ -25,9 +25,12 @@ __all__ = [
     "ReadTask",
     "TaskBundle",
     "TaskError",
+    "TaskFault",
+    "all_faults",
     "await_health",
     "each_task",
     "ensure_image",
+    "gathered",
     "images_of",
     "is_taskset_name",
     "load_task",

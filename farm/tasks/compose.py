@@ -8,10 +8,12 @@ from typing import Any
 
 import yaml
 
+from farm.core.nesting import MAX_DEPTH, TooDeep, check_depth
 from farm.tasks.errors import TaskError
 from farm.tasks.scalars import image_reference
 
-NAMES = ("docker-compose.yaml", "docker-compose.yml")
+NAME = "docker-compose.yaml"
+"""The one name that Harbor reads. A ``docker-compose.yml`` is material of the task, like every other file there."""
 MAX_BYTES = 64 * 1024
 MAX_ALIASES = 16
 """An alias of aliases doubles what it stands for: so many can make a file some hundred times as large, no more."""
@@ -43,7 +45,7 @@ def parse_compose(path: Path, content: bytes) -> Composed:
     """Raises TaskError by the key that a sandbox cannot honour."""
     try:
         document = _load(content)
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         raise TaskError(path, f"not YAML ({str(error)[:200]})", "correct the syntax there") from None
     service = _only_service(path, document)
     for key in service:
@@ -65,22 +67,28 @@ _READ = frozenset({"build", "command", "entrypoint", "environment", "image", "ne
 def _load(content: bytes) -> Any:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 10} KiB")
-    document = yaml.load(content, _FewAliases)
-    str(document)  # aliases can nest it deeper than the reader itself goes, and than anything later could
+    document = yaml.load(content, _BoundedLoader)
+    check_depth(document)  # aliases nest it deeper than the file is
     return document
 
 
-class _FewAliases(yaml.SafeLoader):
-    """Raises ValueError for more than ``MAX_ALIASES``, before anything is made of them."""
+class _BoundedLoader(yaml.SafeLoader):
+    """Raise ValueError while reading: for more than ``MAX_ALIASES`` aliases, or a file that is nested too deeply."""
 
     aliases = 0
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             self.aliases += 1
             if self.aliases > MAX_ALIASES:
                 raise ValueError(f"more than {MAX_ALIASES} aliases")
-        return super().compose_node(parent, index)
+        self.depth += 1
+        if self.depth > MAX_DEPTH + 1:  # a plain value inside MAX_DEPTH lists is a node too
+            raise TooDeep
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def _only_service(path: Path, document: Any) -> Mapping[Any, Any]:

@@ -15,10 +15,9 @@ from sandboxes.dockerfile import instructions
 
 
 def composed_of(path: Path, environment: Mapping[str, BundleFile]) -> Composed:
-    for name in compose.NAMES:
-        if name in environment:
-            return compose.parse_compose(path / "environment" / name, environment[name].content)
-    return Composed()
+    if compose.NAME not in environment:
+        return Composed()
+    return compose.parse_compose(path / "environment" / compose.NAME, environment[compose.NAME].content)
 
 
 def healthcheck_of(table: HealthcheckTable | None) -> Healthcheck | None:

@@ -208,7 +208,7 @@ def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) ->
         if not parse_patch(content):
             raise PatchError("empty")
     except PatchError as error:
-        raise TaskError(path / farm.test_patch, str(error), "make it anew with git diff --binary") from None
+        raise TaskError(path / farm.test_patch, str(error), "make it again with `git diff --binary`") from None
     return content
 
 
@@ -228,8 +228,8 @@ def _separate(path: Path, manifest: Manifest, image: str, files: Mapping[str, Bu
         raise TaskError(
             path / MANIFEST, "a verifier of its own writes a reward file", "remove it", key="metadata.farm.report"
         )
-    if any(f"tests/{name}" in files for name in compose.NAMES):
-        raise TaskError(path / "tests" / compose.NAMES[0], "a sandbox is one container", "write tests/Dockerfile")
+    if f"tests/{compose.NAME}" in files:
+        raise TaskError(path / "tests" / compose.NAME, "a sandbox is one container", "write tests/Dockerfile")
     built = _verifier_environment(manifest, files)
     given = manifest.verifier.environment
     table = given or manifest.environment

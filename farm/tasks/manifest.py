@@ -1,13 +1,13 @@
 """``task.toml``: Harbor's schema 1.x, and ``[metadata.farm]`` for what Harbor cannot express."""
 
 import difflib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from farm.core.nesting import TooDeep
 from farm.core.task import GradingMode, ReportFormat, StepReward
 from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
@@ -37,7 +37,6 @@ from farm.tasks.scalars import (
 MAX_HEALTHCHECK_S = 3600
 MAX_STEPS = 100
 _SHOWN_CHARS = 200
-_SUMMARY = re.compile(r"^Value error, ")
 OF_CHANGES = frozenset(
     (
         *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
@@ -295,10 +294,10 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     refuse_larger(path, content, remedy="name files of test ids in place of lists")
     try:
         document = read_toml(content)
+    except TooDeep as error:
+        raise TaskError(path, str(error), "write it flatter") from None
     except ValueError as error:  # also a number of thousands of digits, which Python does not read
         raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
-    except RecursionError:
-        raise TaskError(path, "nested too deeply", "write it flatter") from None
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
@@ -322,7 +321,9 @@ def _first(path: Path, error: ValidationError) -> TaskError:
         return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
     if first["type"] == "missing":
         return TaskError(path, "missing", "add it", key=key)
-    what = _SUMMARY.sub("", str(first["msg"]))[:1000]
+    if first["type"] == "value_error":  # the farm's own words, which may begin with the name of a variable
+        return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
+    what = str(first["msg"])[:1000]
     return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
 
 

@@ -17,7 +17,7 @@ def is_taskset_name(text: str) -> bool:
 def named_taskset(name: str, directory: Path | None) -> Path:
     """The sub-folder of ``directory`` that is named. Raises TaskError."""
     if directory is None:
-        raise TaskError(name, "not there", "name a directory of tasks, or set tasksets to use names")
+        raise TaskError(name, "not there", "name a directory of tasks by its path, or set tasksets to use names")
     try:
         names = sorted(child.name for child in directory.iterdir() if is_taskset_name(child.name) and child.is_dir())
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from farm.tasks.errors import TaskError
+from farm.tasks.errors import MOST_TOLD, TaskError, TaskFault
 from farm.tasks.files import MANIFEST, read_bounded
 
 NAME = "validated.json"
@@ -83,28 +83,71 @@ def write_validated(taskset: Path, tasks: Mapping[str, ValidatedTask]) -> Path:
 
 
 def refuse_unvalidated(taskset: Path, digests: Mapping[str, str]) -> None:
-    """Raise TaskError where a report is there and a task, by id in ``digests``, is not what was found fit.
-
-    The report on one task alone is its own, or else that on the set in which it lies.
-    """
-    if (taskset / MANIFEST).is_file() and not validated_path(taskset).exists():
-        taskset = taskset.parent
+    """Raise TaskError if there is a report and tasks, by id in ``digests``, are not what it calls fit. It tells all."""
+    taskset = _reported(taskset)
     report = read_validated(taskset)
     if report is None:
         return
-    path = validated_path(taskset)
-    for task_id, digest in digests.items():
-        known = report.tasks.get(task_id)
-        if known is None:
-            what = f"is not in {path}"
-        elif known.digest != digest:
-            what = f"was changed since {path} was written"
-        elif not known.fit:
-            what = f"was found unfit ({', '.join(known.reasons) or 'no reason given'})"
-        else:
-            continue
-        remedy = f"look at it again with `farm tasks validate {taskset} --write`, or run it all the same: --unvalidated"
-        raise TaskError(task_id, what, remedy)
+    whys = {task_id: _why_not(report, taskset, task_id, digest) for task_id, digest in digests.items()}
+    wrong = [(task_id, why) for task_id, why in whys.items() if why]
+    if not wrong:
+        return
+    first, *others = wrong
+    told = "; ".join([first[1], *(f"{task_id} {why}" for task_id, why in others[: MOST_TOLD - 1])])
+    more = f"; and {len(wrong) - MOST_TOLD} more" if len(wrong) > MOST_TOLD else ""
+    raise TaskError(
+        first[0],
+        f"{told}{more}",
+        f"{_AGAIN % taskset}, run the fit ones with `farm run --only-fit`, or all with `farm run --unvalidated`",
+    )
 
 
-_ANEW = "remove it, or validate with --write"
+class FitTasks:
+    """The tasks of a set that its report calls fit as they are. ``left_out``: the others, each with the reason."""
+
+    def __init__(self, taskset: Path) -> None:
+        """Raise TaskError if there is no report, or it cannot be read."""
+        self._taskset = _reported(taskset)
+        report = read_validated(self._taskset)
+        if report is None:
+            what = "is not there, and only what it calls fit was asked for"
+            raise TaskError(validated_path(self._taskset), what, f"make it: `farm tasks validate {taskset} --write`")
+        self._report = report
+        self.left_out: list[tuple[str, str]] = []
+
+    def takes(self, task_id: str, digest: str) -> bool:
+        """Return whether the task is fit; note one that is not."""
+        why = _why_not(self._report, self._taskset, task_id, digest)
+        if why:
+            self.left_out.append((task_id, why))
+        return not why
+
+    def leave_out(self, fault: TaskFault) -> None:
+        self.left_out.append((fault.name, str(fault.error)))
+
+    def none_left(self) -> TaskError:
+        """Return what to say if no task is fit."""
+        told = "; ".join(f"{task_id} {why}" for task_id, why in self.left_out[:MOST_TOLD])
+        return TaskError(self._taskset, f"none of its tasks is fit ({told})", _AGAIN % self._taskset)
+
+
+_AGAIN = "look again with `farm tasks validate %s --write`"
+
+
+def _reported(taskset: Path) -> Path:
+    """Return what the report is on: a single task without a report of its own has that of its set."""
+    alone = (taskset / MANIFEST).is_file() and not validated_path(taskset).exists()
+    return taskset.parent if alone else taskset
+
+
+def _why_not(report: ValidatedSet, taskset: Path, task_id: str, digest: str) -> str:
+    """Return why the task is not what was found fit; empty if it is."""
+    known = report.tasks.get(task_id)
+    if known is None:
+        return f"is not in {validated_path(taskset)}"
+    if known.digest != digest:
+        return f"was changed since {validated_path(taskset)} was written"
+    return "" if known.fit else f"was found unfit ({', '.join(known.reasons) or 'no reason given'})"
+
+
+_ANEW = "remove it, or write it again with `farm tasks validate --write`"

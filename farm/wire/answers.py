@@ -53,10 +53,19 @@ class RunSummary(AnswerBody):
     statuses: Mapping[str, int]
 
 
-class RunAnswer(AnswerBody):
-    """A run. Times are Unix seconds. ``why_waiting`` says why nothing more starts; empty where nothing waits.
+class LeftOutAnswer(AnswerBody):
+    """A task of the set that is not in the run: its id, or the name of its directory if it cannot be read."""
 
+    task: str
+    why: str
+
+
+class RunAnswer(AnswerBody):
+    """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
+
+    ``why_waiting`` says why nothing more starts; empty where nothing waits.
     ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
+    ``left_out``: in the answer to ``only_fit``, the tasks that are not run, 1,000 at most.
     ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
     ``warnings`` name what is likely to fail, each with its remedy.
     """
@@ -76,9 +85,11 @@ class RunAnswer(AnswerBody):
     rewards: str = ""
     summary: RunSummary
     running: int = 0
+    waiting: int = 0
     why_waiting: str = ""
     outage: str = ""
     warnings: tuple[str, ...] = ()
+    left_out: tuple[LeftOutAnswer, ...] = ()
 
 
 class DeletedAnswer(AnswerBody):
@@ -178,6 +189,8 @@ class RolloutsAnswer(AnswerBody):
 
 
 class NodeAnswer(AnswerBody):
+    """A node. ``lost_at``: the Unix time at which a node in state ``lost`` was lost."""
+
     node_id: str
     state: str
     why: str
@@ -187,6 +200,7 @@ class NodeAnswer(AnswerBody):
     cpu_load: float
     memory_load: float
     disk_load: float
+    lost_at: float | None = None
 
 
 class NodesAnswer(AnswerBody):

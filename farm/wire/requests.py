@@ -187,6 +187,7 @@ class CreateRun(RequestBody):
     ``tools`` is put in place of what the tasks ask for; absent, each task's own. ``rewards``: the version of the rules
     that judge the run to its end; absent, those that are current as its groups are judged.
     ``unvalidated``: also tasks that the set's ``validated.json`` does not tell of as they are, or calls unfit.
+    ``only_fit``: only the tasks that it calls fit as they are; the others are left out, also those that cannot be read.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
@@ -201,7 +202,14 @@ class CreateRun(RequestBody):
     tools: Tools = ()
     rewards: RulesVersion | None = None
     unvalidated: StrictBool = False
+    only_fit: StrictBool = False
     max_staleness: Annotated[None, _not_yet("leave it out, and name it where you lease")] = None
+
+    @model_validator(mode="after")
+    def _fit_or_any(self) -> Self:
+        if self.only_fit and self.unvalidated:
+            raise ValueError("only_fit and unvalidated contradict each other; leave one of them out")
+        return self
 
     def policy_spec(self) -> PolicySpec:
         if isinstance(self.policy, PolicyBody):

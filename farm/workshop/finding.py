@@ -19,6 +19,7 @@ class Reason(StrEnum):
     """Why a task is unfit."""
 
     TASK = "task or image"
+    MACHINE = "not judged"
     HISTORY = "history"
     RESIDUE = "residue"
     NOTHING = "nothing done"
@@ -64,6 +65,9 @@ class Try:
 class Finding:
     """What validation found of one task. ``problems`` is empty where the task is fit, and ``reasons`` sorts them.
 
+    ``judged`` is false if the task cannot be read or its image could not be had just now: no report tells of it.
+    ``removed``: ids that ``--write`` took out of pass_to_pass, flaky or dependent on the order.
+
     ``nop`` and ``gold`` are rewards, ``how`` and ``gold_s`` (seconds of the test command) go with ``gold``. ``flaky``:
     expected ids that now pass, now do not; ``order_dependent``: those that fail in random order alone; ``prune``: what
     of both can go. ``slowest_s``: the gold solution's test command under load; ``timeout_s``: the verifier's time-out
@@ -88,6 +92,7 @@ class Finding:
     flaky: list[str] = field(default_factory=list)
     order_dependent: list[str] = field(default_factory=list)
     prune: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     lenient: list[str] = field(default_factory=list)
     wrong: int = 0
     weak: list[str] = field(default_factory=list)
@@ -95,6 +100,7 @@ class Finding:
     problems: list[str] = field(default_factory=list)
     reasons: list[Reason] = field(default_factory=list)
     took_s: float = 0.0
+    judged: bool = True
 
     @property
     def fit(self) -> bool:
@@ -110,6 +116,12 @@ class Finding:
             self.problems.append(problem)
         if reason not in self.reasons:
             self.reasons.append(reason)
+
+    def unjudged(self, reason: Reason, problem: str) -> "Finding":
+        """Note why the task was not judged. Return the finding."""
+        self.refuse(reason, problem)
+        self.judged = False
+        return self
 
     def row(self) -> dict[str, Any]:
         return {**asdict(self), "fit": self.fit, "weak_share": self.weak_share}

@@ -5,7 +5,6 @@ import errno
 import inspect
 import json
 import shutil
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import tomlkit
 from farm.core import retrieval
 from farm.core.change import Change, ChangeKind
 from farm.core.retrieval import FileLines, Retrieval, gather
+from farm.core.toml import read_toml
 from farm.grading import GradingError
 from farm.tasks import TaskBundle, TaskError, ensure_image, load_task, sandbox_spec
 from farm.tasks.files import MANIFEST
@@ -192,7 +192,7 @@ async def _old_files(bundle: TaskBundle, gold: Change, runtime: Runtime) -> Mapp
 def _files(source: Path, bundle: TaskBundle, wanted: Retrieval) -> Mapping[str, str]:
     named = [{"path": file.path, "lines": [list(lines) for lines in file.lines]} for file in wanted.expected]
     answer = json.dumps({"files": named}) + "\n"
-    document = tomllib.loads((source / MANIFEST).read_text())
+    document = read_toml((source / MANIFEST).read_bytes())
     if "name" in document.get("task", {}):
         document["task"]["name"] += SUFFIX
     farm = document.setdefault("metadata", {}).setdefault("farm", {})

@@ -18,7 +18,7 @@ from farm.workshop.finding import Finding, Reason
 from farm.workshop.playing import cheat_by_episodes, judge_by_episodes
 from farm.workshop.proving import Proof
 from farm.workshop.residue import find_residue, secrets_of
-from sandboxes.errors import ImageError, PathError, SpecError
+from sandboxes.errors import ImageError, PathError, RuntimeUnavailable, SpecError
 from sandboxes.images import ImageStore
 from sandboxes.sandbox import Runtime
 
@@ -40,13 +40,18 @@ async def validate(
     cheats and wrong solutions. ``once``: each is judged once, and no cheats are.
 
     ``turns``: so many gradings at once, of all that share them; one a core by default. What is wrong with the task is
-    in the finding; raises RuntimeUnavailable and other errors of ``sandboxes`` for what is wrong with the machine.
+    in the finding, also that its image cannot be had just now; raises RuntimeUnavailable and other errors of
+    ``sandboxes`` for what is wrong with the machine.
     """
     finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
     started = time.monotonic()
     say(f"{bundle.task.id}: image")
     try:
-        finding.image_digest = (await ensure_image(bundle, images)).digest
+        try:
+            finding.image_digest = (await ensure_image(bundle, images)).digest
+        except RuntimeUnavailable as error:
+            await images.engine()  # a daemon that is away concerns all tasks
+            return finding.unjudged(Reason.MACHINE, f"its image cannot be had just now: {error}")
         finding.build_s = time.monotonic() - started
         turns = turns or asyncio.Semaphore(os.cpu_count() or 1)
         await _look_at_history(bundle, runtime, finding)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from farm.tasks import TaskBundle, load_task
+from farm.tasks import TaskBundle, TaskFault, load_task
 from farm.tasks.unheeded import unheeded
-from farm.tasks.validated import ValidatedTask
-from farm.workshop.finding import REVISED, Finding
+from farm.tasks.validated import ValidatedSet, ValidatedTask
+from farm.workshop.finding import REVISED, Finding, Reason
 from farm.workshop.journal import Journal
 from farm.workshop.proving import gather_all
 from farm.workshop.revising import revise
@@ -43,7 +43,8 @@ async def validate_set(
     """The findings in the order of ``tasks``, which come with their directories; ``done`` hears of each.
 
     What was found is kept, by the tasks' digests, until all are judged: begun again after it was stopped it goes on,
-    and after that it begins anew. Raises what ``validate`` raises, and TaskError where a task cannot be revised.
+    and after that it begins anew. It goes on, too, if a task was not judged for want of its image. Raises what
+    ``validate`` raises, and TaskError where a task cannot be revised.
     """
     kept = journal_path(taskset, bench.state_dir)
     journal = Journal(kept)
@@ -57,7 +58,8 @@ async def validate_set(
         return finding
 
     found = await gather_all(*(one(directory, bundle) for directory, bundle in tasks))
-    kept.unlink(missing_ok=True)
+    if all(finding.judged for finding in found):
+        kept.unlink(missing_ok=True)
     return found
 
 
@@ -75,10 +77,12 @@ class _Judge:
     async def settle(self, directory: Path, bundle: TaskBundle) -> Finding:
         """The finding of a task as it is in the end."""
         finding = await self._judge(directory, bundle)
+        removed: list[str] = []
         for _ in range(MOST_REVISIONS if self._bench.write else 0):
             prune, lenient, timeout_s = finding.prune, finding.lenient, finding.new_timeout_s
             if not REVISED.issuperset(finding.reasons) or not (prune or lenient or timeout_s is not None):
                 break
+            removed += prune
             revise(directory, prune=prune, never_false=lenient, timeout_s=timeout_s)
             bundle = await asyncio.to_thread(load_task, directory, state_dir=self._bench.state_dir)
             if not prune and not lenient:
@@ -86,9 +90,16 @@ class _Judge:
                 finding = replace(finding, digest=bundle.task.digest, new_timeout_s=None, problems=[], reasons=[])
                 self._keep(finding)
                 break
-            done = f"{len(prune)} ids taken out, {len(lenient)} named in never_false"
-            self._bench.say(f"{bundle.task.id}: {done}; judging it again")
+            for test in prune:
+                why = "depends on the order of tests" if test in finding.order_dependent else "is flaky"
+                self._bench.say(f"{bundle.task.id}: {test} {why} and was taken out of pass_to_pass")
+            for test in lenient:
+                self._bench.say(f"{bundle.task.id}: {test} is named in never_false now")
+            self._bench.say(f"{bundle.task.id}: judging it again")
             finding = await self._judge(directory, bundle)
+        if removed:
+            finding = replace(finding, removed=[*finding.removed, *removed])
+            self._keep(finding)
         return finding
 
     async def _judge(self, directory: Path, bundle: TaskBundle) -> Finding:
@@ -102,12 +113,18 @@ class _Judge:
         return finding
 
     def _keep(self, finding: Finding) -> None:
+        if not finding.judged:
+            return
         self._journal.put(finding.digest, _FINDING.dump_python(finding, mode="json"))
 
 
-def validated_tasks(findings: Sequence[Finding]) -> dict[str, ValidatedTask]:
-    """What ``validated.json`` says of each."""
+def validated_tasks(findings: Sequence[Finding], former: ValidatedSet | None = None) -> dict[str, ValidatedTask]:
+    """Return what ``validated.json`` says of each that was judged; of the others what ``former`` says of the same."""
+    known = former.tasks if former else {}
+    kept = [finding for finding in findings if not finding.judged and finding.task_id in known]
     return {
+        finding.task_id: known[finding.task_id] for finding in kept if known[finding.task_id].digest == finding.digest
+    } | {
         finding.task_id: ValidatedTask(
             digest=finding.digest,
             image=finding.image,
@@ -118,4 +135,10 @@ def validated_tasks(findings: Sequence[Finding]) -> dict[str, ValidatedTask]:
             weak=None if finding.weak_share is None else round(finding.weak_share, 3),
         )
         for finding in findings
+        if finding.judged
     }
+
+
+def unreadable(faults: Sequence[TaskFault]) -> list[Finding]:
+    """Return a finding for each task of a set that cannot be read."""
+    return [Finding(fault.name, "", "").unjudged(Reason.TASK, str(fault.error)) for fault in faults]

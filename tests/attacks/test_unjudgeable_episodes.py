@@ -12,12 +12,13 @@ from farm.cluster.delivery import Delivery
 from farm.core.orders import Limits
 from farm.core.rollout import Origin, Rollout, StopReason, check
 from farm.core.task import LEAST_STORAGE_MIB
+from farm.core.trainable import TOO_LONG
 from farm.grading.capture import MAX_BYTES
 from farm.policy.completion import MAX_COUNT, parse_completion
 from farm.rewards import default_rules, rewarded
 from farm.rollout import Reply, bare_verdict, run_episode
 from farm.rollout.calls import MOST_CALLS
-from farm.rollout.fitting import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, TOO_LONG, fit
+from farm.rollout.fitting import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
 from farm.rollout.fitting import MOST_TOKENS as MOST_TOKENS_KEPT
 from farm.store.errors import RolloutTooLarge
 from farm.store.packed import pack_rollout

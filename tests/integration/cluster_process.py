@@ -13,10 +13,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from farm.cluster import FarmError
-from farm.cluster.farm import join_farm, start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, join_farm, start_farm
 from farm.config import Config
-from farm.store import Store
 from tests.integration.cluster_fakes import EQUIP
 
 JOIN_TOKEN = "a-token-for-the-tests-of-clusters"
@@ -27,7 +25,7 @@ def cluster_config(state_dir: Path, *, token: str = JOIN_TOKEN) -> Config:
 
 
 @asynccontextmanager
-async def no_gateway(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+async def no_gateway(plan: GatewayPlan) -> AsyncIterator[str]:
     yield "http://127.0.0.1:1"
 
 

@@ -19,8 +19,7 @@ import pytest
 from pydantic import SecretStr
 
 from farm.cluster.equipment import AGENT
-from farm.cluster.farm import start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, start_farm
 from farm.config import Config
 from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.store import RunState, Store
@@ -68,9 +67,13 @@ async def test_a_killed_agent_comes_back_and_its_run_completes(
     stores: list[Store] = []
 
     @asynccontextmanager
-    async def serve(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+    async def serve(plan: GatewayPlan) -> AsyncIterator[str]:
+        store = Store(plan.redis_url)
         stores.append(store)
-        yield "http://127.0.0.1:1"
+        try:
+            yield "http://127.0.0.1:1"
+        finally:
+            await store.close()
 
     before: set[str] = set()
 

@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import RunningFarm, start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, RunningFarm, start_farm
 from farm.store import RunState, Store
 from farm.wire.record import RolloutHead
 from tests.integration.cluster_fakes import EQUIP, Gate, submit
@@ -77,9 +76,13 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
     stores: list[Store] = []
 
     @asynccontextmanager
-    async def serve(store: Store, scheduler: RayScheduler) -> AsyncIterator[str]:
+    async def serve(plan: GatewayPlan) -> AsyncIterator[str]:
+        store = Store(plan.redis_url)
         stores.append(store)
-        yield "http://127.0.0.1:1"
+        try:
+            yield "http://127.0.0.1:1"
+        finally:
+            await store.close()
 
     config = cluster_config(directory / "head")
     others = set(descendants())
@@ -164,9 +167,7 @@ async def test_one_node_works_a_run_off(farm: Farm) -> None:
 
 
 async def test_a_second_farm_on_the_same_state_directory_is_refused(farm: Farm) -> None:
-    refused = start_farm(
-        cluster_config(farm.directory / "head"), serve=lambda store, scheduler: pytest.fail("must not serve")
-    )
+    refused = start_farm(cluster_config(farm.directory / "head"), serve=lambda plan: pytest.fail("must not serve"))
     with pytest.raises(FarmError, match=r"runs from .* already, as process .*`farm down`"):
         await refused.__aenter__()
     assert running_farm(farm.directory / "head") == farm.running.info
@@ -205,6 +206,32 @@ async def test_a_node_whose_process_is_killed_leaves_nothing_and_its_episodes_go
         heads = await farm.ended("killed")
         assert len(heads) == 4
         assert third not in {head.node for head in heads}
+        states = {node.node_id: node for node in (await farm.running.scheduler.status()).nodes}
+        assert states[third].state == "lost"
+        assert states[third].lost_at is not None
+        assert f'farm_node_lost_timestamp_seconds{{node="{third}"}}'.encode() in await farm.running.scheduler.metrics()
+        log = (farm.directory / "head" / "log" / "scheduler.log").read_text().splitlines()
+        of_node = [line for line in log if f" node={third} " in line]
+        assert "the node joined with 2 slots" in of_node[0]
+        assert [line for line in of_node if " ERROR " in line and "the node is lost: " in line]
+        assert [line for line in of_node if " run=killed " in line and "was lost with its node" in line]
+
+
+async def test_a_drained_node_that_is_killed_has_the_same_id_when_it_joins_again_and_works(farm: Farm) -> None:
+    async with second_node(farm, "again") as (process, before, agent_pid):
+        agent = psutil.Process(agent_pid)
+        assert await farm.running.scheduler.drain_node(before, drain=True)
+        process.kill()
+        await process.wait()
+        await gone([agent])
+    async with second_node(farm, "again") as (_, after, _):
+        assert after == before
+        assert after.startswith(farm.running.info.node_id.rpartition("-")[0] + "-")
+        farm.gate.shut()
+        await farm.run("again", groups=2)
+        await farm.episodes_run(4)
+        farm.gate.open()
+        assert after in {head.node for head in await farm.ended("again")}
 
 
 async def test_a_killed_scheduler_goes_on_and_nothing_is_run_twice(farm: Farm) -> None:

@@ -14,6 +14,7 @@ from threading import Event, Semaphore, Thread
 import psutil
 import pytest
 
+from farm.workshop.beginning import begin_task
 from tests.services import require_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,12 @@ def children_of_farms(state_dir: str) -> list[str]:
         (["sandbox", "farm-base:1", "--workdir", "/nope"], {}, 1, "no directory to work in at /nope: No such file"),
         (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
         (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
+        (
+            ["run", str(SQLPARSE), "--policy", "nop"],
+            {"FARM_HOST": "192.0.2.1", "FARM_TOKENS": "operator=x"},
+            1,
+            "FARM_PORT",
+        ),
         (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds base, recipes, tasks"),
         (["run", "/dev/null", "--policy", "nop"], {}, 1, "/dev/null: not a task set; name a directory of tasks or a"),
         (["tasks", "list", "/dev/null"], {}, 1, "not a task set"),
@@ -134,6 +141,7 @@ def test_a_taken_port_is_named_before_anything_is_started(farm: Farm, tmp_path: 
     assert done.returncode == 1
     [refusal] = done.stderr.splitlines()
     assert f"127.0.0.1:{port}" in refusal
+    assert "FARM_PORT (or `farm up --port`)" in refusal
     assert not (tmp_path / "taken").exists()
 
 
@@ -161,7 +169,7 @@ def assert_dead(farm: Farm, at: str, told: Mapping[str, str], processes: list[ps
     psutil.wait_procs(processes[:1], timeout=120)
     assert not [process for process in processes if lives(process)]
     log = (Path(told["state_dir"]) / "log" / "farm.log").read_text()
-    assert [line for line in log.splitlines() if line.startswith("error: ") and cause in line]
+    assert [line for line in log.splitlines() if " ERROR " in line and cause in line]
     assert f"the last one died: {cause}" in farm("status", at=at).stderr
     assert farm("down", at=at).returncode == 0
     assert "died" not in farm("status", at=at).stderr
@@ -188,6 +196,44 @@ def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: 
     of_head[1].kill()
     assert_dead(farm, "d", head, of_head, "its process was killed by SIGKILL")
     assert_dead(farm, "e", node, of_node, f"the head at {head['address']} has gone")
+
+
+def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    run_id = json.loads(done.stdout)["run_id"]
+    told = json.loads(farm("status", "--json").stdout)
+    (gateway,) = (one for one in processes_of(told) if one.pid == told["gateway_pid"])
+    gateway.kill()
+    gateway.wait(60)
+    said = set()
+    while (asked := farm("status", "--json")).returncode:  # until it serves again
+        said.add(asked.stderr)
+    now = json.loads(asked.stdout)
+    assert (now["pid"], now["url"], now["node_id"]) == (told["pid"], told["url"], told["node_id"])
+    assert now["gateway_pid"] != told["gateway_pid"]
+    assert run_id in {run["run_id"] for run in now["runs"]}
+    state_dir = up["state_dir"]
+    reason = f"error: the gateway of {state_dir} is away: its process was killed by SIGKILL; the farm goes on and "
+    assert all(one.startswith(reason) for one in said), said
+    log = (Path(state_dir) / "log" / "farm.log").read_text()
+    assert "the gateway is away: its process was killed by SIGKILL; it starts again in 0.5 s" in log
+    assert f"the gateway serves again, as process {now['gateway_pid']}" in log
+    again = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    assert json.loads(again.stdout)["summary"]["accepted"] == 1
+
+
+def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_path: Path) -> None:
+    """The process that waits for the farm knows the cause before it ends what is left."""
+    program = (
+        "import os, sys, time; from pathlib import Path; from farm.cli.lifecycle import _note_cause; "
+        "from farm.cluster.runfile import last_death; from farm.cluster.watch import stay_behind; "
+        "from farm.config import Config; config = Config(state_dir=Path(sys.argv[1]))\n"
+        "def told(ended): _note_cause(config, ended); print(last_death(config.state_dir), flush=True)\n"
+        "if not stay_behind(told): os.kill(os.getpid(), 9)"
+    )
+    (tmp_path / "run").mkdir()
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "its process was killed by SIGKILL\n"
 
 
 def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
@@ -381,6 +427,17 @@ def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
     assert row[-2] == "0/1"
 
 
+def test_a_name_that_a_farm_without_task_sets_does_not_know_asks_for_a_directory(farm: Farm) -> None:
+    started = farm("up", "--detach", at="unnamed")
+    assert started.returncode == 0, started.stderr
+    try:
+        done = farm("run", "nosuch", "--policy", "nop", at="unnamed")
+        assert done.returncode == 1
+        assert "nosuch: not there; name a directory of tasks by its path" in done.stderr.splitlines()[-1]
+    finally:
+        assert farm("down", at="unnamed").returncode == 0
+
+
 def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:
     done = farm("run", "nowhere", "--policy", "nop")
     assert done.returncode == 1
@@ -397,6 +454,22 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
     assert shown["patch"].startswith("diff --git ")
     listed = farm("rollouts", "list", "--run", rollout["run_id"])
     assert rollout["rollout_id"] in listed.stdout
+
+
+def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
+    farm: Farm, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    begin_task(tmp_path / "basket")
+    (tmp_path / "basket/solution/solve.sh").write_text("echo '# nothing' >> /workspace/basket.py\n")
+    done = farm("run", str(tmp_path / "basket"), "--policy", "oracle", "--group-size", "1", "--json")
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert (rollout["reward"], rollout["error"]) == (0.0, None)
+    assert done.returncode == 1
+    remedy = f"run `farm tasks validate {tmp_path / 'basket'}` to see why"
+    assert done.stderr.splitlines()[-1] == (
+        f"error: oracle solved no task of {rollout['run_id']}: "
+        f"the known solution of 1 of 1 tasks was judged below 1 (basket); {remedy}"
+    )
 
 
 def test_rules_are_set_and_what_is_stored_is_judged_by_them(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
@@ -475,7 +548,7 @@ def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm
         assert farm("down", at="tokens").returncode == 0
 
 
-def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_the_log_of_the_farm_before(
+def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
     farm: Farm, up: Mapping[str, str], tmp_path: Path
 ) -> None:
     assert "--join" not in farm("status").stdout, "it listens on loopback only"
@@ -486,10 +559,17 @@ def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_the_log_of_the_
     assert started.returncode == 0, started.stderr
     try:
         assert f"farm up --join {address}:" in farm("status", FARM_STATE_DIR=str(tmp_path)).stdout
-        assert (tmp_path / "log" / "farm.log.1").read_text() == "what the one before said\n"
-        assert "what the one before said" not in (tmp_path / "log" / "farm.log").read_text()
+        node_id = json.loads(farm("status", "--json", FARM_STATE_DIR=str(tmp_path)).stdout)["node_id"]
     finally:
         assert farm("down", FARM_STATE_DIR=str(tmp_path)).returncode == 0
+    logs = {path.name: path.read_text() for path in (tmp_path / "log").iterdir()}
+    own = f"node-{node_id}.log"
+    assert logs.keys() == {"farm.log", "farm.out", "gateway.log", "scheduler.log", own}
+    assert logs["farm.log"].startswith("what the one before said\n")
+    assert "the farm is up; its gateway is at http://" in logs["farm.log"]
+    assert f" INFO node={node_id} run=- rollout=- farm.cluster.fleet_log: the node joined" in logs["scheduler.log"]
+    assert f"node={node_id}" in logs[own]
+    assert "\x1b" not in "".join(logs.values())
 
 
 def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:

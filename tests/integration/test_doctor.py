@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ def finding(told: dict[str, Any], name: str) -> Any:
 
 
 def test_each_limit_says_how_many_it_allows_and_what_would_raise_it(tmp_path: Path) -> None:
-    _, told = doctor(tmp_path, "--sandboxes", "1000000", FARM_RUNTIME="docker")
+    code, told = doctor(tmp_path, "--sandboxes", "1000000", FARM_RUNTIME="docker")
+    assert (code, told["healthy"]) == (1, False), "a million is more than any host allows"
     assert finding(told, "runtime")["found"] == "docker, as configured"
     assert told["sandboxes"] == 1_000_000
     assert {"kernel.pid_max", "fs.inotify.max_user_instances", "fs.mount-max", "memory"} <= {
@@ -44,6 +46,7 @@ def test_each_limit_says_how_many_it_allows_and_what_would_raise_it(tmp_path: Pa
     for limit in told["limits"]:
         assert limit["verdict"] == ("ok" if limit["allows"] >= 1_000_000 else "raise")
         assert bool(limit["remedy"]) == (limit["verdict"] == "raise")
+        assert limit["unit"]
 
 
 def test_the_runtime_that_would_be_taken_is_tried(tmp_path: Path) -> None:
@@ -111,8 +114,12 @@ def test_no_docker_client_with_buildkit_is_said(tmp_path: Path) -> None:
 
 def test_limits_that_were_looked_at_and_bound_nothing_are_named(tmp_path: Path) -> None:
     program = str(Path(sys.executable).with_name("farm"))
-    command = [program, "doctor", "--state-dir", str(tmp_path)]
+    command = [program, "doctor", "--state-dir", str(tmp_path), "--sandboxes", "1000000"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert re.search(
+        r"^kernel\.pid_max +raise +[\d,]+ tasks +[\d,]+ tasks +[\d,]+ sandboxes +sysctl -w ", said, re.MULTILINE
+    )
+    assert "\nkernel.pid_max counts processes and threads: " in said
     assert all(name in said for name in LEFT_OUT)
 
 

@@ -14,7 +14,7 @@ import pytest
 from farm.client import FarmClient, Unreadable
 from farm.core.orders import PolicySpec, TaskRef
 from farm.store import RunState, Store
-from farm.tasks.validated import ValidatedTask, write_validated
+from farm.tasks.validated import FitTasks, ValidatedTask, write_validated
 from farm.wire.frames import pack_frame, unpack_frames
 from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
 from farm.wire.packing import pack, unpack
@@ -107,6 +107,8 @@ async def test_an_ended_run_is_deleted(place: Place) -> None:
 async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, host: str) -> None:
     body = {"taskset": "demo", "policy": f"http://{host}:8000/v1", "group_size": 1}
     assert (await place.post("/v1/runs", body)).json()["warnings"] == []
+    place.scheduler.lost = "node-9"
+    assert (await place.post("/v1/runs", body)).json()["warnings"] == []
     place.scheduler.nodes = 2
     warnings = (await place.post("/v1/runs", body)).json()["warnings"]
     assert len(warnings) == (host != "10.0.0.1")
@@ -119,6 +121,12 @@ async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
     assert (await place.post("/v1/nodes/node-1/resume")).json() == node
     assert place.scheduler.told == [("drain", "node-1"), ("undrain", "node-1")]
     assert problem(await place.post("/v1/nodes/node-2/drain")) == (404, "not-found")
+    place.scheduler.lost = "node-9"
+    lost = await place.post("/v1/nodes/node-9/drain")
+    assert problem(lost) == (404, "not-found")
+    assert lost.json()["detail"].startswith(
+        "the node node-9 is lost and runs nothing: lost: no heartbeat; it is listed"
+    )
     place.scheduler.away = True
     assert problem(await place.post("/v1/nodes/node-1/drain")) == (503, "scheduler-unavailable")
 
@@ -182,10 +190,10 @@ async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(
     begun, prepared = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slowly(path: Path, tools: Sequence[str]) -> Sequence[tuple[TaskRef, bytes]]:
+    def slowly(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
         loop.call_soon_threadsafe(begun.set)
         prepared.wait()
-        return prepare(path, tools)
+        return prepare(path, tools, fit)
 
     body = {"taskset": str(tmp_path), "policy": "nop", "group_size": 1}
     async with (
@@ -216,6 +224,23 @@ async def test_a_task_that_is_not_what_was_validated_runs_only_where_that_is_ask
     assert problem(answer) == (422, "taskset")
     assert f"{task.id}: was changed since " in answer.json()["detail"]
     assert (await place.post("/v1/runs", body | {"unvalidated": True})).status_code == 201
+
+
+async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Place) -> None:
+    ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "only_fit": True}
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert "validated.json: is not there, and only what it calls fit was asked for; make it: " in answer.text
+    known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=False, reasons=("gold",))
+    write_validated(place.path / "tasksets" / "demo", {task.id: known})
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert f"none of its tasks is fit ({task.id} was found unfit (gold)); look again with" in answer.json()["detail"]
+    write_validated(place.path / "tasksets" / "demo", {task.id: known.model_copy(update={"fit": True})})
+    answer = await place.post("/v1/runs", body)
+    assert (answer.status_code, answer.json()["left_out"]) == (201, [])
+    assert problem(await place.post("/v1/runs", body | {"unvalidated": True}))[0] == 422
 
 
 async def test_an_empty_task_set_says_so(place: Place) -> None:

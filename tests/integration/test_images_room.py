@@ -317,6 +317,26 @@ async def test_a_person_removes_by_number_and_by_age(
     assert [(row["name"], row["in_use"]) for row in listed] == [(f"{TASK_PREFIX}a:1", False)]
 
 
+async def test_only_images_of_the_state_directory_go_unless_all_are_asked_for(
+    daemon: SmallDocker, images: ImageStore, tmp_path: Path
+) -> None:
+    other = ImageStore(daemon.host, uses=ImageUses.of(tmp_path / "other"))
+    await ensure_image(task("mine", 1), images)
+    await ensure_image(task("theirs", 2), other)
+    await other.close()
+
+    def proposed(*arguments: str) -> tuple[list[str], int, str]:
+        done = farm(daemon, tmp_path, "gc", *arguments, "--dry-run", "--json")
+        report = json.loads(done.stdout)
+        rows = sorted(row["name"].removeprefix(TASK_PREFIX) for row in report["removed"])
+        return rows, report["images_freed_bytes"] // MIB, farm(daemon, tmp_path, "gc", *arguments, "--dry-run").stderr
+
+    rows, mib, said = proposed("--keep", "0")
+    assert (rows, mib) == (["mine:1"], 1)
+    assert "1 images would go, up to 1 MB" in said
+    assert proposed("--all")[:2] == (["mine:1", "theirs:1"], 3)
+
+
 async def test_a_person_pulls_several_and_learns_which_did_not_come(
     daemon: SmallDocker, images: ImageStore, tmp_path: Path
 ) -> None:

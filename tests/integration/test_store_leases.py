@@ -53,7 +53,9 @@ async def test_a_lease_that_runs_out_is_redelivered_and_its_ack_is_late(store: S
     assert [group.group_id for group in second.groups] == [group.group_id for group in first.groups]
     assert (first.groups[0].deliveries, second.groups[0].deliveries) == (1, 2)
     for late in (store.ack(first.lease_id), store.nack(first.lease_id), store.extend(first.lease_id, 1.0)):
-        with pytest.raises(LeaseLost):
+        with pytest.raises(
+            LeaseLost, match=f"{first.lease_id} has ended: its time ran out, and its groups were given b"
+        ):
             await late
     await store.ack(second.lease_id)
     run = await store.get_run("run-a")
@@ -81,8 +83,19 @@ async def test_nack_frees_at_once_and_wakes_who_waits(store: Store) -> None:
     second = await waiting
     assert second.groups[0].group_id == first.groups[0].group_id
     assert await store.nack(first.lease_id) is StreamState.OPEN
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLost, match="it was nacked, and its groups were given back"):
         await store.ack(first.lease_id)
+
+
+async def test_after_an_ack_a_refusal_says_that_the_groups_are_done(store: Store) -> None:
+    await fill(store)
+    lease = await store.lease("one", "run-a", lease_s=LONG_S)
+    await store.ack(lease.lease_id)
+    for late in (store.nack(lease.lease_id), store.extend(lease.lease_id, 1.0)):
+        with pytest.raises(
+            LeaseLost, match=f"{lease.lease_id} has ended: it was acked, and its groups are not delivered"
+        ):
+            await late
 
 
 async def test_ack_may_be_repeated_and_ends_the_stream(store: Store) -> None:

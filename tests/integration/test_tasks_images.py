@@ -64,6 +64,19 @@ async def test_a_failing_step_is_told_in_one_line(name: str, images: ImageStore)
     assert await images.inspect(name) is None
 
 
+async def test_the_error_of_a_failed_build_names_its_whole_log(name: str, tmp_path: Path) -> None:
+    store = ImageStore(None, read_build_settings(state_dir=tmp_path))
+    with pytest.raises(ImageError, match="ended with exit code 7; its whole log is ") as caught:
+        await store.build(name, dockerfile("RUN echo first; echo 'error: the last' >&2; exit 7"), timeout_s=60)
+    await store.close()
+    path = Path(str(caught.value).rpartition(" ")[2])
+    assert path.parent == tmp_path / "log" / "builds"
+    kept = await asyncio.to_thread(path.read_text)
+    assert " first\n" in kept
+    assert "error: the last" in kept
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [(b"FORM x", "unknown instruction: FORM"), (b"FROM farm--x:no:tag\nRUN true", "invalid reference format")],

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from farm.build_config import read_build_settings
+from farm.config import BuildOptions
 from farm.tasks import TaskError, load_task
 from farm.tasks.validated import read_validated, refuse_unvalidated, set_digest
 from farm.workshop.beginning import begin_task
 from farm.workshop.finding import Finding, Reason
 from farm.workshop.journal import Journal
-from farm.workshop.validating_sets import Bench, journal_path, validate_set
+from farm.workshop.validating_sets import Bench, journal_path, validate_set, validated_tasks
 from sandboxes.images import ImageStore
 from sandboxes.runtimes.fake import FakeRuntime
 
@@ -108,6 +110,8 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
     assert document["summary"]["unfit"] == {"flaky fail_to_pass": 1}
     mend = found["mendable"]
     assert (mend["fit"], mend["problems"], mend["order_dependent"]) == (True, [], [])
+    assert FLAKY in mend["removed"]
+    assert f"mendable: {FLAKY} is flaky and was taken out of pass_to_pass" in written.stderr
     assert mend["wrong"] > 4
     text = mendable.joinpath("task.toml").read_text()
     bundle = load_task(mendable, state_dir=state)
@@ -128,6 +132,32 @@ def test_what_is_flaky_is_found_mended_and_checked_by_runs(tmp_path: Path) -> No
         refuse_unvalidated(tasks, digests)
 
 
+async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    with socket.socket() as closed:  # a registry that does not answer
+        closed.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+        builds = read_build_settings(BuildOptions(registries=(place,)))
+        loaded = []
+        for name in ("away", "never"):
+            begin_task(tasks / name)
+            manifest = tasks / name / "task.toml"
+            image = f"{place}/none:1" if name == "away" else "nowhere.invalid/none:1"
+            text = manifest.read_text()
+            manifest.write_text(text.replace("[environment]\n", f'[environment]\ndocker_image = "{image}"\n'))
+            loaded.append((tasks / name, load_task(tasks / name, state_dir=tmp_path)))
+        store = ImageStore(None, builds)
+        try:
+            bench = Bench(tmp_path, store, FakeRuntime({}), 2, False, lambda line: None)
+            away, never = await validate_set(tasks, loaded, bench, lambda finding: None)
+        finally:
+            await store.close()
+    assert (away.fit, away.judged, away.reasons) == (False, False, [Reason.MACHINE])
+    assert "its image cannot be had just now: " in away.problems[0]
+    assert (never.fit, never.judged, never.reasons) == (False, True, [Reason.TASK])
+    assert "away" not in validated_tasks([away, never])
+
+
 async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     task = tmp_path / "tasks" / "known"
     begin_task(task)
@@ -144,3 +174,21 @@ async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert found == done == [known]
     assert heard == []
     assert not kept.exists()
+
+
+def test_one_bad_task_does_not_keep_the_others_from_being_validated(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks"
+    begin_task(tasks / "good")
+    for name in ("bad", "worse"):
+        begin_task(tasks / name)
+    (tasks / "bad" / "task.toml").write_text("[")
+    (tasks / "worse" / "instruction.md").unlink()
+    done = farm("validate", tasks, "--write", "--json", state_dir=tmp_path / "state")
+    assert done.returncode == 1, done.stderr
+    found = tasks_of(done)
+    assert found["good"]["fit"], found["good"]["problems"]
+    assert "bad/task.toml: not TOML: " in found["bad"]["problems"][0]
+    assert "worse/instruction.md: missing; " in found["worse"]["problems"][0]
+    report = read_validated(tasks)
+    assert report is not None
+    assert {name: task.fit for name, task in report.tasks.items()} == {"good": True}

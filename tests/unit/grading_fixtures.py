@@ -1,10 +1,14 @@
 """Tasks and pretended verifiers that the grading tests share; a fake sandbox stands in for the real one."""
 
+import sysconfig
 import unittest
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
+
+import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
@@ -132,3 +136,15 @@ def _holds(test: Callable[[], None]) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def install_ruff(home: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Make a program of that version the ruff that is found; ``home`` is an empty directory."""
+    program = home / "bin" / "ruff"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n[ \"$1\" = --version ] && echo 'ruff {version}'\n")
+    program.chmod(0o755)
+    scripts = sysconfig.get_path
+    monkeypatch.setattr(
+        sysconfig, "get_path", lambda name, *rest, **named: str(program.parent) if name == "scripts" else scripts(name)
+    )

@@ -44,6 +44,7 @@ def beat(
     load: Load | None = None,
     pressure: Pressure | None = None,
     draining: bool = False,
+    join: str = "",
 ) -> NodeBeat:
     """``available_mib`` None: all of its memory."""
     return NodeBeat(
@@ -57,6 +58,7 @@ def beat(
         running=running or {},
         images=images,
         draining=draining,
+        join=join,
         pressure=pressure or Pressure(),
     )
 

@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import RunningFarm, join_farm, start_farm
-from farm.cluster.port import RayScheduler
+from farm.cluster.farm import GatewayPlan, RunningFarm, join_farm, start_farm
 from farm.cluster.ray_node import RayNode
 from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
-from farm.store import Store
+from farm.core.toml import read_toml
+from farm.grading.style import RUFF
+from tests.unit.grading_fixtures import install_ruff
 
 TOKEN = SecretStr("a-token-of-some-length")
 
 
-def never(store: Store, scheduler: RayScheduler) -> AbstractAsyncContextManager[str]:
+def never(plan: GatewayPlan) -> AbstractAsyncContextManager[str]:
     pytest.fail("the gateway must not be reached")
 
 
@@ -121,3 +124,40 @@ def test_a_killed_farm_is_swept(tmp_path: Path) -> None:
     sweep_farm(tmp_path / "state")
     assert not scratch.exists()
     assert [path.name for path in run_dir.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("version", "complaint"),
+    [
+        ("2.40.0", "ray: 2.40.0 has no token authentication; pip install 'ray>=2.52'"),
+        ("2.51.2", "ray: 2.51.2 has no token authentication; pip install 'ray>=2.52'"),
+    ],
+)
+async def test_a_ray_without_token_authentication_is_refused(
+    tmp_path: Path, version: str, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site" / f"ray-{version}.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with pytest.raises(FarmError) as refused:
+        await up()(tmp_path / "state").__aenter__()
+    assert str(refused.value) == complaint
+    assert running_farm(tmp_path / "state") is None
+
+
+async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_ruff(tmp_path, monkeypatch, "0.15.8")
+    with pytest.raises(FarmError) as refused:
+        await join("127.0.0.1:1")(tmp_path / "state").__aenter__()
+    told = f"ruff: 0.15.8 is not {RUFF}, which all nodes measure style with; pip install ruff=={RUFF}"
+    assert str(refused.value) == told
+
+
+def test_the_required_versions_are_those_that_are_checked() -> None:
+    project = read_toml((Path(__file__).parents[2] / "pyproject.toml").read_bytes())["project"]
+    required = {found.name: str(found.specifier) for found in map(Requirement, project["dependencies"])}
+    assert required["ray"] == f">={RAY_FLOOR}"
+    assert required["ruff"] == f"=={RUFF}"
+    assert "pip" in required
+    assert project["license"] == "Apache-2.0", "setuptools takes an SPDX expression alone"

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from farm.core.change import FileChange
 from farm.grading import linter, style
 from farm.grading.patch import render
 from farm.grading.style import is_python, measure_style
-from tests.unit.grading_fixtures import change, delete, link, write
+from tests.unit.grading_fixtures import change, delete, install_ruff, link, write
 
 OLD = b"import os\n\n\ndef f(x):\n    return x == None\n"
 
@@ -23,9 +24,20 @@ async def measured(*files: FileChange, **old: bytes) -> Mapping[str, float]:
 async def test_only_what_the_change_adds_and_takes_away_counts() -> None:
     new = OLD.replace(b"return x == None", b"y = 1 \n    return x is None")
     found = await measured(write("a.py", new), a=OLD)
-    assert found == {"style_new": 2.0, "style_fixed": 1.0, "style_delta": 1.0, "style_unchecked": 0.0}
+    counts = {"style_new": 2.0, "style_fixed": 1.0, "style_delta": 1.0, "style_unchecked": 0.0}
+    assert found == {**counts, "style_ruff": style.version_number(style.RUFF)}
     mended = await measured(write("a.py", OLD.replace(b"import os\n\n\n", b"")), a=OLD)
     assert (mended["style_new"], mended["style_fixed"], mended["style_delta"]) == (0.0, 1.0, -1.0)
+
+
+async def test_another_ruff_than_the_farms_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_ruff(tmp_path, monkeypatch, "0.15.8")
+    assert await measured(write("n.py", b"import os\n")) == {"style_unchecked": 1.0}
+
+
+def test_a_version_is_a_number() -> None:
+    assert style.version_number("0.17.5") == 17_005.0
+    assert style.linter_version() == style.RUFF
 
 
 async def test_without_python_there_is_no_style() -> None:

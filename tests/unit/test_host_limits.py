@@ -19,6 +19,21 @@ def verdict(
     return found
 
 
+def test_each_limit_says_what_it_counts() -> None:
+    names = (
+        *("kernel.pid_max", "kernel.threads-max", "user.max_net_namespaces", "fs.inotify.max_user_instances"),
+        *("fs.inotify.max_user_watches", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes", "fs.file-max"),
+        *("fs.mount-max", "fs.nr_open", "net.ipv4.neigh.default.gc_thresh3"),
+    )
+    host = HostReadings(
+        sysctls=dict.fromkeys(names, 1000), nofile=1000, daemon_nofile={"dockerd": 1000}, memory_mib=100, group_tasks=10
+    )
+    units = {allowance.name: allowance.unit for allowance in judge(host, DOCKER, 1)}
+    assert {*names, "open files of the farm", "open files of dockerd", "memory", "pids.max"} == units.keys()
+    assert (units["fs.file-max"], units["memory"], units["kernel.keys.root_maxbytes"]) == ("files", "MiB", "bytes")
+    assert all(units.values())
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allows", "remedy"),
     [

@@ -40,6 +40,21 @@ def test_what_is_not_the_farms_stays_and_what_it_pulled_does_not() -> None:
     assert order(held) == ["pulled-x"]
 
 
+def test_bytes_are_those_beyond_the_images_that_others_are_built_on() -> None:
+    base = ImageInfo("farm-task-base", "id of base", {}, "/", 100, {}, ("0", "1"))
+    upper = ImageInfo("farm-task-upper", "id of upper", {}, "/", 130, {}, ("0", "1", "2"))
+    twin = ImageInfo("farm-task-twin", "id of upper", {}, "/", 130, {}, ("0", "1", "2"))
+    held = holdings(base, upper, twin)
+    assert held.own_bytes([upper, twin]) == 30
+    assert held.own_bytes([upper, base]) == 130
+
+
+def test_an_image_is_of_the_farm_that_has_a_note_of_it() -> None:
+    mine, other = image("farm-task-mine", "1"), image("farm-task-other", "2")
+    held = holdings(mine, other, farm_task_mine=1)
+    assert [held.is_of_state_dir(one) for one in held.images] == [True, False]
+
+
 def test_what_a_container_was_made_of_stays_under_all_its_names() -> None:
     one = image("farm-task-a", "1")
     twin = ImageInfo("farm-task-b", one.digest, {}, "/", 1, {}, one.layers)

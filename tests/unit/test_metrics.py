@@ -36,6 +36,12 @@ def test_an_episode_whose_tokens_contradict_themselves_is_counted_once_however_m
     assert b"farm_untrainable_episodes_total" in metrics.expose()
 
 
+def test_an_episode_without_tokens_is_counted() -> None:
+    metrics = FarmMetrics()
+    metrics.observe(replace(REPORT, metrics={"untrainable_no_tokens": 2.0}), None)
+    assert value(metrics, "farm_untrainable_episodes_total", reason="no_tokens") == 1.0
+
+
 def test_what_sandboxes_asked_of_their_proxies_is_counted_by_what_came_of_it() -> None:
     metrics = FarmMetrics()
     asked = {"egress_allowed": 3.0, "egress_refused": 2.0, "egress_failed": 0.0}

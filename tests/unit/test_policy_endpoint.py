@@ -83,9 +83,10 @@ async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     async with serving(ModelServer([])) as model:
         endpoints = Endpoints(Access(keys=(KeptKey(EndpointUrl.parse(model.url), "s3cret"),)))
         policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, endpoints=endpoints)
-        await policy.reply(HELLO, [])
+        reply = await policy.reply(HELLO, [])
         await endpoints.close()
     assert model.headers[0]["authorization"] == "Bearer s3cret"
+    assert reply.model == "tiny"
     assert model.requests[0]["model"] == "tiny"
 
 

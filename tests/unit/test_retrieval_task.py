@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from farm.cli.lifecycle import _prepare
+from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.orders import Limits, PolicySpec
 from farm.core.retrieval import FileLines, Retrieval
@@ -143,9 +143,9 @@ def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) ->
 
 def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
-    assert len(_prepare(tmp_path / "set", ["swe-agent"], tmp_path)) == 1
+    assert len(_prepare(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
     with pytest.raises(TasksetError, match="code is to be found, and none of shell, apply_patch, update_plan only"):
-        _prepare(tmp_path / "set", ["codex"], tmp_path)
+        _prepare(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
 def test_the_editor_has_no_word_for_writing_left() -> None:

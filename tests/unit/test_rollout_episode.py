@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from farm.cli.transcript import transcript
 from farm.core.orders import Limits, PolicySpec
 from farm.core.rollout import Failure, Origin, Rollout, SegmentTurn, Status, StopReason, check
 from farm.policy import make_policy
@@ -22,6 +24,7 @@ from farm.rollout import (
     run_episode,
 )
 from farm.tasks.bundle import TaskBundle
+from farm.wire.record import Sidecar
 from sandboxes.errors import BootError, GoneBy, ImageError, SandboxGone
 from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
 from sandboxes.runtimes.fake_shell import FakeProcess
@@ -413,6 +416,33 @@ async def test_inconsistent_tokens_show_in_the_record_and_an_engine_without_toke
         f"{plain.reason}; untrainable: the endpoint's tokens are inconsistent in 1 of 2 replies"
         " (2 token ids with 1 log-probabilities)"
     )
+
+
+async def test_an_endpoint_without_tokens_shows_in_the_record() -> None:
+    policy = Scripted(replace(FIX, model="tiny"), replace(DONE, model="tiny"))
+    of_endpoint = order(policy=PolicySpec("openai", "http://127.0.0.1:1/v1"))
+    rollout = await run_episode(of_endpoint, task(), fake(), policy, node="n1")
+    assert (rollout.reward, rollout.trainable) == (1.0, False)
+    assert rollout.metrics["untrainable_no_tokens"] == 2
+    assert rollout.reason.endswith("; untrainable: 2 of 2 replies came without token ids")
+    assert "not trainable: 2 replies came without token ids; the endpoint must return" in shown(rollout)
+
+
+async def test_the_model_that_an_endpoint_names_is_recorded() -> None:
+    """The name that a run gives has precedence; without a reply only the kind is known."""
+    unnamed = PolicySpec("openai", "http://127.0.0.1:1/v1")
+    for spec, step, recorded in (
+        (unnamed, replace(DONE, model="tiny"), "tiny"),
+        (replace(unnamed, model="mine"), replace(DONE, model="mine"), "mine"),
+        (unnamed, PolicyError("x", retryable=False), "openai"),
+        (replace(unnamed, model="mine"), PolicyError("x", retryable=False), "mine"),
+    ):
+        rollout = await run_episode(order(policy=spec), task(), fake(), Scripted(step), node="n1")
+        assert rollout.policy == recorded
+
+
+def shown(rollout: Rollout) -> str:
+    return "\n".join(line.plain for line in transcript(rollout, Sidecar(reason=rollout.reason), 0))
 
 
 async def test_a_failed_rollout_is_untrainable_whatever_was_sampled() -> None:

@@ -398,8 +398,19 @@ def test_why_nothing_starts_without_nodes_or_slots() -> None:
     driver.tell(RunSubmitted(run_spec(groups=3)))
     assert driver.why() == "no node has joined"
     driver.tell(beat("a", slots=1))
-    assert driver.why() == "all 1 slots of 1 nodes are taken"
+    assert driver.why() == "all 1 slots of 1 node are taken by this run"
     assert driver.why("unknown") == ""
+
+
+def test_a_run_is_told_how_many_of_the_taken_slots_it_holds_itself() -> None:
+    driver = Driver()
+    driver.tell(RunSubmitted(run_spec("r", groups=3)))
+    driver.tell(beat("a", slots=1))
+    driver.tell(RunSubmitted(run_spec("s", groups=3)))
+    driver.tell(beat("b", slots=1))
+    assert driver.why("r") == "all 2 slots of 2 nodes are taken, 1 of them by this run"
+    driver.tell(RunSubmitted(run_spec("t", groups=3)))
+    assert driver.why("t") == "all 2 slots of 2 nodes are taken"
 
 
 def test_rollout_ids_are_read_back() -> None:

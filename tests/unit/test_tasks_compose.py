@@ -51,6 +51,8 @@ def _bomb(level: str, key: str) -> str:
     [
         ("[", "not YAML"),
         ("a: " + "[" * 50_000, "not YAML"),
+        ("x-deep: " + "[" * 101 + "]" * 101 + "\nservices: {main: {}}", "nested too deeply: more than 100 levels"),
+        ("x-self: &x [*x]\nservices: {main: {}}", "nested too deeply"),
         ("x: " + "y" * 100_000, "not YAML (more than 64 KiB)"),
         (_bomb("[*{0}, *{0}, *{0}, *{0}]", "command"), "not YAML (more than 16 aliases)"),
         (_bomb("{{<<: [*{0}, *{0}]}}", "environment"), "not YAML (more than 16 aliases)"),
@@ -120,6 +122,11 @@ def test_values_within_each_other_are_refused_however_deep() -> None:
         parse_compose(FILE, text.encode())
 
 
+def test_a_file_within_the_limit_of_depth_is_read() -> None:
+    text = "x-deep: " + "[" * 99 + "]" * 99 + "\nservices: {main: {}}"
+    assert parse_compose(FILE, text.encode()) == Composed()
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.binary(max_size=80)
@@ -143,3 +150,12 @@ def test_a_task_with_a_compose_file(tmp_path: Path) -> None:
     assert (task.env, task.workspace) == ((("MODE", "slow"),), "/srv")
     (path / "environment" / "docker-compose.yaml").write_text("services: {main: {}, db: {}}")
     assert "environment/docker-compose.yaml: services.db" in complaint(path)
+
+
+def test_a_compose_file_of_another_name_is_material_of_the_task(tmp_path: Path) -> None:
+    path = write_task(tmp_path)
+    content = "services: {web: {privileged: true}, db: {}}\n"
+    (path / "environment" / "docker-compose.yml").write_text(content)
+    bundle = load(path)
+    assert bundle.environment["docker-compose.yml"].content == content.encode()
+    assert bundle.task.env == ()

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from farm.tasks import (
     BundleFile,
     TaskBundle,
     TaskError,
+    TaskFault,
     images_of,
     load_task,
     load_taskset,
     pack,
     policy_spec,
+    read_taskset,
     sandbox_spec,
+    task_directories,
     task_ref,
     unpack,
 )
@@ -212,6 +216,45 @@ def test_a_name_that_no_task_can_carry_is_refused(tmp_path: Path, names: list[by
         assert said in complaint(path)
     finally:
         subprocess.run(["rm", "-rf", path], check=True)  # which shutil, before Python 3.12, cannot: it is too deep
+
+
+def test_every_task_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_task(tmp_path, name)
+    (tmp_path / "a" / "task.toml").write_text("[")
+    (tmp_path / "c" / "environment" / "Dockerfile").unlink()
+    faults: list[TaskFault] = []
+    assert [read.task.id for read in read_taskset(tmp_path, faults=faults)] == ["b"]
+    assert [fault.name for fault in faults] == ["a", "c"]
+    told = complaint(tmp_path)
+    assert "2 tasks cannot be used: " in told
+    assert "a/task.toml: not TOML: " in told
+    assert "c/environment/Dockerfile: missing; add it" in told
+
+
+def test_every_row_that_names_no_task_is_told(tmp_path: Path) -> None:
+    write_task(tmp_path, "a")
+    rows = tmp_path / "set.jsonl"
+    rows.write_text('{"path": "x"}\n{"path": "a"}\n{\n{"path": "a"}\n')
+    faults: list[TaskFault] = []
+    assert task_directories(rows, faults=faults) == (tmp_path / "a",)
+    assert [fault.name for fault in faults] == ["line 1", "line 3", "line 4"]
+    with pytest.raises(TaskError, match=r"line 1: 'x' holds no task.toml; correct the path"):
+        task_directories(rows)
+
+
+def test_a_list_of_tasks_shows_those_that_can_be_read_and_tells_each_fault(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_task(tmp_path / "set", name)
+    (tmp_path / "set" / "a" / "task.toml").write_text("[")
+    (tmp_path / "set" / "c" / "instruction.md").unlink()
+    command = [sys.executable, "-m", "farm.cli.main", "tasks", "list", str(tmp_path / "set"), "--json"]
+    done = subprocess.run([*command, "--state-dir", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert [row["task_id"] for row in json.loads(done.stdout)] == ["b"]
+    assert "a/task.toml: not TOML: " in done.stderr
+    assert "c/instruction.md: missing; " in done.stderr
+    assert "2 of 3 tasks cannot be used" in done.stderr
 
 
 def test_a_symlink_is_refused(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_sizes(text: str, mib: int) -> None:
         ("[environment]\nmemory = '2 apples'", "environment.memory", "2 apples"),
         ("[environment]\ngpus = 1", "environment.gpus", "no GPU"),
         ("[environment.env]\nA = '${A}'", "environment.env", "no sandbox sees"),
+        ("[environment.env]\nANTHROPIC_API_KEY = '${ANTHROPIC_API_KEY}'", "environment.env", "env: ANTHROPIC_API_KEY"),
         ("[verifier.env]\n'A B' = 'b'", "verifier.env", "'A B' is no variable"),
         ("[environment]\nos = 'Windows'", "environment.os", "there are no windows sandboxes"),
         ("[[environment.mcp_servers]]\nname = 'x'", "environment.mcp_servers", "needs no server"),

@@ -16,15 +16,24 @@ from farm.grading.canary import NONE
 from farm.grading.exam import Exam, set_exam
 from farm.grading.reports import read_report
 from farm.grading.stress import Stress, spent_s
-from farm.tasks import TaskError
+from farm.tasks import TaskError, each_task, read_taskset
 from farm.tasks.bundle import BundleFile
-from farm.tasks.validated import ValidatedTask, read_validated, refuse_unvalidated, validated_path, write_validated
+from farm.tasks.validated import (
+    FitTasks,
+    ValidatedTask,
+    read_validated,
+    refuse_unvalidated,
+    validated_path,
+    write_validated,
+)
 from farm.workshop.cheating import with_content
 from farm.workshop.finding import Finding, How, Reason, Try, fitting_timeout, least_timeout, summarize
 from farm.workshop.flakiness import MOST_NAMED, agree, sort_out
 from farm.workshop.mutants import MOST_MUTANTS, mutants
 from farm.workshop.revising import revise
+from farm.workshop.validating_sets import validated_tasks
 from tests.unit.grading_fixtures import change, make_verifier, write
+from tests.unit.test_tasks_load import write_task
 
 MEND, KEEP = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
 NOP = Try(How.PLAIN, 0.0, 1.0, missing=(MEND,))
@@ -219,6 +228,53 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
     path.write_text('{"format": 2}')
     with pytest.raises(TaskError, match="is no report of validation"):
         refuse_unvalidated(tmp_path, {"a": "d1"})
+
+
+def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) -> None:
+    unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
+    write_validated(tmp_path, {"a": FIT, "b": unfit})
+    told = (
+        r"^a: was changed since .*; b was found unfit \(gold\); c is not in .*validated.json; look again .*--only-fit"
+    )
+    with pytest.raises(TaskError, match=told):
+        refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
+
+
+def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -> None:
+    tasks = tmp_path / "set"
+    for name in ("fit", "changed", "unfit", "new", "broken"):
+        write_task(tasks, name)
+    reads = {read.task.id: read.task for read in read_taskset(tasks)}
+    known = {
+        name: FIT.model_copy(update={"digest": reads[name].digest}) for name in ("fit", "changed", "unfit", "broken")
+    }
+    known["unfit"] = known["unfit"].model_copy(update={"fit": False, "reasons": ("gold",)})
+    write_validated(tasks, known)
+    (tasks / "changed" / "instruction.md").write_text("Something else.")
+    (tasks / "broken" / "task.toml").write_text("[")
+    fit = FitTasks(tasks)
+    assert [bundle.task.id for bundle in each_task(tasks, state_dir=tmp_path, fit=fit)] == ["fit"]
+    whys = dict(fit.left_out)
+    assert set(whys) == {"changed", "unfit", "new", "broken"}
+    assert "was changed since" in whys["changed"]
+    assert whys["unfit"] == "was found unfit (gold)"
+    assert "is not in" in whys["new"]
+    assert "broken/task.toml: not TOML" in whys["broken"]
+    with pytest.raises(
+        TaskError, match=r"is not there, and only what it calls fit was asked for; make it: `farm tasks"
+    ):
+        FitTasks(tmp_path / "set" / "..")
+
+
+def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+    write_validated(tmp_path, {"a": FIT, "b": FIT})
+    away = Finding("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    other = Finding("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    judged = Finding("c", "d3", "i:1")
+    report = validated_tasks([away, other, judged], read_validated(tmp_path))
+    assert set(report) == {"a", "c"}
+    assert report["a"] == FIT
+    assert not away.fit
 
 
 def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_path: Path) -> None:

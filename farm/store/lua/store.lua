@@ -26,7 +26,7 @@
 --                                 leased (again): a lease's end, or 0 for a group that was put back
 --   base:settled          ZSET    stream entries that were acked or dropped, scored by when (ms), until they expire
 --   base:lease:<id>       HASH    consumer, state (live | acked | nacked), expires_ms, entries while it lives
---                                 (cjson: [entry, group, facts]); kept a day beyond its end, so that a late ack hears "lost" and not "unknown"
+--                                 (cjson: [entry, group, facts]); kept a day beyond its end, so that a late ack is answered "lost" and not "unknown"
 --   base:wake             STREAM  one entry, replaced whenever a waiting learner has reason to ask again
 --
 -- KEYS OF THE FARM, written outside these scripts
@@ -273,13 +273,14 @@ end
 -- lease id, consumer, lease ms, most groups, most tokens (0: no bound), filter (cjson)
 -- -> { lease id or "", its end in ms, stream state, wake id, ms to the next expiry or 0, 1 if groups were left for
 --      lack of time, { { group, size, deliveries, facts (cjson) } … } }
--- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost".
+-- The same lease id again answers the same groups while the lease lives; a lease that has ended answers "lost", "acked" or "nacked".
 function commands.lease(id, consumer, lease_ms, max_groups, max_tokens, filter_json)
   local now = now_ms()
   local name = key("lease:" .. id)
   local known = redis.call("HMGET", name, "state", "expires_ms", "entries")
   if known[1] then
-    if known[1] ~= "live" or now >= tonumber(known[2]) then return "lost" end
+    if known[1] ~= "live" then return known[1] end
+    if now >= tonumber(known[2]) then return "lost" end
     local groups = {}
     for _, pair in ipairs(cjson.decode(known[3])) do groups[#groups + 1] = described(pair[2], pair[3]) end
     return answer(id, tonumber(known[2]), groups, now, false)
@@ -320,11 +321,12 @@ local function ending(id, wanted)
   local found = redis.call("HMGET", key("lease:" .. id), "state", "expires_ms", "entries")
   if not found[1] then return "unknown" end
   if found[1] == wanted then return "done" end
-  if found[1] ~= "live" or now_ms() >= tonumber(found[2]) then return "lost" end
+  if found[1] ~= "live" then return found[1] end
+  if now_ms() >= tonumber(found[2]) then return "lost" end
   return nil, cjson.decode(found[3])
 end
 
--- lease id -> { "ok", stream state } | "unknown" | "lost"; repeating it is harmless
+-- lease id -> { "ok", stream state } | "unknown" | "lost" | "nacked"; repeating it is harmless
 function commands.ack(id)
   local verdict, entries = ending(id, "acked")
   if verdict == "done" then return { "ok", stream_state() } end
@@ -337,7 +339,7 @@ function commands.ack(id)
   return { "ok", stream_state() }
 end
 
--- lease id -> { "ok", stream state } | "unknown" | "lost"; repeating it is harmless
+-- lease id -> { "ok", stream state } | "unknown" | "lost" | "acked"; repeating it is harmless
 function commands.nack(id)
   local verdict, entries = ending(id, "nacked")
   if verdict == "done" then return { "ok", stream_state() } end
@@ -430,7 +432,7 @@ function commands.claim(name, pending, keep_ms, most)
   return kept
 end
 
--- lease id, groups… -> { "ok", stream state } | "unknown" | "lost"; the lease's other groups are free at once
+-- lease id, groups… -> { "ok", stream state } | "unknown" | "lost" | "acked" | "nacked"; the lease's other groups are free at once
 function commands.keep(id, ...)
   local verdict, entries = ending(id, "kept")
   if verdict then return verdict end
@@ -448,7 +450,7 @@ function commands.keep(id, ...)
   return { "ok", stream_state() }
 end
 
--- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost"
+-- lease id, lease ms -> { "ok", end in ms } | "unknown" | "lost" | "acked" | "nacked"
 function commands.extend(id, lease_ms)
   local verdict, entries = ending(id, "extended")
   if verdict then return verdict end

@@ -1,7 +1,6 @@
 """What an importer makes of a row: all that a task directory is written from."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.core.framework import fault_of
 from farm.core.task import ReportFormat
+from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
 from farm.workshop.importing.fields import RowError
 
@@ -80,7 +80,7 @@ def read_commands(path: Path | None, command: str | None, report: str | None) ->
         return Commands(everywhere)
     remedy = 'write ["owner/name"], then command = "…" and report = "…" below it'
     try:
-        document = tomllib.loads(path.read_text())
+        document = read_toml(path.read_bytes())
         lines = {name: _Line.model_validate(table) for name, table in document.items()}
     except OSError as error:
         raise TaskError(path, error.strerror or str(error), "name a readable file") from None
@@ -88,7 +88,7 @@ def read_commands(path: Path | None, command: str | None, report: str | None) ->
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         raise TaskError(path, f"{key}: {first['msg']}", remedy) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise TaskError(path, f"not TOML: {error}", remedy) from None
     return Commands(
         everywhere, {name: _checked(path, Command(line.command, line.report)) for name, line in lines.items()}

@@ -1,11 +1,11 @@
 """The fields of a row, each read as what it has to be: a row is anybody's, and nothing in it is ever evaluated."""
 
 import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from farm.core import nesting
 from farm.tasks.scalars import image_reference
 from farm.tasks.unified import PatchError, parse_patch
 
@@ -172,15 +172,15 @@ def _default_host() -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """NaN, which pandas and Parquet write where a number is absent, is null. Raises ValueError, RecursionError."""
-    return json.loads(text, parse_constant=lambda name: None)
+    """Parse JSON; NaN, which pandas and Parquet write for an absent number, is null. Raise ValueError."""
+    return nesting.read_json(text, parse_constant=lambda name: None)
 
 
 def literal(key: str, text: str) -> Any:
     """A value written as JSON or as a Python literal; parsed, never evaluated. Raises RowError."""
     try:
         return read_json(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     brackets = _STRING.sub("", text)
     if len(text) > MAX_LITERAL_CHARS or brackets.count(",") > MAX_TESTS:  # its syntax tree would take gigabytes

@@ -83,7 +83,7 @@ def _json(path: Path) -> Iterator[Row]:
         document = _document(path.read_bytes())
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
-    except (ValueError, RecursionError, MemoryError) as error:
+    except (ValueError, MemoryError) as error:
         raise TaskError(path, f"not JSON ({str(error)[:200]})", remedy) from None
     if isinstance(document, dict):
         nested = document and all(isinstance(value, dict) for value in document.values())
@@ -97,7 +97,7 @@ def _json(path: Path) -> Iterator[Row]:
 
 
 def _document(text: bytes) -> Any:
-    """Raises ValueError, RecursionError, MemoryError."""
+    """Raise ValueError, MemoryError."""
     if text.count(b",") > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")
     return read_json(text)
@@ -106,7 +106,7 @@ def _document(text: bytes) -> Any:
 def _parsed(place: str, text: bytes) -> Row:
     try:
         return _row(place, _document(text))
-    except (ValueError, RecursionError, MemoryError) as error:
+    except (ValueError, MemoryError) as error:
         return Row(place, fault=f"not JSON ({str(error)[:200]})")
 
 

@@ -16,7 +16,6 @@ and the pins of what its tests need, and of each task its name and digest. Made 
 import asyncio
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from farm.core.toml import read_toml
 from farm.grading import GradingError
 from farm.tasks import TaskError
 from farm.workshop.mutation.making import Bench, Maker, Yield
@@ -85,7 +85,7 @@ class Outcome:
 def read_recipe(path: Path) -> Recipe:
     """Raises TaskError."""
     try:
-        return Recipe.model_validate(tomllib.loads(path.read_text()))
+        return Recipe.model_validate(read_toml(path.read_bytes()))
     except OSError as error:
         raise TaskError(path, error.strerror or str(error), "name a recipe") from None
     except ValidationError as error:

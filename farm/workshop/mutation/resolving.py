@@ -4,12 +4,12 @@ Pip asks the build backend of the repository and of what it needs, which are a s
 """
 
 import asyncio
-import json
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
+from farm.core.nesting import read_json
 from farm.tasks import TASK_PREFIX, TaskError
 from farm.workshop.mutation.layout import REPORT, TREE, resolving_environment
 from farm.workshop.mutation.making import Bench
@@ -54,11 +54,11 @@ def read_report(repository: Repository, report: bytes) -> tuple[str, ...]:
     Raises TaskError.
     """
     try:
-        items = json.loads(report)["install"]
+        items = read_json(report)["install"]
         # A directory's name may be another than that of the package in it.
         others = [item["metadata"] for item in items if not item["download_info"]["url"].startswith(f"file://{TREE}/")]
         pins = {f"{item['name']}=={item['version']}": _normal(str(item["name"])) for item in others}
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise _unread(repository, "not a report") from None
     strange = next((pin for pin in pins if not PIN.fullmatch(pin)), None)
     if strange is not None:

@@ -1,0 +1,133 @@
+"""The gateway's own process: ``python -m farm.cli.gateway_process``, which the farm's process starts and keeps up."""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.cluster import note_gateway
+from farm.cluster.errors import FarmError
+from farm.cluster.farm import GatewayPlan
+from farm.cluster.kept_process import READY, Health, KeptProcess
+from farm.cluster.watch import end_with
+from farm.config import Config
+from farm.core.orders import TaskRef
+from farm.gateway import TasksetError, make_app, serving
+from farm.gateway_tokens import own_tokens
+from farm.logs import name_node, open_log
+from farm.store import Store
+
+if TYPE_CHECKING:
+    from farm.tasks.validated import FitTasks
+
+NAME = "gateway"
+
+_log = logging.getLogger("farm.cli.gateway_process")
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Hold what the process is given. ``listener``: the descriptor of the socket that it serves."""
+
+    plan: GatewayPlan
+    config: Config
+    listener: int
+    parent: int
+
+
+@asynccontextmanager
+async def gateway_process(config: Config, listener: socket.socket, plan: GatewayPlan) -> AsyncIterator[str]:
+    """Run the gateway in a process of its own for the length of the block; yields its URL. Raises FarmError.
+
+    ``listener`` stays open while the process is started again, so that callers wait.
+    """
+    # Only the gateway's process is given the tokens: what Ray's processes are given has none.
+    served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
+    given = _Given(plan, served, listener.fileno(), os.getpid())
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    async with KeptProcess(
+        NAME,
+        "farm.cli.gateway_process",
+        given,
+        on_change=partial(note_gateway, config.state_dir),
+        log=_log_file(config),
+        descriptors=[listener.fileno()],
+        health=Health(f"{url}/healthz"),
+    ):
+        yield url
+
+
+def _log_file(config: Config) -> Path:
+    return config.log_dir / "gateway.log"
+
+
+async def _serve(given: _Given) -> None:
+    """Serve until SIGTERM comes. Raises FarmError."""
+    from farm.cluster.driver import connected
+
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+    store = Store(given.plan.redis_url)
+    try:
+        async with connected(given.plan.ray, given.plan.node_id) as driver:
+            scheduler, _ = await driver.find_scheduler(given.plan.ray.address)
+            prepare = partial(_prepare, state_dir=given.config.state_dir)
+            app = make_app(store, scheduler, given.config, prepare=prepare)
+            async with serving(app, socket.socket(fileno=given.listener)):
+                _log.info("the gateway serves, as process %d", os.getpid())
+                os.write(1, READY)
+                os.dup2(2, 1)  # the other end is not read from now on
+                await asked.wait()
+    finally:
+        await store.close()
+
+
+def _prepare(
+    taskset: Path, tools: Sequence[str], fit: "FitTasks | None" = None, /, *, state_dir: Path
+) -> Sequence[tuple[TaskRef, bytes]]:
+    from farm.tasks import TaskError, each_task, pack, task_ref
+    from sandboxes.errors import SpecError
+    from sandboxes.tools import Toolset
+
+    reading = Toolset.of(tools) if tools else None
+    prepared: list[tuple[TaskRef, bytes]] = []
+    try:
+        # Pack one by one, so that only one is held unpacked.
+        for bundle in each_task(taskset, state_dir=state_dir, fit=fit):
+            if reading is not None and bundle.task.retrieval is not None:
+                reading.only_reading()
+            prepared.append((task_ref(bundle), pack(bundle)))
+    except TaskError as error:
+        raise TasksetError(str(error)) from None
+    except SpecError as error:
+        raise TasksetError(f"taskset {taskset} holds tasks whose code is to be found, and {error}") from None
+    return prepared
+
+
+def main() -> None:
+    given: _Given = pickle.load(sys.stdin.buffer)
+    end_with(given.parent)
+    open_log(_log_file(given.config), given.config.log_level)
+    name_node(given.plan.node_id)
+    try:
+        asyncio.run(_serve(given))
+    except FarmError as error:
+        _log.error("the gateway did not start: %s", error)
+        sys.exit(1)
+    except Exception:  # the last boundary: the farm's process tells only the exit code
+        _log.exception("the gateway met a defect of the farm")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

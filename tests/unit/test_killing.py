@@ -1,0 +1,27 @@
+"""A child process that writes more than is read can be ended."""
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+
+import pytest
+
+from sandboxes.killing import kill_group
+
+
+async def paused(command: str) -> Process:
+    """Return a process whose output is no longer taken from the pipe, because nobody reads it."""
+    process = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", command), stdin=PIPE, stdout=PIPE, start_new_session=True
+    )
+    while not vars(process.stdout)["_paused"]:  # noqa: ASYNC110 - the reader has no public name for it
+        await asyncio.sleep(0)
+    return process
+
+
+@pytest.mark.parametrize("command", ["yes", "yes & wait", "head -c 400000 /dev/zero"])
+async def test_a_process_is_ended_though_nobody_has_read_what_it_wrote(command: str) -> None:
+    process = await paused(command)
+    await kill_group(process)
+    assert process.returncode is not None
+    assert process.stdout is not None
+    assert process.stdout.at_eof()

@@ -1,0 +1,127 @@
+"""Log files: their lines, their rotation, and which of them are kept."""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farm import logs
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ node=\S+ run=\S+ rollout=\S+ \S+: .*")
+_log = logging.getLogger("farm.tests")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Path]:
+    """Write what the test logs to the file."""
+    path = tmp_path / "log" / "farm.log"
+    with logs.logged(path, "info"):
+        yield path
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_a_line_has_time_level_node_run_and_rollout(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_own_node", "node-a")
+    _log.warning("something happened")
+    _log.info("another node", extra={"node": "node-b", "run": "run-1", "rollout": "run-1-g000000-000"})
+    _log.debug("below the level")
+    first, second = lines(log)
+    assert LINE.fullmatch(first)
+    assert first.endswith(" WARNING node=node-a run=- rollout=- farm.tests: something happened")
+    assert second.endswith(" INFO node=node-b run=run-1 rollout=run-1-g000000-000 farm.tests: another node")
+
+
+async def test_lines_of_an_episode_name_it_and_lines_of_others_do_not(log: Path) -> None:
+    async def episode(number: int) -> None:
+        logs.name_episode("run-1", f"rollout-{number}")
+        await asyncio.sleep(0)
+        await asyncio.gather(asyncio.create_task(tell(number)), asyncio.to_thread(_log.info, "thread of %d", number))
+
+    async def tell(number: int) -> None:
+        _log.info("task of %d", number)
+
+    await asyncio.gather(*(asyncio.create_task(episode(number)) for number in range(2)))
+    _log.info("nobody's")
+    told = [(line.split()[4], line.partition(" farm.tests: ")[2]) for line in lines(log)]
+    assert sorted(told) == [
+        ("rollout=-", "nobody's"),
+        ("rollout=rollout-0", "task of 0"),
+        ("rollout=rollout-0", "thread of 0"),
+        ("rollout=rollout-1", "task of 1"),
+        ("rollout=rollout-1", "thread of 1"),
+    ]
+
+
+def test_text_has_no_terminal_codes_and_cannot_look_like_a_line_of_its_own(log: Path) -> None:
+    _log.info("\x1b[31mred\x1b[0m \x1b]0;title\x07end\r\x00\n2026-01-01T00:00:00.000Z INFO node=- forged")
+    first, second = lines(log)
+    assert first.endswith(": red end\\x0d\\x00")
+    assert second == "    2026-01-01T00:00:00.000Z INFO node=- forged"
+    try:
+        raise ValueError("wrong")
+    except ValueError:
+        _log.exception("failed")
+    trace = lines(log)[2:]
+    assert [bool(LINE.fullmatch(line)) for line in trace] == [True] + [False] * (len(trace) - 1)
+    assert all(line.startswith("    ") for line in trace[1:])
+
+
+def test_requests_of_libraries_write_no_lines(log: Path) -> None:
+    for name in ("httpx", "httpcore.connection", "uvicorn.error", "urllib3.connectionpool"):
+        logging.getLogger(name).info("a request")
+        logging.getLogger(name).warning("a failure of %s", name)
+    assert [line.rpartition(" ")[2] for line in lines(log)] == ["httpx", *LIBRARIES]
+
+
+LIBRARIES = ["httpcore.connection", "uvicorn.error", "urllib3.connectionpool"]
+
+
+def test_a_file_is_kept_by_the_next_farm_and_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_BYTES", 300)
+    path = tmp_path / "farm.log"
+    for number in range(20):
+        with logs.logged(path, "info"):
+            _log.info("farm number %d", number)
+    kept = sorted(tmp_path.iterdir())
+    assert [one.name for one in kept] == ["farm.log", *(f"farm.log.{number}" for number in range(1, 5))]
+    assert all(one.stat().st_size <= 300 for one in kept)
+    assert lines(path)[-1].endswith("farm number 19")
+
+
+def test_warnings_are_also_shown_unless_stderr_is_kept_beside_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logs.logged(tmp_path / "farm.log", "info"):
+        _log.info("quiet")
+        _log.warning("seen")
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["seen"]
+    monkeypatch.setattr(os, "fstat", lambda descriptor: (tmp_path / "farm.out").stat())
+    (tmp_path / "farm.out").touch()
+    with logs.logged(tmp_path / "farm.log", "info"):
+        _log.warning("in the file alone")
+    assert capsys.readouterr().err == ""
+    assert len(lines(tmp_path / "farm.log")) == 3
+
+
+def test_logs_of_the_latest_nodes_are_kept(tmp_path: Path) -> None:
+    own = logs.node_log(tmp_path, "node-own")
+    assert own == tmp_path / "node-own.log"
+    assert logs.node_log(tmp_path, "host-1") == tmp_path / "node-host-1.log"
+    names = ["own", *(f"{number:02}" for number in range(15))]
+    for age, name in enumerate(names):
+        for suffix in ("", ".1"):
+            path = tmp_path / f"node-{name}.log{suffix}"
+            path.touch()
+            os.utime(path, (1000 + age, 1000 + age))
+    (tmp_path / "scheduler.log").touch()
+    logs.remove_old_nodes(tmp_path, own)
+    left = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    assert left == {"scheduler", "node-own", *(f"node-{number:02}" for number in range(6, 15))}
+    assert len(list(tmp_path.iterdir())) == 1 + 2 * logs.MOST_NODES

@@ -1,0 +1,168 @@
+"""Lost nodes stay known: in the scheduler's status, in its series and in its log."""
+
+import logging
+import time
+from dataclasses import replace
+
+import pytest
+
+from farm.cluster.fleet_log import OUTAGE_OVER_S, FleetLog
+from farm.cluster.shell import SchedulerShell
+from farm.core.events import Event, NodeLeft, NodeLost, RunCancelled, RunSubmitted, StartEpisode, Tick
+from farm.core.fleet import SchedulerSettings
+from farm.core.rollout import Failure, Origin
+from farm.core.scheduler import Scheduler
+from farm.metrics import FarmMetrics, Snapshot
+from farm.store import Store
+from tests.unit.scheduling import beat, failed, run_spec
+
+
+def lost(scheduler: Scheduler, now: float) -> list[str]:
+    return [node.id for node in scheduler.fleet.lost(now)]
+
+
+def test_a_lost_node_is_known_until_it_comes_back() -> None:
+    scheduler = Scheduler()
+    for node_id in ("a", "b", "c"):
+        scheduler.handle(beat(node_id), 0.0)
+    scheduler.handle(NodeLost("b"), 1.0)
+    scheduler.handle(beat("c"), 10.0)
+    scheduler.handle(Tick(), 20.0)
+    assert lost(scheduler, 20.0) == ["b", "a"]
+    assert [(node.cause, node.lost_at) for node in scheduler.fleet.lost(20.0)] == [
+        ("its node agent has died", 1.0),
+        ("no heartbeat for 15 s", 20.0),
+    ]
+    scheduler.handle(beat("a"), 21.0)
+    assert lost(scheduler, 21.0) == ["b"]
+    scheduler.handle(NodeLeft("b"), 22.0)
+    scheduler.handle(NodeLeft("a"), 22.0)
+    assert lost(scheduler, 22.0) == [], "who says good-bye is not lost"
+
+
+def test_lost_nodes_are_bounded_in_number_and_time() -> None:
+    scheduler = Scheduler(SchedulerSettings(lost_kept=2, lost_kept_s=100.0))
+    for at, node_id in enumerate("abc"):
+        scheduler.handle(beat(node_id), float(at))
+        scheduler.handle(NodeLost(node_id), float(at))
+    assert lost(scheduler, 3.0) == ["b", "c"]
+    assert lost(scheduler, 101.5) == ["c"]
+    assert lost(scheduler, 103.0) == []
+
+
+async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
+    shell = SchedulerShell(Store("redis://127.0.0.1:1"), lambda node_id, commands: None)
+    shell.tell([beat("a"), beat("b"), NodeLost("a")])
+    status = shell.status()
+    gone, there = status.nodes
+    assert (gone.node_id, gone.state, gone.slots, gone.running) == ("a", "lost", 0, 0)
+    assert gone.lost_at is not None
+    assert abs(gone.lost_at - time.time()) < 60
+    shown = time.strftime("%Y-%m-%dT%H:%M", time.gmtime(gone.lost_at))
+    assert gone.why.startswith(f"lost at {shown}")
+    assert gone.why.endswith("Z: its node agent has died")
+    assert (there.state, there.lost_at) == ("open", None)
+    metrics = FarmMetrics()
+    metrics.snapshot = Snapshot(status)
+    value = metrics.registry.get_sample_value
+    assert value("farm_nodes", {"state": "lost"}) == 1.0
+    assert value("farm_nodes", {"state": "open"}) == 1.0
+    assert value("farm_node_lost_timestamp_seconds", {"node": "a"}) == gone.lost_at
+    assert value("farm_node_lost_timestamp_seconds", {"node": "b"}) is None
+    assert value("farm_node_slots", {"node": "a"}) is None
+    assert value("farm_node_beat_age_seconds", {"node": "a"}) is not None
+    shell.tell([beat("a")])
+    assert {node.state for node in shell.status().nodes} == {"open"}
+
+
+class Told:
+    """A scheduler, and the lines that its events give."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "farm.cluster.fleet_log")
+        self.scheduler = Scheduler()
+        self._log = FleetLog()
+        self._caplog = caplog
+
+    def handle(self, event: Event, now: float) -> list[tuple[str, ...]]:
+        """The lines, each with its level, node, run and rollout."""
+        self._caplog.clear()
+        self._log.before(event, self.scheduler, now)
+        self.commands = self.scheduler.handle(event, now)
+        self._log.after(event, self.scheduler, now)
+        return [
+            (line.levelname, *(getattr(line, name, "") for name in ("node", "run", "rollout")), line.getMessage())
+            for line in self._caplog.records
+        ]
+
+
+def test_nodes_that_join_leave_and_are_lost_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    assert told.handle(beat("a"), 0.0) == [("INFO", "a", "", "", "the node joined with 2 slots")]
+    assert told.handle(beat("a"), 1.0) == []
+    told.handle(RunSubmitted(run_spec("run-1")), 1.0)
+    (order,) = [command.order for command in told.commands if isinstance(command, StartEpisode)]
+    assert told.handle(beat("a", running={order.rollout_id: 1}, draining=True), 2.0)[0][-1] == "the node drains"
+    assert told.handle(Tick(), 16.0) == []
+    assert told.handle(Tick(), 18.0) == [
+        ("ERROR", "a", "", "", "the node is lost: no heartbeat for 15 s; its 1 episodes are tried again"),
+        ("WARNING", "a", "run-1", order.rollout_id, "attempt 1 was lost with its node"),
+    ]
+    assert told.handle(Tick(), 19.0) == []
+    assert told.handle(beat("a"), 20.0)[0][-1] == "the node joined again with 2 slots"
+    again = told.handle(beat("a", incarnation="2"), 21.0)
+    assert again == [("WARNING", "a", "", "", "the node agent has restarted; it goes on with 0 episodes")]
+    assert told.handle(NodeLost("a"), 22.0)[0][0] == "ERROR"
+    told.handle(beat("a"), 23.0)
+    assert told.handle(NodeLeft("a"), 24.0)[0][:2] == ("INFO", "a")
+    assert told.handle(NodeLeft("a"), 25.0) == []
+
+
+def test_failed_episodes_and_cancelled_runs_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    told.handle(beat("a"), 0.0)
+    begun = told.handle(RunSubmitted(run_spec("run-1", max_attempts=2)), 1.0)
+    assert begun == [("INFO", "", "run-1", "", "the run begins: 1 groups of 1")]
+    (order,) = [command.order for command in told.commands if isinstance(command, StartEpisode)]
+    assert told.handle(failed("a", order), 2.0) == [
+        (
+            "WARNING",
+            "a",
+            "run-1",
+            order.rollout_id,
+            "attempt 1 failed, origin infra, SandboxGone: the sandbox is gone; another attempt follows",
+        )
+    ]
+    final = replace(order, attempt=2, final=True)
+    model = failed("a", final, Failure(Origin.MODEL, "PolicyError", "refused", retryable=False))
+    assert told.handle(model, 3.0)[0][-1] == (
+        "attempt 2 failed, origin model, PolicyError: refused; its rollout has no reward"
+    )
+    told.handle(RunSubmitted(run_spec("run-2")), 4.0)
+    cancelled = told.handle(RunCancelled("run-2"), 5.0)
+    assert cancelled == [("INFO", "", "run-2", "", "the run is cancelled; 1 episodes are stopped")]
+    assert told.handle(RunCancelled("run-2"), 6.0) == []
+
+
+def test_an_outage_of_an_endpoint_is_logged_once_at_its_begin_and_once_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told(caplog)
+    told.handle(RunSubmitted(run_spec("run-1", groups=9)), 0.0)
+    told.handle(beat("a"), 0.0)
+    out = replace(beat("a"), outages={"run-1": "http://h answers 503"})
+    begun = "the policy's endpoint is out: http://h answers 503; its episodes wait"
+    assert told.handle(out, 1.0) == [("WARNING", "a", "run-1", "", begun)]
+    for at in range(2, 30, 2):  # it answers now and then
+        assert told.handle(beat("a"), float(at)) == []
+        assert told.handle(Tick(), float(at)) == []
+        assert told.handle(out, at + 1.0) == []
+    assert told.handle(beat("a"), 31.0) == []
+    told.handle(beat("a"), 35.0)
+    ended = ("INFO", "a", "run-1", "", "the outage of the policy's endpoint has ended, after 30 s")
+    assert told.handle(Tick(), 31.0 + OUTAGE_OVER_S) == [ended]
+    assert told.handle(Tick(), 32.0 + OUTAGE_OVER_S) == []
+    told.handle(out, 50.0)
+    told.handle(RunCancelled("run-1"), 51.0)
+    told.handle(NodeLost("a"), 52.0)
+    assert told.handle(Tick(), 62.0)[0][-1] == "the run ended while the policy's endpoint was out, after 2 s"

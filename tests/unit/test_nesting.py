@@ -1,0 +1,57 @@
+"""The limit on nesting is the farm's own: the same on every version of Python and at every depth of the stack."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from farm.core.nesting import MAX_DEPTH, TooDeep, check_depth, read_json
+from farm.core.toml import read_toml
+
+
+@pytest.fixture
+def _deep_stack() -> Iterator[None]:
+    """Let Python go far beyond its usual limit, as version 3.13 does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def _json(depth: int) -> Any:
+    return read_json("[" * depth + "]" * depth)
+
+
+def _objects(depth: int) -> Any:
+    return read_json('{"a":' * depth + "1" + "}" * depth)
+
+
+def _toml(depth: int) -> Any:
+    return read_toml(("a = " + "[" * (depth - 1) + "]" * (depth - 1)).encode())  # the document is a level too
+
+
+@pytest.mark.usefixtures("_deep_stack")
+@pytest.mark.parametrize("read", [_json, _objects, _toml])
+def test_the_limit_is_counted(read: Callable[[int], Any]) -> None:
+    read(MAX_DEPTH)
+    for depth in (MAX_DEPTH + 1, 1350):
+        with pytest.raises(TooDeep, match="more than 100 levels"):
+            read(depth)
+
+
+def test_a_value_that_contains_itself_is_too_deep() -> None:
+    value: list[Any] = []
+    value.extend([value] * 8)
+    with pytest.raises(TooDeep):
+        check_depth(value)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_text_that_stops_the_parser_itself_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested too deeply"):
+        read_json(text)
+
+
+def test_a_wide_document_is_not_deep() -> None:
+    assert len(read_json("[" + "[]," * 50_000 + "[]]")) == 50_001

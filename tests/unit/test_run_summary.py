@@ -1,0 +1,48 @@
+"""The lines below the summary of a run: known solutions that do not solve, and rollouts that cannot be trained on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from farm.cli.summary import unsolved_by_oracle, untrainable_lines
+from farm.core.trainable import INCONSISTENT, NO_TOKENS
+from farm.wire.record import RolloutHead, RolloutRecord
+from tests.rollouts import make_rollout
+
+SET = Path("my-tasks")
+
+
+def head(task_id: str, reward: float | None, *, policy: str = "oracle", **metrics: float) -> RolloutHead:
+    made = make_rollout(reward=reward)
+    return RolloutRecord.of(replace(made, task_id=task_id, policy=policy, metrics={**made.metrics, **metrics}))
+
+
+def test_tasks_that_the_known_solution_does_not_solve_are_counted_and_named() -> None:
+    heads = [head("a", 1.0), head("b", 0.0), head("b", 1.0), head("c", None)]
+    assert unsolved_by_oracle(heads, SET) == (
+        "the known solution of 1 of 2 tasks was judged below 1 (b); run `farm tasks validate my-tasks` to see why"
+    )
+
+
+def test_of_many_tasks_the_first_are_named() -> None:
+    said = unsolved_by_oracle([head(f"t{number}", 0.0) for number in range(7)], SET)
+    assert "of 7 of 7 tasks was judged below 1 (t0, t1, t2, t3, t4 and 2 more)" in said
+
+
+def test_nothing_is_said_if_the_known_solution_solves_each_task() -> None:
+    assert unsolved_by_oracle([head("a", 1.0), head("b", None)], SET) == ""
+
+
+def test_rollouts_of_an_endpoint_without_tokens_say_what_it_must_return() -> None:
+    [said] = untrainable_lines([head("a", 1.0, policy="tiny", **{NO_TOKENS: 2.0})] * 2)
+    assert said.startswith("2 of 2 rollouts are not trainable: 2 replies came without token ids; the endpoint must ")
+    assert "prompt_token_ids and choices[0].token_ids" in said
+    assert "choices[0].logprobs.content" in said
+
+
+def test_rollouts_with_inconsistent_tokens_say_so() -> None:
+    [said] = untrainable_lines([head("a", 1.0, policy="tiny", **{INCONSISTENT: 1.0}), head("a", None, policy="tiny")])
+    assert said.startswith("1 of 2 rollouts are not trainable: the endpoint's tokens are inconsistent in 1 reply; ")
+
+
+def test_a_policy_without_an_endpoint_needs_no_remedy() -> None:
+    assert not list(untrainable_lines([head("a", 1.0, policy="oracle")]))

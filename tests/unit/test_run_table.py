@@ -1,0 +1,90 @@
+"""The runs in ``farm status`` and the progress of ``farm run``."""
+
+import io
+from typing import Literal
+
+import pytest
+
+from farm.cli.options import PlainConsole
+from farm.cli.run import progress_note
+from farm.cli.run_table import counts_line, ordered, run_table
+from farm.wire.answers import PolicyAnswer, RunAnswer, RunSummary
+
+State = Literal["running", "paused", "finished", "cancelled", "failed"]
+POLICY = PolicyAnswer(kind="oracle", endpoint="", model="", sampling_params={})
+
+
+def run(
+    name: str, state: State = "finished", *, running: int = 0, why_waiting: str = "", outage: str = ""
+) -> RunAnswer:
+    summary = RunSummary(
+        expected=20,
+        accepted=7,
+        solved=5,
+        unjudged=2,
+        reward_mean=0.5,
+        tokens=0,
+        groups_complete=0,
+        groups_waiting=0,
+        groups_acked=0,
+        groups_dropped=0,
+        groups_redelivered=0,
+        statuses={"completed": 5, "failed": 2},
+    )
+    return RunAnswer(
+        run_id=name,
+        state=state,
+        reason="",
+        created_at=0.0,
+        ended_at=None,
+        tasks=(),
+        policy=POLICY,
+        group_size=1,
+        groups=20,
+        split="train",
+        seed=0,
+        summary=summary,
+        running=running,
+        waiting=13 - running,
+        why_waiting=why_waiting,
+        outage=outage,
+    )
+
+
+def test_runs_that_have_not_ended_come_first_however_old_they_are() -> None:
+    newest_first = [*(run(f"new-{number}") for number in range(30)), run("paused", "paused"), run("old", "running")]
+    listed = [one.run_id for one in ordered(newest_first)]
+    assert listed[:3] == ["old", "paused", "new-0"]
+    assert len(listed) == 22
+
+
+def test_many_running_runs_are_all_listed() -> None:
+    assert len(ordered([run(f"run-{number}", "running") for number in range(50)])) == 50
+
+
+def test_the_states_are_counted_and_what_is_not_shown_is_said() -> None:
+    runs = [run("a", "running"), run("b", "failed"), *(run(f"c-{number}") for number in range(25))]
+    assert counts_line(runs) == (
+        "27 runs: 1 running, 25 finished, 1 failed; 6 older ones are not shown, `farm status --json` lists all"
+    )
+    assert counts_line([]) == "no runs"
+
+
+def test_a_row_has_the_running_waiting_and_failed_episodes() -> None:
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(run_table([run("a", "running", running=3)]))
+    header, row = file.getvalue().splitlines()
+    assert header.split()[2:6] == ["rollouts", "running", "waiting", "failed"]
+    assert row.split()[2:6] == ["7/20", "3", "10", "2"]
+
+
+@pytest.mark.parametrize(
+    ("one", "note"),
+    [
+        (run("a", running=8), "8 running, 5 waiting, 5 solved"),
+        (run("a", running=8, why_waiting="all slots"), "8 running, 5 waiting, 5 solved; all slots"),
+        (run("a", running=8, why_waiting="all slots", outage="503"), "8 running, 5 waiting, 5 solved; 503"),
+    ],
+)
+def test_the_progress_of_a_run_never_hides_its_counts(one: RunAnswer, note: str) -> None:
+    assert progress_note(one) == note
