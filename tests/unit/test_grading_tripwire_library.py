@@ -25,7 +25,7 @@ def test_native_memory_is_found(tmp_path: Path, way: str) -> None:
     assert watch(tmp_path, NATIVE[way]) == {"native"}
 
 
-@pytest.mark.parametrize("way", NATIVE.keys() - {"import", "functions of C", "an object by its address"})
+@pytest.mark.parametrize("way", sorted(NATIVE.keys() - {"import", "functions of C", "an object by its address"}))
 def test_native_memory_is_found_if_the_module_was_there_before(tmp_path: Path, way: str) -> None:
     code = NATIVE[way].removeprefix(OLD)
     assert watch(tmp_path, OLD + code, Touched(((2, 2),))) == {"native"}
