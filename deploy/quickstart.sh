@@ -44,7 +44,7 @@ farm="$VENV/bin/farm"
 
 say "images, and meanwhile the word vectors that code is searched by"
 mkdir -p "$LOGS"
-"$VENV/bin/python" -m sandboxes.search.distil >"$LOGS/word-vectors.log" 2>&1 &
+"$VENV/bin/python" -m sandboxes.search.embeddings.distill >"$LOGS/word-vectors.log" 2>&1 &
 vectors=$!
 trap 'kill "$vectors" 2>/dev/null || true' EXIT
 "$ROOT/images/base/build.sh"

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from farm.config import BuildOptions
 
 if TYPE_CHECKING:  # commands that build nothing start without what builds need
-    from sandboxes.building import NpmRegistry, PipIndex
-    from sandboxes.builds import BuildSettings
+    from sandboxes.images.build import BuildSettings
+    from sandboxes.images.confinement import NpmRegistry, PipIndex
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
 _SYSTEM_CA = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -35,9 +35,9 @@ def read_build_settings(
     Asks pip and apt, which takes about half a second.
     """
 
-    from sandboxes.build_logs import BuildLogs
-    from sandboxes.building import BuildLimits, PackageIndexes
-    from sandboxes.builds import BuildSettings
+    from sandboxes.images.build import BuildSettings
+    from sandboxes.images.build_logs import BuildLogs
+    from sandboxes.images.confinement import BuildLimits, PackageIndexes
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
@@ -74,7 +74,7 @@ def _answer(environ: Mapping[str, str], *command: str) -> str:
 
 def _pip_index(listing: str) -> "PipIndex":
     """Read ``pip config list``, less what names files of this machine."""
-    from sandboxes.building import PipIndex
+    from sandboxes.images.confinement import PipIndex
 
     values: dict[str, str] = {}
     for line in listing.splitlines():
@@ -96,7 +96,7 @@ def _is_web(url: str) -> bool:
 
 def _npm_registry(environ: Mapping[str, str]) -> "NpmRegistry":
     """Read the registry and its key from npm's file of the user."""
-    from sandboxes.building import NpmRegistry
+    from sandboxes.images.confinement import NpmRegistry
 
     values: dict[str, str] = {}
     with suppress(OSError, UnicodeDecodeError):

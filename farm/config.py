@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.nesting import TooDeep
-from farm.core.orders import ReplyTimeouts
+from farm.core.nesting_limit import TooDeep
+from farm.core.run import ReplyTimeouts
 from farm.core.toml import read_toml
 
 if TYPE_CHECKING:

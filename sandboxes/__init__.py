@@ -24,13 +24,13 @@ from sandboxes.errors import (
     SnapshotError,
     SpecError,
 )
-from sandboxes.pool import WarmPool
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.interface import Capture, ExecResult, FileEntry, FileKind, JobOutput, Runtime, Sandbox
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import PLACES, OciRuntime
-from sandboxes.sandbox import Capture, ExecResult, FileEntry, FileKind, JobOutput, Runtime, Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.warm_pool import WarmPool
 
 __all__ = [
     "AnswerLost",

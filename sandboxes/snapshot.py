@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+from sandboxes.cancellation import uninterrupted
 from sandboxes.spec import SandboxSpec
-from sandboxes.uninterrupted import uninterrupted
 
 
 class Snapshot:

@@ -13,9 +13,9 @@ from docker.errors import DockerException
 from hypothesis import HealthCheck, settings
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.toolbox import Toolbox, ensure_toolbox
+from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 from tests.images import busybox_image, text_image
 from tests.services import missing
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from farm.config import Config
-from farm.core.orders import RunSpec, TaskRef
-from farm.core.status import FarmStatus, NodeStatus, RunStatus
+from farm.core.run import RunSpec, TaskRef
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
+from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
 from farm.store import Store
-from farm.tasks.validated import FitTasks
+from farm.tasks.validation_file import FitTasks
 from tests.rollouts import TASK
 
 OPERATOR = "a-token-of-the-tests"

@@ -72,7 +72,7 @@ def processes(mark: str) -> Iterator[str]:
             command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             program = command.partition(" ")[0]
             marked = wanted in (directory / "environ").read_bytes().split(b"\0")
-            ours = program.endswith(("/starter", "/toolserver")) or " -m sandboxes.search.worker" in command
+            ours = program.endswith(("/starter", "/toolserver")) or " -m sandboxes.search.workers.worker" in command
             if command and (marked or ours):
                 yield f"process {directory.name}: {command[:120].strip()}"
         except OSError:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandboxes.sandbox import MIB
+from sandboxes.interface import MIB
 
 LEFT_MIB = 32
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import docker
 
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.marks import container_name
-from sandboxes.runtimes.oci.cgroups import group_of
+from sandboxes.ownership.labels import container_name
+from sandboxes.ownership.owner import group_of
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.sandboxes.serving import eventually
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 
 WAIT_S = 60.0
 
@@ -14,7 +14,7 @@ OWNER = """
 import asyncio, json, sys
 from pathlib import Path
 from sandboxes import DockerRuntime, OciRuntime, SandboxSpec
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 
 async def main(kind, state_dir, toolbox):
     runtime = await {"oci": OciRuntime, "docker": DockerRuntime}[kind].open(

@@ -4,7 +4,6 @@ import random
 from array import array
 from dataclasses import replace
 
-from farm.core.orders import Limits, PolicySpec, RunSpec, TaskRef, group_id, rollout_id
 from farm.core.rollout import (
     Failure,
     Origin,
@@ -18,6 +17,7 @@ from farm.core.rollout import (
     Turn,
     WeightSpan,
 )
+from farm.core.run import Limits, PolicySpec, RunSpec, TaskRef, group_id, rollout_id
 
 TASK = TaskRef(id="demo/one", digest="d" * 64, image="farm-task/one:0", memory_mib=512, cpus=1.0)
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.audit.acts import OTHERS, act_of
 from farm.audit.detectors import CHANGE, KINDS, NETWORK, TESTS, Made, detect
+from farm.audit.tool_actions import OTHERS, act_of
 from farm.core.rollout import AuditFlag, Turn
 
 MOST_FLAGS = 5

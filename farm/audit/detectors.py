@@ -8,8 +8,8 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
-from farm.audit.acts import Act, Edited
-from farm.audit.script import Simple
+from farm.audit.shell_parser import Simple
+from farm.audit.tool_actions import Act, Edited
 
 Found = tuple[str, str]
 """A kind and the evidence."""

@@ -5,9 +5,9 @@ A bench is an ``async`` function that gives figures; the command line calls it, 
 
 from farm.bench.density import measure_density
 from farm.bench.episodes import measure_episodes
-from farm.bench.figures import BenchError, BenchResult, Figure, Machine
 from farm.bench.fork import measure_fork
-from farm.bench.search import ensure_words, measure_search
+from farm.bench.results import BenchError, BenchResult, Figure, Machine
+from farm.bench.search.bench import ensure_words, measure_search
 from farm.bench.start import measure_start
 from farm.bench.tools import measure_tools
 from farm.bench.verify import measure_verify

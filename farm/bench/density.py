@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 
-from farm.bench import containers
-from farm.bench.calls import Hands
-from farm.bench.figures import BenchError, Figure
-from farm.bench.memory import settled_mib
+from farm.bench import docker_baseline
+from farm.bench.host_memory import settled_mib
+from farm.bench.results import BenchError, Figure
+from farm.bench.tool_calls import Hands
 from sandboxes import Runtime, Sandbox, SandboxSpec
 
 BASELINE = "docker_container"
@@ -139,11 +139,11 @@ def _growth(many: _Cost, few: Sequence[_Cost], beside: str) -> tuple[Figure, ...
 
 
 async def _containers_mib(spec: SandboxSpec, count: int, docker_host: str | None, on_progress: Progress) -> float:
-    """What is in use beside ``count`` containers, their shims and the daemon's part included."""
+    """What is in use beside ``count`` docker_baseline, their shims and the daemon's part included."""
     async with AsyncExitStack() as undo:
-        daemon = await undo.enter_async_context(containers.connect(docker_host, 1))
+        daemon = await undo.enter_async_context(docker_baseline.connect(docker_host, 1))
         for number in range(count):
             made = await undo.enter_async_context(daemon.container(spec.image, spec.limits))
-            await daemon.run(partial(containers.exec_true, made=made))
+            await daemon.run(partial(docker_baseline.exec_true, made=made))
             on_progress("containers up", number + 1, count)
         return await settled_mib()

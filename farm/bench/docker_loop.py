@@ -13,10 +13,10 @@ from shlex import quote
 import docker
 from docker.models.containers import Container
 
-from farm.bench.containers import archive, container
-from farm.bench.figures import BenchError
+from farm.bench.docker_baseline import archive, container
+from farm.bench.results import BenchError
 from farm.core.change import ChangeKind
-from farm.grading.run import TEST_ENV
+from farm.grading.grading_run import TEST_ENV
 from farm.tasks.bundle import TaskBundle
 from sandboxes import Limits
 

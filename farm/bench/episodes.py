@@ -8,18 +8,18 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from farm.bench.containers import connect
+from farm.bench.docker_baseline import connect
 from farm.bench.docker_loop import solve_once
-from farm.bench.figures import BenchError, Figure
-from farm.bench.rounds import Side, in_turn
-from farm.core.orders import EpisodeOrder, Limits, PolicySpec, group_id, rollout_id
+from farm.bench.interleave import Side, in_turn
+from farm.bench.results import BenchError, Figure
 from farm.core.rollout import Split
+from farm.core.run import EpisodeOrder, Limits, PolicySpec, group_id, rollout_id
+from farm.episode import Baselines, Journals, run_episode
 from farm.policy import make_policy
-from farm.rollout import Baselines, Journals, run_episode
 from farm.tasks import TaskBundle, task_ref
 from farm.tasks.images import sandbox_spec
 from sandboxes import WarmPool
-from sandboxes.sandbox import Runtime
+from sandboxes.interface import Runtime
 
 BASELINE = "docker_sdk_loop"
 _ORACLE = PolicySpec("oracle")

@@ -10,12 +10,12 @@ from itertools import count
 import docker
 from docker.models.containers import Container
 
-from farm.bench import containers
-from farm.bench.calls import Hands
-from farm.bench.figures import BenchError, Figure
-from farm.bench.rounds import Side, in_turn
+from farm.bench import docker_baseline
+from farm.bench.interleave import Side, in_turn
+from farm.bench.results import BenchError, Figure
+from farm.bench.tool_calls import Hands
 from sandboxes import Runtime, Sandbox, SandboxSpec
-from sandboxes.sandbox import MIB
+from sandboxes.interface import MIB
 
 BASELINE = "docker_commit"
 FILES, FILE_BYTES = 100, MIB // 2
@@ -41,7 +41,7 @@ async def measure_fork(
 
     async with (
         runtime.scope(replace(spec, to_fork=True)) as sandbox,
-        containers.connect(docker_host, 1) as daemon,
+        docker_baseline.connect(docker_host, 1) as daemon,
         daemon.container(spec.image, spec.limits) as made,
     ):
 
@@ -87,12 +87,12 @@ async def measure_fork(
 
 def _commit_s(client: docker.DockerClient, made: Container, spec: SandboxSpec, held: Mapping[str, bytes]) -> float:
     made.exec_run(["rm", "-rf", _PLACE])
-    made.put_archive("/", containers.archive(held))
+    made.put_archive("/", docker_baseline.archive(held))
     began = time.perf_counter()
     made.commit(IMAGE)
     try:
-        with containers.container(client, IMAGE, spec.limits) as copy:
-            containers.exec_true(client, copy)
+        with docker_baseline.container(client, IMAGE, spec.limits) as copy:
+            docker_baseline.exec_true(client, copy)
             return time.perf_counter() - began
     finally:
         client.images.remove(IMAGE, force=True)

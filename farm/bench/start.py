@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import docker
 
-from farm.bench import containers
-from farm.bench.calls import Hands
-from farm.bench.figures import BenchError, Figure
-from farm.bench.rounds import Side, in_turn
+from farm.bench import docker_baseline
+from farm.bench.interleave import Side, in_turn
+from farm.bench.results import BenchError, Figure
+from farm.bench.tool_calls import Hands
 from sandboxes import SandboxSpec, WarmPool
 
 BASELINE = "docker_api"
@@ -47,15 +47,15 @@ async def measure_start(
             raise BenchError("the warm pool handed nothing out")
         return took_s
 
-    async with containers.connect(docker_host, CONCURRENCY) as daemon:
+    async with docker_baseline.connect(docker_host, CONCURRENCY) as daemon:
 
         async def start_by_docker() -> float:
             return await daemon.run(_start_and_exec)
 
         def _start_and_exec(client: docker.DockerClient) -> float:
             began = time.perf_counter()
-            with containers.container(client, spec.image, spec.limits) as made:
-                containers.exec_true(client, made)
+            with docker_baseline.container(client, spec.image, spec.limits) as made:
+                docker_baseline.exec_true(client, made)
                 return time.perf_counter() - began
 
         cold, cold_docker = Side(start, _STARTS), Side(start_by_docker, _DOCKER_STARTS)

@@ -10,12 +10,12 @@ from itertools import cycle
 import docker
 from docker.models.containers import Container
 
-from farm.bench import containers
-from farm.bench.calls import EDIT, Hands, written
-from farm.bench.figures import BenchError, Figure
-from farm.bench.rounds import Act, Side, in_turn
+from farm.bench import docker_baseline
+from farm.bench.interleave import Act, Side, in_turn
+from farm.bench.results import BenchError, Figure
+from farm.bench.tool_calls import EDIT, Hands, written
 from sandboxes import Runtime, Sandbox, SandboxSpec
-from sandboxes.search.library import Library
+from sandboxes.search.index_store import Library
 
 BASELINE = "docker_exec"
 LINES = 1000
@@ -85,7 +85,7 @@ async def measure_tools(
     repository, where code is searched by meaning."""
     hands, codex, claude = Hands(library=library), Hands("codex"), Hands("claude-code")
     async with AsyncExitStack() as undo:
-        daemon = await undo.enter_async_context(containers.connect(docker_host, 1))
+        daemon = await undo.enter_async_context(docker_baseline.connect(docker_host, 1))
         made = await undo.enter_async_context(daemon.container(spec.image, spec.limits))
         crowd = [await undo.enter_async_context(runtime.scope(spec)) for _ in range(sandboxes)]
         box = crowd[0]
@@ -176,10 +176,10 @@ def _one_by_one(hands: Hands, box: Sandbox) -> Act:
     return call
 
 
-def _execs(daemon: containers.Docker, made: Container, argv: Sequence[str]) -> Act:
+def _execs(daemon: docker_baseline.Docker, made: Container, argv: Sequence[str]) -> Act:
     def timed(client: docker.DockerClient) -> float:
         began = time.perf_counter()
-        containers.execute(client, made, argv)
+        docker_baseline.execute(client, made, argv)
         return time.perf_counter() - began
 
     return lambda: daemon.run(timed)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from farm.bench.figures import BenchError, Figure
+from farm.bench.results import BenchError, Figure
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
 from farm.grading import Baseline, Verdict, VerifierError, grade, take_baseline

@@ -12,8 +12,8 @@ from rich.table import Table
 import farm
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
+from farm.cli.local_runtime import TaskSet, fetch_taskset
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, fetch_taskset
 from farm.config import Config
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def tools(
     async def measure(runtime: "WarmPool", say: Say) -> "Figures":
         from farm.bench import ensure_words, measure_tools
         from sandboxes import SandboxSpec
-        from sandboxes.search.library import Library
+        from sandboxes.search.index_store import Library
 
         await _ensure_image(bundle, settings)
         await asyncio.to_thread(ensure_words, say)
@@ -242,7 +242,7 @@ def _farms_own(name: str) -> Path:
 
 async def _ensure_image(bundle: "TaskBundle", settings: Config) -> None:
     from farm.tasks import ensure_image
-    from sandboxes.images import ImageStore
+    from sandboxes.images.store import ImageStore
 
     builds = read_build_settings(settings.build, state_dir=settings.state_dir)
     await ensure_image(bundle, ImageStore(settings.docker_host, builds), on_line=_tell)

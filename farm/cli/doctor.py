@@ -19,7 +19,7 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_conf
 from farm.config import LOOPBACK, Config
 
 if TYPE_CHECKING:
-    from sandboxes.host_limits import Allowance, Footprint
+    from sandboxes.host.limits import Allowance, Footprint
 
 DISK_WANTED_GIB = 10
 MEMORY_WANTED_GIB = 4
@@ -88,7 +88,7 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
-    from sandboxes.host_limits import LEFT_OUT
+    from sandboxes.host.limits import LEFT_OUT
 
     colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
@@ -111,8 +111,8 @@ def _show(found: Examination) -> None:
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
     """Raises nothing: what cannot be found out is a finding."""
-    from sandboxes.host_limits import judge
-    from sandboxes.host_readings import read_host
+    from sandboxes.host.limits import judge
+    from sandboxes.host.readings import read_host
 
     before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
     after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _word_vectors, _gateway_port)
@@ -150,7 +150,7 @@ def _state_dir(config: Config) -> Finding:
 
 def _docker(config: Config) -> Finding:
     from sandboxes.errors import SandboxError
-    from sandboxes.images import ImageStore
+    from sandboxes.images.store import ImageStore
 
     async def ask() -> str:
         images = ImageStore(config.docker_host)
@@ -168,10 +168,10 @@ def _docker(config: Config) -> Finding:
 def _image_builds(config: Config) -> Finding:
     """Tell whether images can be built here. Built images can be pulled in any case."""
     from farm.build_config import read_build_settings
-    from sandboxes.building import REMEDY, find_obstacle
-    from sandboxes.builds import find_client
     from sandboxes.errors import SandboxError
-    from sandboxes.images import ImageStore
+    from sandboxes.images.build import find_client
+    from sandboxes.images.confinement import REMEDY, find_obstacle
+    from sandboxes.images.store import ImageStore
 
     settings = read_build_settings(config.build)
 
@@ -194,7 +194,7 @@ def _image_builds(config: Config) -> Finding:
 
 def _toolbox(config: Config) -> Finding:
     from sandboxes.errors import SandboxError
-    from sandboxes.toolbox import ensure_toolbox
+    from sandboxes.toolserver.toolbox import ensure_toolbox
 
     try:
         return Finding("toolbox", Mark.OK, str(ensure_toolbox(config.state_dir).path))
@@ -205,7 +205,7 @@ def _toolbox(config: Config) -> Finding:
 def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
     """The one that a farm would take, and what it takes of the host for a sandbox."""
     from sandboxes.errors import SandboxError
-    from sandboxes.host_limits import DOCKER
+    from sandboxes.host.limits import DOCKER
     from sandboxes.runtimes.oci.runtime import OciRuntime
 
     async def try_oci() -> "tuple[list[Finding], Footprint]":
@@ -235,14 +235,14 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
 
 def _places(config: Config) -> int:
     """As many sandboxes as a farm here may have at once."""
-    from farm.cluster.machine import default_slots, places
+    from farm.node.host_stats import default_slots, places
 
     return places(config.slots or default_slots())
 
 
 def _docker_runtime(config: Config) -> list[Finding]:
     from sandboxes.errors import SandboxError
-    from sandboxes.runtimes.docker import DockerRuntime
+    from sandboxes.runtimes.docker.runtime import DockerRuntime
 
     async def try_docker() -> tuple[str, ...]:
         named = config.runtime.partition(":")[2]
@@ -263,7 +263,7 @@ def _docker_runtime(config: Config) -> list[Finding]:
 def _slower(describes: str) -> "list[Finding]":
     """What the oci runtime does without, at the cost of time."""
     from sandboxes.errors import RuntimeUnavailable
-    from sandboxes.runtimes.oci.filter import compiled
+    from sandboxes.runtimes.oci.seccomp_filter import compiled
 
     found = []
     if not describes.startswith("crun"):
@@ -339,7 +339,7 @@ def _ruff(config: Config) -> Finding:
 
 
 def _word_vectors(_: Config) -> Finding:
-    from sandboxes.search.embedders import REMEDY, default_table
+    from sandboxes.search.embeddings.select import REMEDY, default_table
 
     if not default_table().is_dir():
         return Finding("word vectors", Mark.WARN, "none: codebase_search goes by shared words alone", REMEDY)

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 from farm.cluster import note_gateway
 from farm.cluster.errors import FarmError
-from farm.cluster.farm import GatewayPlan
 from farm.cluster.kept_process import READY, Health, KeptProcess
-from farm.cluster.watch import end_with
+from farm.cluster.launch import GatewayPlan
+from farm.cluster.supervisor import end_with
 from farm.config import Config
-from farm.core.orders import TaskRef
+from farm.core.run import TaskRef
 from farm.gateway import TasksetError, make_app, serving
 from farm.gateway_tokens import own_tokens
 from farm.logs import name_node, open_log
 from farm.store import Store
 
 if TYPE_CHECKING:
-    from farm.tasks.validated import FitTasks
+    from farm.tasks.validation_file import FitTasks
 
 NAME = "gateway"
 
@@ -73,7 +73,7 @@ def _log_file(config: Config) -> Path:
 
 async def _serve(given: _Given) -> None:
     """Serve until SIGTERM comes. Raises FarmError."""
-    from farm.cluster.driver import connected
+    from farm.cluster.ray_driver import connected
 
     asked = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)

@@ -15,13 +15,13 @@ from rich.table import Table
 
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
+from farm.cli.local_runtime import TaskSet, complain, look_at_each, look_at_taskset, progress
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
-from farm.cli.sandboxed import TaskSet, complain, look_at_each, look_at_taskset, progress
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from sandboxes.images import ImageInfo, ImageStore, OnProgress, PullProgress
-    from sandboxes.retention import Holdings, Retention
+    from sandboxes.images.eviction import Holdings, Retention
+    from sandboxes.images.store import ImageInfo, ImageStore, OnProgress, PullProgress
 
 app = typer.Typer(no_args_is_help=True, help="Images: what tasks boot from.")
 
@@ -169,7 +169,7 @@ def gc(
     }
 
     async def work(images: "ImageStore") -> _Cleared:
-        from sandboxes.retention import departures
+        from sandboxes.images.eviction import departures
 
         retention = _retention(images, settings)
         holdings = await retention.holdings()
@@ -209,16 +209,16 @@ def gc(
 
 def _retention(images: "ImageStore", config: Config) -> "Retention":
     from farm.tasks import TASK_PREFIX
-    from sandboxes.retention import Retention
-    from sandboxes.uses import ImageUses
+    from sandboxes.images.eviction import Retention
+    from sandboxes.images.last_used import ImageUses
 
     return Retention(images, ImageUses.of(config.state_dir), prefix=TASK_PREFIX)
 
 
 def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -> T:
-    from sandboxes.images import ImageStore
-    from sandboxes.origins import ImageOrigins
-    from sandboxes.uses import ImageUses
+    from sandboxes.images.digest_pins import ImageOrigins
+    from sandboxes.images.last_used import ImageUses
+    from sandboxes.images.store import ImageStore
 
     async def run() -> T:
         uses = ImageUses.of(config.state_dir)

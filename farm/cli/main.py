@@ -21,9 +21,9 @@ from farm.cli.errors import Interrupted, shown
 INTERRUPTED = 130
 
 COMMANDS = {
-    "up": "lifecycle:up",
-    "down": "lifecycle:down",
-    "status": "lifecycle:status",
+    "up": "up_down_status:up",
+    "down": "up_down_status:down",
+    "status": "up_down_status:status",
     "doctor": "doctor:doctor",
     "run": "run:run",
     "tasks": "tasks:app",

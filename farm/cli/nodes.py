@@ -13,7 +13,7 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from farm.wire.answers import NodeAnswer
+    from farm.schemas.responses import NodeAnswer
 
 app = typer.Typer(help="List nodes, drain them, give them work again.", no_args_is_help=True)
 NodeId = Annotated[str, typer.Argument(metavar="NODE", help="The node's id; `farm nodes list` names all.")]

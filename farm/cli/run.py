@@ -21,13 +21,13 @@ from farm.cli.options import (
     words_of,
 )
 from farm.cli.rewards import meant_version, read_rules
-from farm.cli.summary import commonest_failure, document, summary_table, unsolved_by_oracle, untrainable_lines
+from farm.cli.runs.summary import commonest_failure, document, summary_table, unsolved_by_oracle, untrainable_lines
 from farm.config import Config
 
 if TYPE_CHECKING:
     from farm.client import FarmClient
-    from farm.wire.answers import RunAnswer
-    from farm.wire.record import RolloutHead
+    from farm.schemas.responses import RunAnswer
+    from farm.schemas.rollout import RolloutHead
 
 
 def run(
@@ -131,8 +131,8 @@ def _check(asked: Mapping[str, Any]) -> None:
     """Refuse as wrong usage what the gateway would refuse, before a farm is started for it."""
     from pydantic import ValidationError
 
-    from farm.wire.complaints import complaints
-    from farm.wire.requests import CreateRun
+    from farm.schemas.complaints import complaints
+    from farm.schemas.requests import CreateRun
 
     try:
         CreateRun.model_validate({"taskset": "-", **asked})

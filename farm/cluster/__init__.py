@@ -1,11 +1,11 @@
 """Many machines as one farm: the scheduler, the node agents, and bringing them up and down.
 
 Here stands what asks whether a farm runs, which must cost nothing; what starts one, and Ray with it, is imported from
-``farm.cluster.farm``.
+``farm.cluster.launch``.
 """
 
 from farm.cluster.errors import FarmError
-from farm.cluster.runfile import (
+from farm.cluster.state_dir import (
     FarmInfo,
     GatewayState,
     gateway_state,

@@ -16,8 +16,8 @@ from typing import Self
 import httpx
 
 from farm.cluster.errors import FarmError
-from farm.cluster.watch import how_ended
-from sandboxes.uninterrupted import end, uninterrupted
+from farm.cluster.supervisor import how_ended
+from sandboxes.cancellation import end, uninterrupted
 
 READY = b"ready\n"
 _START_S = 60.0

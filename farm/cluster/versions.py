@@ -5,7 +5,7 @@ import importlib.metadata
 from packaging.version import InvalidVersion, Version
 
 from farm.cluster.errors import FarmError
-from farm.grading import style
+from farm.grading.diff import style
 
 RAY_FLOOR = "2.52"
 """The first Ray that authenticates its connections with a token. An older one serves everybody who reaches its port."""

@@ -22,7 +22,7 @@ class GradingMode(StrEnum):
 
 
 class ReportFormat(StrEnum):
-    """What the verifier writes; which test ids there are follows from it (``farm.core.framework``).
+    """What the verifier writes; which test ids there are follows from it (``farm.core.test_frameworks``).
 
     Two hold no tests: the reward file of a Harbor ``test.sh``, and a bare exit code.
     """

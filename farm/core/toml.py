@@ -4,7 +4,7 @@ import re
 import tomllib
 from typing import Any
 
-from farm.core.nesting import within_depth
+from farm.core.nesting_limit import within_depth
 
 MAX_PARTS = 100
 _TOO_MANY_PARTS = re.compile(

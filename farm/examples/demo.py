@@ -14,11 +14,11 @@ from rich.text import Text
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
 from farm.cli.options import progress_console, table_console
-from farm.cli.summary import totals_by_task
+from farm.cli.runs.summary import totals_by_task
 from farm.client import FarmClient
 from farm.config import ConfigError, load_config
 from farm.examples.sample_learner import learn
-from farm.wire.record import RolloutHead
+from farm.schemas.rollout import RolloutHead
 
 EXPECTED = {"oracle": 1.0, "nop": 0.0}
 

@@ -2,7 +2,7 @@
 
 from farm.gateway.app import make_app
 from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
-from farm.gateway.serving import AddressTaken, listen, serving
+from farm.gateway.server import AddressTaken, listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
 
 __all__ = [

@@ -8,15 +8,16 @@ from fastapi.routing import APIRoute
 
 import farm
 from farm.config import Config
-from farm.gateway import health, leases, nodes, refusals, rewards, rollouts, runs
+from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
-from farm.gateway.intake import Intake
-from farm.gateway.refusals import Refused
+from farm.gateway.errors import Refused
+from farm.gateway.request_guard import Intake
+from farm.gateway.routes import health, leases, nodes, rewards, rollouts, runs
 from farm.gateway.scheduler_port import SchedulerPort
 from farm.gateway.tasksets import Prepare
+from farm.schemas.problems import FieldProblem, ProblemType
+from farm.schemas.requests import MOST_FIELDS
 from farm.store import Store
-from farm.wire.problem import FieldProblem, ProblemType
-from farm.wire.requests import MOST_FIELDS
 
 TASKSETS_AT_ONCE = 2
 """Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
@@ -39,7 +40,7 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.preparing = asyncio.Semaphore(TASKSETS_AT_ONCE)
     app.state.series = health.Series()
     app.state.checking = None
-    refusals.install(app)
+    errors.install(app)
     app.include_router(health.router)
     for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])

@@ -13,8 +13,8 @@ from fastapi import Depends, Request
 from pydantic import SecretStr
 from starlette.types import Scope
 
-from farm.gateway.refusals import Refused
-from farm.wire.problem import ProblemType
+from farm.gateway.errors import Refused
+from farm.schemas.problems import ProblemType
 
 
 class Role(IntEnum):

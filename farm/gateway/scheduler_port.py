@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from farm.core.orders import RunSpec
-from farm.core.status import FarmStatus
+from farm.core.run import RunSpec
+from farm.scheduler.status import FarmStatus
 
 
 class SchedulerUnavailable(Exception):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from farm.core.orders import TaskRef
+from farm.core.run import TaskRef
 from farm.tasks import TaskError, is_taskset_name, named_taskset
-from farm.tasks.validated import FitTasks
+from farm.tasks.validation_file import FitTasks
 
 
 class TasksetError(Exception):

@@ -35,16 +35,16 @@ The code under test runs in the process that reports on it. Code that forges a r
 are false is believed, unless the tripwire sees how; a reviewer sees it in the patch.
 """
 
-from farm.grading.answer import decide_answer
-from farm.grading.apply import apply_change
-from farm.grading.capture import Baseline, take_baseline, take_change
+from farm.grading.changes.apply import apply_change
+from farm.grading.changes.capture import Baseline, take_baseline, take_change
+from farm.grading.changes.collect import take
+from farm.grading.diff.patch import render_patch
 from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, UnfitTask, VerifierError
-from farm.grading.patch import render_patch
-from farm.grading.separate import grade_artifacts
-from farm.grading.soundness import Soundness
-from farm.grading.taking import take
+from farm.grading.grader import grade, passed_false
+from farm.grading.retrieval import decide_answer
+from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.verdict import Verdict
-from farm.grading.verify import grade, passed_false
+from farm.grading.verifier_check import Soundness
 
 __all__ = [
     "Baseline",

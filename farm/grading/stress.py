@@ -11,9 +11,9 @@ from shlex import quote
 
 from farm.core.task import ReportFormat
 from sandboxes.errors import PathError
-from sandboxes.sandbox import MIB, Sandbox
+from sandboxes.interface import MIB, Sandbox
 
-ORDER_INSIDE = Path(__file__).with_name("order_inside.py")
+ORDER_INSIDE = Path(__file__).parent / "reports" / "shuffle_tests.py"
 ORDERED = "ordered"
 """The component that says whether an order that was asked for was had: 1 or 0."""
 PROCESSOR_S = "processor_s"

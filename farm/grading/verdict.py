@@ -5,11 +5,11 @@ import heapq
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from farm.core.framework import holder, without_parameters
 from farm.core.task import Verifier
-from farm.grading.canary import Canary
+from farm.core.test_frameworks import holder, without_parameters
+from farm.grading.decoys.canary_file import Canary
 from farm.grading.errors import ReportError, UnfitTask, VerifierError
-from farm.grading.outcome import Outcome
+from farm.grading.reports.outcome import Outcome
 
 NOT_RUN = (126, 127)
 """Exit codes by which a shell says that a command cannot be executed, or is not there."""

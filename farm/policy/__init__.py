@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.core.orders import PolicySpec
-from farm.policy.endpoint import Endpoints
+from farm.core.run import PolicySpec
+from farm.policy.base import Message, Policy, PolicyError, Reply
 from farm.policy.nop import NopPolicy
 from farm.policy.openai import OpenAIPolicy
+from farm.policy.openai_endpoint import Endpoints
 from farm.policy.oracle import OraclePolicy
-from farm.rollout.policy import Message, Policy, PolicyError, Reply
 from farm.tasks.bundle import TaskBundle
 
 __all__ = ["Endpoints", "make_policy"]

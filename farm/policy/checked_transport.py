@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import httpx
 
-from farm.rollout.policy import PolicyError
+from farm.policy.base import PolicyError
 from sandboxes.egress.addresses import Address
 
 KEPT_S = 10.0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from farm.rollout.policy import Message, Reply, ToolCall
+from farm.policy.base import Message, Reply, ToolCall
 
 
 class NopPolicy:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from farm.core.nesting import read_json
-from farm.core.orders import PolicySpec
+from farm.core.nesting_limit import read_json
 from farm.core.rollout import StopReason
-from farm.policy.completion import MAX_NAME_CHARS, Garbage, parse_completion, parse_models
-from farm.policy.endpoint import Answer, Endpoint
-from farm.rollout.policy import Message, PolicyError, Reply
+from farm.core.run import PolicySpec
+from farm.policy.base import Message, PolicyError, Reply
+from farm.policy.openai_endpoint import Answer, Endpoint
+from farm.policy.openai_response import MAX_NAME_CHARS, Garbage, parse_completion, parse_models
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)

@@ -9,11 +9,11 @@ from typing import Any
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.retrieval import Retrieval
-from farm.policy.edits import replacements
-from farm.policy.hands import Call, Hands, make_parent, written
-from farm.rollout.policy import Message, PolicyError, Reply, ToolCall
+from farm.policy.base import Message, PolicyError, Reply, ToolCall
+from farm.policy.oracle_edits import replacements
+from farm.policy.oracle_tools import Call, Hands, make_parent, written
 from farm.tasks.bundle import TaskBundle
-from sandboxes.tools.answer import Answer
+from sandboxes.tools.packs.answer import Answer
 
 _CALLS_A_TURN = 24
 _DIGEST = re.compile(r"^([0-9a-f]{64})  (.+)$", re.MULTILINE)

@@ -1,10 +1,10 @@
 """Rewards: raw components, and the rules that make one number of them."""
 
-from farm.rewards.conversation import count_effort, count_misuse
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins
 from farm.rewards.rules import BadRules, Rules, default_rules, default_text, parse_rules
-from farm.rewards.score import Unscored, rewarded, score
+from farm.rewards.scoring import Unscored, rewarded, score
+from farm.rewards.tool_metrics import count_effort, count_misuse
 
 __all__ = [
     "BadRules",

@@ -17,7 +17,7 @@ from typing import Any
 
 from farm.core.change import Change
 from farm.core.rollout import Turn
-from farm.rewards.names import PLAIN, PLUGIN_PREFIX
+from farm.rewards.components import PLAIN, PLUGIN_PREFIX
 
 GROUP = "farm.rewards"
 MOST_S = 10.0

@@ -41,8 +41,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from farm.core.nesting import TooDeep, within_depth
-from farm.rewards.names import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
+from farm.core.nesting_limit import TooDeep, within_depth
+from farm.rewards.components import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
 
 MOST_CHARS = 64 * 1024
 MOST_TERMS = 200

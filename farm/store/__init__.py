@@ -1,6 +1,6 @@
 """Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema."""
 
-from farm.store.embedded import EmbeddedRedis
+from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
     BadCursor,
     GroupMismatch,
@@ -17,13 +17,13 @@ from farm.store.errors import (
     UnknownRules,
     UnknownRun,
 )
-from farm.store.fleet import FleetBook
 from farm.store.leases import LeaseFilter
-from farm.store.outside import examine_redis
-from farm.store.records import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
+from farm.store.node_list import FleetBook
+from farm.store.outside_redis import examine_redis
 from farm.store.rescoring import Rescored
-from farm.store.rules import StoredRules
+from farm.store.reward_rules import StoredRules
 from farm.store.store import Store
+from farm.store.types import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
 
 __all__ = [
     "BadCursor",

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from farm.core.orders import rollout_id
-from farm.store.connection import Connection, cancellable
+from farm.core.run import rollout_id
 from farm.store.errors import LeaseLost, UnknownLease, UnknownRun
-from farm.store.records import Lease, LeasedGroup, StreamState
+from farm.store.redis_client import Connection, cancellable
+from farm.store.types import Lease, LeasedGroup, StreamState
 
 _LONGEST_BLOCK_S = 20.0
 """Under the client's own answer deadline."""

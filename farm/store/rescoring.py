@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farm.core.orders import RunSpec, group_id, rollout_id
+from farm.core.run import RunSpec, group_id, rollout_id
 from farm.rewards import Rules, score
 from farm.rewards.distribution import Distribution
-from farm.store.connection import Connection
-from farm.wire.frames import MalformedFrame, pack_frame, unpack_frame
-from farm.wire.packing import MalformedRecord, pack, unpack
-from farm.wire.record import RolloutHead, from_msgpack
+from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
+from farm.schemas.rollout import RolloutHead, from_msgpack
+from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
+from farm.store.redis_client import Connection
 
 _log = logging.getLogger(__name__)
 

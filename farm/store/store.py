@@ -4,10 +4,14 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from farm.core.orders import RunSpec, group_id, parse_rollout_id
 from farm.core.rollout import Rollout, Status
+from farm.core.run import RunSpec, group_id, parse_rollout_id
 from farm.rewards import rewarded
-from farm.store.connection import Connection
+from farm.schemas.msgpack_encoding import MalformedRecord
+from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
+from farm.schemas.run_encoding import dump_run_spec
+from farm.schemas.zstd_frames import unpack_frame
+from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
     BadCursor,
     GroupMismatch,
@@ -17,16 +21,12 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.fleet import FleetBook
 from farm.store.leases import LeaseDesk, LeaseFilter
-from farm.store.packed import pack_rollout, run_of
-from farm.store.records import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
+from farm.store.node_list import FleetBook
+from farm.store.redis_client import Connection
 from farm.store.rescoring import Rescored, rescore
-from farm.store.rules import RuleBook
-from farm.wire.frames import unpack_frame
-from farm.wire.orders import dump_run_spec
-from farm.wire.packing import MalformedRecord
-from farm.wire.record import RolloutHead, RolloutRecord, Sidecar, from_msgpack
+from farm.store.reward_rules import RuleBook
+from farm.store.types import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
 
 _log = logging.getLogger(__name__)
 

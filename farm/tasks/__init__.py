@@ -1,8 +1,9 @@
 """Task directories: parsed, prepared, bundled; and the images they ask for."""
 
 from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.bundle_encoding import BadBundle, pack, unpack
 from farm.tasks.errors import TaskError, TaskFault, all_faults
-from farm.tasks.health import await_health
+from farm.tasks.healthcheck import await_health
 from farm.tasks.images import (
     BASE_IMAGE,
     TASK_PREFIX,
@@ -12,9 +13,8 @@ from farm.tasks.images import (
     sandbox_spec,
     task_ref,
 )
-from farm.tasks.load import ReadTask, load_task, read_task
-from farm.tasks.naming import is_taskset_name, named_taskset
-from farm.tasks.packing import BadBundle, pack, unpack
+from farm.tasks.loader import ReadTask, load_task, read_task
+from farm.tasks.taskset_names import is_taskset_name, named_taskset
 from farm.tasks.tasksets import each_task, gathered, load_taskset, read_taskset, task_directories
 
 __all__ = [

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from farm.core.orders import TaskRef
+from farm.core.run import TaskRef
 from farm.core.task import GradingMode, Separate, Task
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.dockerfile import bases
 from sandboxes.errors import ImageError
-from sandboxes.images import ImageInfo, ImageStore, OnLine
+from sandboxes.images.dockerfile import bases
+from sandboxes.images.store import ImageInfo, ImageStore, OnLine
 from sandboxes.spec import Limits, SandboxSpec
 
 BASE_IMAGE = "farm-base:1"

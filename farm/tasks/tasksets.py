@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from farm.core.nesting import read_json
+from farm.core.nesting_limit import read_json
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES
 from farm.tasks.errors import MOST_TOLD, TaskError, TaskFault, all_faults
 from farm.tasks.files import MANIFEST, read_bounded, text
-from farm.tasks.load import ReadTask, read_task
-from farm.tasks.sources import OnProgress
-from farm.tasks.validated import FitTasks
+from farm.tasks.loader import ReadTask, read_task
+from farm.tasks.sdist.sdist import OnProgress
+from farm.tasks.validation_file import FitTasks
 
 MAX_SET_TASKS = 50_000
 MAX_SET_BYTES = 1024 * 1024 * 1024

@@ -3,4 +3,4 @@
 # Needs the packages make, musl-tools, gcc, libc6-dev, bash-static, busybox-static and ripgrep.
 set -eu
 cd "$(dirname "$0")/../.."
-exec "${PYTHON:-python3}" -c 'import sys; from sandboxes.toolbox import main; main(sys.argv[1])' "${1:-.toolbox}"
+exec "${PYTHON:-python3}" -c 'import sys; from sandboxes.toolserver.toolbox import main; main(sys.argv[1])' "${1:-.toolbox}"

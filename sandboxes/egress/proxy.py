@@ -15,9 +15,9 @@ from ipaddress import ip_address
 
 from sandboxes.egress.addresses import Address
 from sandboxes.egress.allowlist import AllowList, Grants, Host
-from sandboxes.egress.exchange import Bounds, Exchange, Routes
-from sandboxes.egress.record import EgressLog
-from sandboxes.egress.request import Refusal
+from sandboxes.egress.connection import Bounds, Exchange, Routes
+from sandboxes.egress.log import EgressLog
+from sandboxes.egress.proxy_request import Refusal
 from sandboxes.egress.upstream import Upstreams
 
 ACCEPT_EVERY_S = 0.02

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sandboxes.search.embedding import Embedder, Floats, Passage
-from sandboxes.search.segment import VECTOR_LENGTH, Segment, hash_of
+from sandboxes.search.embeddings.word_table import Embedder, Floats, Passage
+from sandboxes.search.index.segment import VECTOR_LENGTH, Segment, hash_of
 from sandboxes.search.terms import STOP, terms, words
 
 K1, B = 1.6, 0.75

@@ -58,7 +58,7 @@
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
 #endif
-#define OOM_SCORE 500 /* sandboxes/runtimes/container.py has it too */
+#define OOM_SCORE 500 /* sandboxes/runtimes/isolation.py has it too */
 
 struct start {
     pid_t pid;

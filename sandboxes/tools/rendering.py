@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from sandboxes.sandbox import Capture
+from sandboxes.interface import Capture
 
 _TERMINAL = re.compile(
     r"\x1b(?:"

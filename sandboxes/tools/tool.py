@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 
-from sandboxes.sandbox import Sandbox
+from sandboxes.interface import Sandbox
 
 
 class ToolErrorKind(StrEnum):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel
 
 from sandboxes.errors import PathError, SpecError
-from sandboxes.sandbox import Sandbox
-from sandboxes.tools.calls import MalformedCall, parse_arguments, unknown_tool
+from sandboxes.interface import Sandbox
 from sandboxes.tools.packs import Core, choose
-from sandboxes.tools.reading import readers
+from sandboxes.tools.packs.read_only import readers
+from sandboxes.tools.parse_call import MalformedCall, parse_arguments, unknown_tool
 from sandboxes.tools.rendering import clipped, shown_name
 from sandboxes.tools.schemas import described
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:
-    from sandboxes.search.library import Library
+    from sandboxes.search.index_store import Library
 
 MAX_CHARS = 30_000
 

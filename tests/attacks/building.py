@@ -14,8 +14,8 @@ from pathlib import Path
 import docker
 
 from farm.tasks import BASE_IMAGE
-from sandboxes.builds import find_client
-from sandboxes.images import BuildSettings, ImageStore
+from sandboxes.images.build import find_client
+from sandboxes.images.store import BuildSettings, ImageStore
 from tests.services import missing
 
 

@@ -15,11 +15,11 @@ from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import Verdict, grade, take_baseline, take_change
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.sandbox import Sandbox
+from sandboxes.images.store import ImageStore
+from sandboxes.interface import Sandbox
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.spec import Limits, SandboxSpec
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.attacks.naive import Belief, naive_grade, put_tests
 from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
 from tests.services import missing

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import is_test_path
-from farm.grading import Baseline, Verdict, VerifierError, grade, run, take_baseline
-from farm.grading.tripwire import Touched, touched_files
+from farm.core.test_frameworks import is_test_path
+from farm.grading import Baseline, Verdict, VerifierError, grade, grading_run, take_baseline
+from farm.grading.tripwire.tripwire import Touched, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.toolbox import ensure_toolbox
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.toolserver.toolbox import ensure_toolbox
 from tests.attacks.forger import FORGERS, forge
 
 TASKS = Path(__file__).parents[2] / "images" / "tasks"
@@ -109,7 +109,7 @@ async def main() -> None:
 
             if arguments.whole:
                 everything = await _whole(bundle, runtime, baseline)
-                setattr(run, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
+                setattr(grading_run, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
                     await judge(bundle.gold, "gold")

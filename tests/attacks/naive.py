@@ -6,11 +6,11 @@ from contextlib import suppress
 from enum import StrEnum
 
 from farm.core.rollout import Rollout
-from farm.grading.junit import node_ids, parse_junit
-from farm.grading.outcome import Outcome
+from farm.grading.reports.junit import node_ids, parse_junit
+from farm.grading.reports.outcome import Outcome
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.errors import PathError
-from sandboxes.sandbox import Sandbox
+from sandboxes.interface import Sandbox
 
 LOGS = "/logs/verifier"
 KILLED = 128 + 9

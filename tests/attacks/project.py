@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from importlib.metadata import files
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import FRAMEWORKS
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
+from farm.core.test_frameworks import FRAMEWORKS
 from farm.tasks.bundle import BundleFile, TaskBundle
 
 WORKSPACE = "/workspace"

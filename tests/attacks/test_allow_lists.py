@@ -10,7 +10,7 @@ import pytest
 
 from farm.config import ConfigError, load_config
 from farm.tasks.errors import TaskError
-from farm.tasks.manifest import parse_manifest
+from farm.tasks.schema.manifest import parse_manifest
 from sandboxes import SpecError
 from sandboxes.egress import Grants, Verdict
 from tests.sandboxes.conformance import WAIT_S

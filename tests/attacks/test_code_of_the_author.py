@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from farm.build_config import read_build_settings
+from farm.task_generation.mutation.generator import Bench
+from farm.task_generation.mutation.repository import open_repository
+from farm.task_generation.mutation.requirements import with_requirements
 from farm.tasks import TaskError, load_task
-from farm.tasks.package_index import read_index_settings
-from farm.tasks.sources import fetch_sdist, read_sdist
-from farm.workshop.mutation.making import Bench
-from farm.workshop.mutation.repository import open_repository
-from farm.workshop.mutation.resolving import with_requirements
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from farm.tasks.sdist.package_index import read_index_settings
+from farm.tasks.sdist.sdist import fetch_sdist, read_sdist
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.attacks.source_index import SourceIndex, author_files, source_index
 
 NOWHERE = {"PIP_CONFIG_FILE": os.devnull, "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_CONSTRAINT": ""}

@@ -3,10 +3,10 @@
 import pytest
 
 from farm.config import BuildOptions, load_config
-from sandboxes.building import PackageIndexes, PipIndex
-from sandboxes.building.indexes import Router
-from sandboxes.building.screening import Sources, screen
 from sandboxes.errors import ImageError
+from sandboxes.images.confinement import PackageIndexes, PipIndex
+from sandboxes.images.confinement.indexes import Router
+from sandboxes.images.confinement.screening import Sources, screen
 
 
 @pytest.mark.parametrize(

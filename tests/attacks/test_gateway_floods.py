@@ -18,12 +18,12 @@ import pytest
 import uvicorn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from farm.core.status import FarmStatus
 from farm.gateway.connections import READ_BYTES, Shares
-from farm.gateway.intake import MOST_BODY_BYTES
+from farm.gateway.request_guard import MOST_BODY_BYTES
+from farm.scheduler.status import FarmStatus
+from farm.schemas.problems import PREFIX
+from farm.schemas.requests import MOST_FIELDS, CreateRun, LeaseBody
 from farm.store import Store
-from farm.wire.problem import PREFIX
-from farm.wire.requests import MOST_FIELDS, CreateRun, LeaseBody
 from tests.gateway_server import RecordingScheduler, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import TASK, run_spec

@@ -6,7 +6,7 @@ import pytest
 
 from farm.grading import ChangeTooLarge, apply_change
 from sandboxes.errors import PathError
-from sandboxes.sandbox import FileKind
+from sandboxes.interface import FileKind
 from sandboxes.spec import SandboxSpec
 from tests.attacks.conftest import Arena
 from tests.attacks.project import WORKSPACE

@@ -17,10 +17,10 @@ import pytest
 
 from farm.build_config import read_build_settings
 from farm.tasks import BASE_IMAGE
-from sandboxes.building import BuildLimits, PackageIndexes
+from sandboxes.cgroups.cgroups import find_hierarchies
 from sandboxes.errors import ImageError, RuntimeUnavailable
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.oci.cgroups import find_hierarchies
+from sandboxes.images.confinement import BuildLimits, PackageIndexes
+from sandboxes.images.store import ImageStore
 from tests.attacks.building import Builder, dockerfile, python, unused_name
 
 pytestmark = pytest.mark.docker

@@ -14,8 +14,8 @@ import pytest
 
 from farm.build_config import read_build_settings
 from farm.tasks import BASE_IMAGE
-from sandboxes.building import BuildLimits, PackageIndexes, PipIndex
 from sandboxes.errors import ImageError
+from sandboxes.images.confinement import BuildLimits, PackageIndexes, PipIndex
 from tests.attacks.building import Builder, dockerfile, everything_in, python, unused_name
 
 PASSWORD = "hunter-5c02"

@@ -12,12 +12,12 @@ import pytest
 
 from farm.core.rollout import Status, StopReason, check
 from farm.core.task import ReportFormat
-from farm.rollout import Reply, run_episode
-from farm.workshop.finding import Finding, Reason
-from farm.workshop.residue import find_residue, secrets_of
-from farm.workshop.validating import validate
+from farm.episode import Reply, run_episode
+from farm.task_validation.result import Finding, Reason
+from farm.task_validation.solution_leaks import find_residue, secrets_of
+from farm.task_validation.validate import validate
 from sandboxes.egress import Grants
-from sandboxes.images import ImageStore
+from sandboxes.images.store import ImageStore
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief, naive_sample
 from tests.attacks.package_index import WHEEL, package_index

@@ -7,13 +7,13 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from farm.core.orders import Limits
 from farm.core.rollout import Rollout, Status, StopReason, check
+from farm.core.run import Limits
 from farm.core.task import ReportFormat
-from farm.rollout import Reply, run_episode
+from farm.episode import Reply, run_episode
 from sandboxes.errors import SandboxGone
-from sandboxes.runtimes.marks import container_name
-from sandboxes.sandbox import Runtime
+from sandboxes.interface import Runtime
+from sandboxes.ownership.labels import container_name
 from tests.attacks.conftest import Arena
 from tests.attacks.naive import Belief, naive_grade
 from tests.attacks.project import CART, make_task

@@ -17,13 +17,13 @@ import pytest
 import zstandard
 from pydantic import BaseModel, ValidationError
 
-from farm.core.orders import PolicySpec, ReplyTimeouts
 from farm.core.rollout import Origin, StopReason
-from farm.policy.completion import MAX_CALLS, MAX_COUNT, MAX_TOKENS, parse_completion
-from farm.policy.endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, Endpoint
+from farm.core.run import PolicySpec, ReplyTimeouts
+from farm.episode.failures import classify
+from farm.policy.base import PolicyError, Reply
 from farm.policy.openai import MAX_CONVERSATION_CHARS, OpenAIPolicy, Patience
-from farm.rollout.failures import classify
-from farm.rollout.policy import PolicyError, Reply
+from farm.policy.openai_endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, Endpoint
+from farm.policy.openai_response import MAX_CALLS, MAX_COUNT, MAX_TOKENS, parse_completion
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
 ONCE = Patience(tries=1, garbage_tries=1, backoff_s=0.001)

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import FRAMEWORKS, holders, owned_files
 from farm.core.task import ReportFormat, Verifier
+from farm.core.test_frameworks import FRAMEWORKS, holders, owned_files
 from farm.grading import ReportError, Verdict
-from farm.grading.exam import set_exam
-from farm.grading.outcome import Outcome
-from farm.grading.protect import Protection, split_change
-from farm.grading.reports import read_report
+from farm.grading.changes.protected_paths import Protection, split_change
+from farm.grading.decoys.test_plan import set_exam
+from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.parsers import read_report
 from farm.grading.verdict import Evidence, decide
 from farm.tasks.bundle import BundleFile
-from sandboxes.sandbox import FileKind
+from sandboxes.interface import FileKind
 from tests.services import missing
 from tests.unit.grading_fixtures import make_verifier
 

@@ -21,12 +21,12 @@ import pytest
 
 from farm.config import ConfigError, load_config
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.orders import PolicySpec
+from farm.core.run import PolicySpec
 from farm.policy import Endpoints
-from farm.policy.access import Access, KeptKey
-from farm.policy.configured import endpoint_access
+from farm.policy.base import PolicyError
+from farm.policy.configured_endpoints import endpoint_access
+from farm.policy.endpoint_access import Access, KeptKey
 from farm.policy.openai import OpenAIPolicy, Patience
-from farm.rollout.policy import PolicyError
 from tests.gateway_server import AS_OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.sandboxes.lone_network import FAR, HERE, in_lone_network

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from farm.tasks import TaskError, load_taskset, read_taskset, task_directories
-from farm.tasks.archives import ArchiveError, read_archive
-from farm.tasks.manifest import parse_manifest
-from farm.tasks.validated import read_validated
+from farm.tasks.schema.manifest import parse_manifest
+from farm.tasks.sdist.archives import ArchiveError, read_archive
+from farm.tasks.validation_file import read_validated
 from tests.attacks.child import output_of
 from tests.unit.test_tasks_load import MANIFEST, write_task
 
@@ -39,7 +39,7 @@ def manifest_error(text: str) -> str:
 
 OURS_INSTRUCTIONS = """
     import sys
-    from sandboxes.dockerfile import bases, grant, instructions
+    from sandboxes.images.dockerfile import bases, grant, instructions
     begin()
     text = open(sys.argv[1]).read()
     granted = grant(text, mounts=["type=x"], arguments=["A"])
@@ -87,7 +87,7 @@ def test_stars_of_protected_patterns_are_linear(tmp_path: Path, pattern: str) ->
     """
     ours = f"""
         import sys
-        from farm.core.patterns import GitignorePatterns
+        from farm.core.path_patterns import GitignorePatterns
         begin()
         patterns = GitignorePatterns([open(sys.argv[1]).read()] * 200)
         print(any(patterns.match({name!r} + str(number)) for number in range(20)))
@@ -108,7 +108,7 @@ def test_names_of_an_artifact_are_matched_once_each(tmp_path: Path) -> None:
     """
     ours = """
         import sys
-        from farm.core.patterns import TarPatterns
+        from farm.core.path_patterns import TarPatterns
         begin()
         patterns = TarPatterns([open(sys.argv[1]).read()] * 200)
         print(any(patterns.match("/".join(["a"] * 2_000)) for _ in range(5)))
@@ -127,7 +127,7 @@ def test_keys_of_many_parts_are_refused(tmp_path: Path, key: str, place: str) ->
         import sys
         from pathlib import Path
         from farm.tasks.errors import TaskError
-        from farm.tasks.manifest import parse_manifest
+        from farm.tasks.schema.manifest import parse_manifest
         begin()
         path = Path(sys.argv[1])
         for content in (path.read_bytes(), path.read_bytes()[:1_000_000]):
@@ -253,7 +253,7 @@ def test_hunks_that_have_moved_are_bounded(tmp_path: Path) -> None:
     """
     ours = """
         import sys
-        from farm.tasks.unified import apply_patch, parse_patch
+        from farm.tasks.unified_diff import apply_patch, parse_patch
         begin()
         (patch,) = parse_patch(open(sys.argv[1], "rb").read())
         print(apply_patch(patch, b"l\\n" * 200_000).count(b"m"))
@@ -300,7 +300,7 @@ def test_an_archive_is_bounded_while_it_is_read(tmp_path: Path, name: str) -> No
     ours = """
         import sys
         from pathlib import Path
-        from farm.tasks.archives import ArchiveError, read_archive
+        from farm.tasks.sdist.archives import ArchiveError, read_archive
         begin()
         try:
             print(sum(len(member.content) for member in read_archive(Path(sys.argv[1]))))

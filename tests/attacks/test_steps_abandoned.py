@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from farm.core.orders import Limits
 from farm.core.rollout import Rollout, StopReason
+from farm.core.run import Limits
 from farm.core.task import StepReward
-from farm.rollout import run_episode
+from farm.episode import run_episode
 from sandboxes.errors import GoneBy, SandboxGone
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.rollout_fixtures import DONE, Scripted, call, fake, order, say
 from tests.unit.test_rollout_steps import in_steps, play, ready, score, steps_of, write
 

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from farm.cluster.delivery import Delivery
-from farm.core.orders import Limits
 from farm.core.rollout import Origin, Rollout, StopReason, check
+from farm.core.run import Limits
 from farm.core.task import LEAST_STORAGE_MIB
 from farm.core.trainable import TOO_LONG
-from farm.grading.capture import MAX_BYTES
-from farm.policy.completion import MAX_COUNT, parse_completion
+from farm.episode import Reply, bare_verdict, run_episode
+from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
+from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT
+from farm.episode.tool_calls import MOST_CALLS
+from farm.grading.changes.capture import MAX_BYTES
+from farm.node.publisher import Delivery
+from farm.policy.openai_response import MAX_COUNT, parse_completion
 from farm.rewards import default_rules, rewarded
-from farm.rollout import Reply, bare_verdict, run_episode
-from farm.rollout.calls import MOST_CALLS
-from farm.rollout.fitting import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
-from farm.rollout.fitting import MOST_TOKENS as MOST_TOKENS_KEPT
+from farm.store.encoding import pack_rollout
 from farm.store.errors import RolloutTooLarge
-from farm.store.packed import pack_rollout
-from farm.tasks.unheeded import unheeded
+from farm.tasks.schema.unsupported import unheeded
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, sampled, say, task
 from tests.unit.test_tasks_load import MANIFEST, complaint, load, write_task
 

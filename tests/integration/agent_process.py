@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from farm.cluster.agent import AgentSettings, NodeAgent
-from farm.cluster.equipment import AgentPlan, docker
-from farm.cluster.shell import NodeCommand, SchedulerShell
-from farm.core.events import Event
-from farm.core.fleet import SchedulerSettings
+from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.resources import AgentPlan, docker
+from farm.scheduler.messages import Event
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import NodeCommand, SchedulerShell
 from farm.store import Store
 from sandboxes import RuntimeKind
 

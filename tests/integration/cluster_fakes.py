@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from farm.cluster.equipment import AgentPlan, Equipment
-from farm.cluster.shelf import ImageShelf
-from farm.core.orders import Limits, PolicySpec, RunSpec
+from farm.core.run import Limits, PolicySpec, RunSpec
+from farm.node.image_cache import ImageShelf
+from farm.node.resources import AgentPlan, Equipment
 from farm.policy import make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref
 from sandboxes import FakeRuntime, SandboxError, WarmPool
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from farm.cluster import FarmError
-from farm.cluster.farm import GatewayPlan, join_farm, start_farm
+from farm.cluster.launch import GatewayPlan, join_farm, start_farm
 from farm.config import Config
 from tests.integration.cluster_fakes import EQUIP
 

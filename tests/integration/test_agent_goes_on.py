@@ -14,19 +14,19 @@ from typing import Any
 import docker
 import pytest
 
-from farm.cluster.equipment import AGENT
-from farm.core.orders import Limits, PolicySpec, RunSpec
 from farm.core.rollout import Rollout, check
+from farm.core.run import Limits, PolicySpec, RunSpec
 from farm.core.task import GradingMode, ReportFormat, Step, Verifier
-from farm.rollout.entries import JournalError, entry
-from farm.rollout.journal import Past
+from farm.episode.journal import Past
+from farm.episode.journal_format import JournalError, entry
+from farm.node.resources import AGENT
+from farm.schemas.rollout import Sidecar
 from farm.store import RunState, Store
 from farm.tasks import BundleFile, TaskBundle, pack, task_ref
 from farm.tasks.bundle import StepFiles
-from farm.wire.record import Sidecar
 from sandboxes import RuntimeKind
-from sandboxes.owner import owner_names
-from sandboxes.toolbox import Toolbox
+from sandboxes.ownership.owner import owner_names
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.integration import tiny
 from tests.integration.agent_process import AgentProcess
 from tests.integration.test_agent_returns import sandboxes_of

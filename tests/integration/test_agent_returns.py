@@ -18,15 +18,15 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from farm.cluster.equipment import AGENT
-from farm.cluster.farm import GatewayPlan, start_farm
+from farm.cluster.launch import GatewayPlan, start_farm
 from farm.config import Config
-from farm.core.orders import Limits, PolicySpec, RunSpec
+from farm.core.run import Limits, PolicySpec, RunSpec
+from farm.node.resources import AGENT
 from farm.store import RunState, Store
 from farm.tasks import pack, task_ref
-from sandboxes.owner import Identity, owner_names
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.toolbox import Toolbox
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
+from sandboxes.ownership.owner import Identity, group_of, owner_names
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.integration import tiny
 from tests.integration.cluster_process import JOIN_TOKEN
 from tests.owner_process import OwnerProcess

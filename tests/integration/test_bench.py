@@ -24,15 +24,15 @@ from farm.bench import (
     measure_tools,
     measure_verify,
 )
-from farm.bench.containers import LABEL
+from farm.bench.docker_baseline import LABEL
 from farm.cli.bench import app
 from farm.cli.errors import CliError
 from farm.core.change import Change
 from farm.tasks import BundleFile
 from sandboxes import SandboxSpec, WarmPool
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.search.embedders import NONE
-from sandboxes.search.library import Library
+from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.index_store import Library
 from tests.integration.tiny import GOLD, TESTS, task
 
 pytestmark = pytest.mark.docker

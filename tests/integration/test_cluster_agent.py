@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import pytest
 
-from farm.cluster.agent import AgentSettings, NodeAgent
-from farm.cluster.shelf import ImageShelf
-from farm.cluster.shell import NodeCommand, SchedulerShell
-from farm.core.admission import AdmissionSettings, Marks
-from farm.core.events import Event, StartEpisode, StopEpisode
-from farm.core.fleet import SchedulerSettings
 from farm.core.rollout import Rollout, Status
+from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.image_cache import ImageShelf
+from farm.scheduler.admission import AdmissionSettings, Marks
+from farm.scheduler.messages import Event, StartEpisode, StopEpisode
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import NodeCommand, SchedulerShell
+from farm.schemas.rollout import RolloutHead
 from farm.store import EmbeddedRedis, RunState, Store, StreamState
 from farm.tasks import TaskBundle
-from farm.wire.record import RolloutHead
 from sandboxes import BootError, FakeRuntime, ImageError, SandboxError, WarmPool
 from tests.integration.cluster_fakes import Gate, pretended_runtime, submit
 from tests.redis_server import running_redis

@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import GatewayPlan, RunningFarm, start_farm
+from farm.cluster.launch import GatewayPlan, RunningFarm, start_farm
+from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
-from farm.wire.record import RolloutHead
 from tests.integration.cluster_fakes import EQUIP, Gate, submit
 from tests.integration.cluster_process import cluster_config
 from tests.services import require_program

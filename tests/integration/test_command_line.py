@@ -14,7 +14,7 @@ from threading import Event, Semaphore, Thread
 import psutil
 import pytest
 
-from farm.workshop.beginning import begin_task
+from farm.task_generation.scaffold import begin_task
 from tests.services import require_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,8 +225,8 @@ def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapp
 def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_path: Path) -> None:
     """The process that waits for the farm knows the cause before it ends what is left."""
     program = (
-        "import os, sys, time; from pathlib import Path; from farm.cli.lifecycle import _note_cause; "
-        "from farm.cluster.runfile import last_death; from farm.cluster.watch import stay_behind; "
+        "import os, sys, time; from pathlib import Path; from farm.cli.up_down_status import _note_cause; "
+        "from farm.cluster.state_dir import last_death; from farm.cluster.supervisor import stay_behind; "
         "from farm.config import Config; config = Config(state_dir=Path(sys.argv[1]))\n"
         "def told(ended): _note_cause(config, ended); print(last_death(config.state_dir), flush=True)\n"
         "if not stay_behind(told): os.kill(os.getpid(), 9)"
@@ -567,7 +567,7 @@ def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
     assert logs.keys() == {"farm.log", "farm.out", "gateway.log", "scheduler.log", own}
     assert logs["farm.log"].startswith("what the one before said\n")
     assert "the farm is up; its gateway is at http://" in logs["farm.log"]
-    assert f" INFO node={node_id} run=- rollout=- farm.cluster.fleet_log: the node joined" in logs["scheduler.log"]
+    assert f" INFO node={node_id} run=- rollout=- farm.scheduler.event_log: the node joined" in logs["scheduler.log"]
     assert f"node={node_id}" in logs[own]
     assert "\x1b" not in "".join(logs.values())
 

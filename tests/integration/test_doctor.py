@@ -12,9 +12,9 @@ from typing import Any
 import docker
 import pytest
 
-from farm.cluster.machine import places
-from sandboxes.host_limits import LEFT_OUT
-from sandboxes.owner import owner_names
+from farm.node.host_stats import places
+from sandboxes.host.limits import LEFT_OUT
+from sandboxes.ownership.owner import owner_names
 from tests.services import missing, needs_root, require_program
 
 pytestmark = pytest.mark.docker

@@ -7,14 +7,14 @@ from typing import Any
 import docker
 import pytest
 
-from farm.core.orders import EpisodeOrder, Limits, PolicySpec
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
+from farm.core.run import EpisodeOrder, Limits, PolicySpec
+from farm.episode import EpisodeEvent, EventKind, Policy, run_episode
 from farm.policy import Endpoints, make_policy
-from farm.rollout import EpisodeEvent, EventKind, Policy, run_episode
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.search.embedders import NONE
-from sandboxes.search.library import Library
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.index_store import Library
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS
 from tests.integration.tiny import GOLD, MENDED, task

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from farm.core.rollout import check
-from farm.rollout import EpisodeEvent, EventKind, run_episode
-from farm.rollout.policy import Reply
+from farm.episode import EpisodeEvent, EventKind, run_episode
+from farm.policy.base import Reply
 from farm.tasks.bundle import TaskBundle
 from sandboxes import DockerRuntime
 from sandboxes.egress import Grants

@@ -12,14 +12,14 @@ import httpx
 import pytest
 
 from farm.client import FarmClient, Unreadable
-from farm.core.orders import PolicySpec, TaskRef
+from farm.core.run import PolicySpec, TaskRef
+from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
+from farm.schemas.msgpack_encoding import pack, unpack
+from farm.schemas.problems import PREFIX
+from farm.schemas.rollout import RolloutRecord, from_json, from_msgpack
+from farm.schemas.zstd_frames import pack_frame, unpack_frames
 from farm.store import RunState, Store
-from farm.tasks.validated import FitTasks, ValidatedTask, write_validated
-from farm.wire.frames import pack_frame, unpack_frames
-from farm.wire.media import FRAMED_TYPE, MSGPACK_TYPE
-from farm.wire.packing import pack, unpack
-from farm.wire.problem import PREFIX
-from farm.wire.record import RolloutRecord, from_json, from_msgpack
+from farm.tasks.validation_file import FitTasks, ValidatedTask, write_validated
 from tests.gateway_server import AS_OPERATOR, OPERATOR, RecordingScheduler, prepare, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from farm.gateway import AddressTaken, listen, serving
+from farm.schemas.problems import PREFIX
 from farm.store import EmbeddedRedis, Store
-from farm.wire.problem import PREFIX
 from tests.gateway_server import AS_OPERATOR, RecordingScheduler, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec

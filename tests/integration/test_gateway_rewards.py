@@ -11,8 +11,8 @@ import pytest
 
 from farm.client import FarmClient, FarmError
 from farm.rewards import default_rules, default_text
+from farm.schemas.problems import PREFIX
 from farm.store import Store
-from farm.wire.problem import PREFIX
 from tests.gateway_server import AS_OPERATOR, OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.framework import FRAMEWORKS
 from farm.core.task import ReportFormat, Verifier
+from farm.core.test_frameworks import FRAMEWORKS
 from farm.grading import Verdict, grade
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.tiny import BROKEN, MENDED, task
 
 pytestmark = pytest.mark.docker

@@ -6,10 +6,10 @@ import pytest
 
 from farm.core.rollout import Rollout, StopReason, check
 from farm.core.task import GradingMode
+from farm.episode import run_episode
 from farm.grading.errors import ChangeRefused
-from farm.grading.place import drop_bytecode
-from farm.rollout import run_episode
-from farm.rollout.policy import Reply
+from farm.grading.sandboxes import drop_bytecode
+from farm.policy.base import Reply
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.images import sandbox_spec
 from tests.integration.tiny import MENDED, TESTS, task

@@ -6,11 +6,11 @@ import pytest
 
 from farm.core.rollout import Rollout
 from farm.core.task import Artifact, Collect
-from farm.rollout import run_episode
+from farm.episode import run_episode
+from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, ensure_image, pack, unpack
-from farm.workshop.validating import validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.unit.rollout_fixtures import Scripted, call, order, say
 
 pytestmark = pytest.mark.docker

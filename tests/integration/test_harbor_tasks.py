@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from farm.core.orders import PolicySpec
 from farm.core.rollout import Origin
+from farm.core.run import PolicySpec
+from farm.episode import run_episode
 from farm.policy import make_policy
-from farm.rollout import run_episode
 from farm.tasks import TaskBundle, ensure_image, images_of, pack, unpack
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.unit.rollout_fixtures import Scripted, call, order, say
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]

@@ -10,13 +10,13 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.cluster.shelf import ImageShelf
+from farm.node.image_cache import ImageShelf
 from farm.tasks import BundleFile, TaskBundle, ensure_image
-from sandboxes.builds import BuildSettings
 from sandboxes.errors import ImageError, RuntimeUnavailable
-from sandboxes.images import ImageStore, PullProgress
-from sandboxes.origins import ImageOrigins
-from sandboxes.uses import ImageUses
+from sandboxes.images.build import BuildSettings
+from sandboxes.images.digest_pins import ImageOrigins
+from sandboxes.images.last_used import ImageUses
+from sandboxes.images.store import ImageStore, PullProgress
 from tests.registry import Registry, running_registry
 from tests.unit.grading_fixtures import make_bundle
 

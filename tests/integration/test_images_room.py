@@ -16,17 +16,17 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from farm.cluster.shelf import ImageShelf
+from farm.node.image_cache import ImageShelf
 from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
 from farm.tasks.bundle import BundleFile
 from sandboxes import RuntimeUnavailable, SandboxSpec
-from sandboxes.builds import BuildSettings
 from sandboxes.errors import DiskFull
-from sandboxes.images import ImageStore
-from sandboxes.retention import GROWTH_BYTES, RESERVE_SHARE, Retention, Watermarks, read_disk
+from sandboxes.images.build import BuildSettings
+from sandboxes.images.eviction import GROWTH_BYTES, RESERVE_SHARE, Retention, Watermarks, read_disk
+from sandboxes.images.last_used import ImageUses
+from sandboxes.images.store import ImageStore
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.toolbox import Toolbox
-from sandboxes.uses import ImageUses
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import Layer
 from tests.registry import Registry, running_registry

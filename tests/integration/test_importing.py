@@ -11,14 +11,14 @@ from typing import Any
 import docker
 import pytest
 
+from farm.task_import.draft import Commands
+from farm.task_import.fields import Fields
+from farm.task_import.importer import ROWS, Wish, import_all
+from farm.task_validation.local_episodes import play
+from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
-from farm.workshop.importing.draft import Commands
-from farm.workshop.importing.fields import Fields
-from farm.workshop.importing.run import ROWS, Wish, import_all
-from farm.workshop.playing import play
-from farm.workshop.validating import validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests import importing as rows
 from tests.integration import tiny
 

@@ -12,8 +12,8 @@ import pytest
 
 from farm.client import FarmClient, FarmError, GatewayUnavailable, LeaseLost
 from farm.examples.sample_learner import learn
+from farm.schemas.problems import PREFIX
 from farm.store import EmbeddedRedis, RunState, Store
-from farm.wire.problem import PREFIX
 from tests.gateway_server import OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from farm.cluster.shell import SchedulerShell
-from farm.core.events import NodeLeft, NodeLost
-from farm.core.fleet import SchedulerSettings
+from farm.scheduler.messages import NodeLeft, NodeLost
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import SchedulerShell
 from farm.store import FleetBook, Store
 from tests.redis_server import running_redis
 from tests.unit.scheduling import beat

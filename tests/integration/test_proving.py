@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
+from farm.task_validation.gradings import Proof
+from farm.task_validation.result import Finding, Reason
 from farm.tasks import TaskBundle
 from farm.tasks.bundle import BundleFile
-from farm.workshop.finding import Finding, Reason
-from farm.workshop.proving import Proof
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.tiny import GOLD, task
 
 PATH = "tests/test_mended.py"

@@ -14,7 +14,7 @@ import redis
 from farm.cli.doctor import Finding, Mark, _redis
 from farm.config import load_config
 from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
-from farm.store.outside import _lacks
+from farm.store.outside_redis import _lacks
 from tests.redis_server import running_redis
 from tests.services import require_program
 

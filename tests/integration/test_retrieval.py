@@ -7,13 +7,13 @@ import pytest
 
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Status, check
+from farm.episode import run_episode
 from farm.grading import decide_answer
-from farm.rollout import run_episode
+from farm.task_generation.retrieval import Made, Outcome, Wish, make_retrieval
+from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
-from farm.workshop.retrieval import Made, Outcome, Wish, make_retrieval
-from farm.workshop.validating import validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.tiny import task
 from tests.unit.rollout_fixtures import EDITOR, Scripted, call, order, say
 

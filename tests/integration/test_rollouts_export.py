@@ -11,11 +11,11 @@ import zstandard
 from pyarrow import parquet
 
 from farm.cli.errors import CliError
-from farm.cli.exporting import AS_JSON, fetch, fetch_all, writer
+from farm.cli.rollouts.export import AS_JSON, fetch, fetch_all, writer
 from farm.client import FarmClient, Unreadable
+from farm.schemas.msgpack_encoding import pack
+from farm.schemas.zstd_frames import pack_frame
 from farm.store import Store
-from farm.wire.frames import pack_frame
-from farm.wire.packing import pack
 from tests.gateway_server import OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.orders import Limits
+from farm.core.run import Limits
 from farm.core.task import GradingMode, ReportFormat
 from farm.grading import Soundness, UnfitTask, VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.tiny import task
 
 pytestmark = pytest.mark.docker

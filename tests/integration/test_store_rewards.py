@@ -11,9 +11,9 @@ import pytest
 
 from farm.core.rollout import Rollout
 from farm.rewards import BadRules, default_rules
+from farm.schemas.msgpack_encoding import pack, unpack
+from farm.schemas.zstd_frames import pack_frame, unpack_frame
 from farm.store import LeaseFilter, RulesChanged, RunState, Store, UnknownRules, UnknownRun
-from farm.wire.frames import pack_frame, unpack_frame
-from farm.wire.packing import pack, unpack
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 

@@ -13,7 +13,7 @@ from farm.build_config import read_build_settings
 from farm.config import BuildOptions
 from farm.tasks import BASE_IMAGE
 from sandboxes.errors import ImageError, RuntimeUnavailable
-from sandboxes.images import BuildSettings, ImageStore
+from sandboxes.images.store import BuildSettings, ImageStore
 from tests.registry import running_registry
 from tests.services import missing
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import Change
+from farm.task_generation.mutation.generator import Bench, Maker, Yield
+from farm.task_generation.mutation.repository import Repository, open_repository
+from farm.task_generation.mutation.requirements import with_requirements
+from farm.task_validation.solution_leaks import find_residue, secrets_of
+from farm.task_validation.validate import gold_change, validate
 from farm.tasks import TaskBundle, load_task, pack, sandbox_spec, task_directories, unpack
-from farm.workshop.mutation.making import Bench, Maker, Yield
-from farm.workshop.mutation.repository import Repository, open_repository
-from farm.workshop.mutation.resolving import with_requirements
-from farm.workshop.residue import find_residue, secrets_of
-from farm.workshop.validating import gold_change, validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.task_generation.scaffold import begin_task
 from farm.tasks import TaskError, load_task
-from farm.workshop.beginning import begin_task
 
 ROOT = Path(__file__).resolve().parents[2]
 FARM = ROOT / ".venv/bin/farm"

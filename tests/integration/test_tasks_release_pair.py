@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from farm.task_generation.release_pair import Wish, make_release_pair
+from farm.task_validation.validate import validate
 from farm.tasks import TaskError, ensure_image, load_task, load_taskset, pack, unpack
-from farm.workshop.making import Wish, make_release_pair
-from farm.workshop.validating import validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 

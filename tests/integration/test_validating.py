@@ -13,14 +13,14 @@ import pytest
 
 from farm.build_config import read_build_settings
 from farm.config import BuildOptions
+from farm.task_generation.progress_log import Journal
+from farm.task_generation.scaffold import begin_task
+from farm.task_validation.result import Finding, Reason
+from farm.task_validation.validate_set import Bench, journal_path, validate_set, validated_tasks
 from farm.tasks import TaskError, load_task
-from farm.tasks.validated import read_validated, refuse_unvalidated, set_digest
-from farm.workshop.beginning import begin_task
-from farm.workshop.finding import Finding, Reason
-from farm.workshop.journal import Journal
-from farm.workshop.validating_sets import Bench, journal_path, validate_set, validated_tasks
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.fake import FakeRuntime
+from farm.tasks.validation_file import read_validated, refuse_unvalidated, set_digest
+from sandboxes.images.store import ImageStore
+from sandboxes.testing.fake_runtime import FakeRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 FARM = ROOT / ".venv/bin/farm"

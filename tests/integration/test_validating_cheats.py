@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
+from farm.task_validation.result import Finding, Reason
+from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle
-from farm.workshop.finding import Finding, Reason
-from farm.workshop.validating import validate
-from sandboxes.images import ImageStore
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.images.store import ImageStore
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.test_harbor_tasks import STEPS
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(400)]

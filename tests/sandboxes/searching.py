@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sandboxes.search.embedding import Embedder, Floats, Passage, WordEmbedder, WordTable
-from sandboxes.search.minilm import UNKNOWN
+from sandboxes.search.embeddings.minilm import UNKNOWN
+from sandboxes.search.embeddings.word_table import Embedder, Floats, Passage, WordEmbedder, WordTable
 
 MEANINGS = {
     UNKNOWN: (0.0, 0.0, 0.0),

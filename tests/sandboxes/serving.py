@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from sandboxes.sandbox import ExecResult, JobOutput
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import ExecResult, JobOutput
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 
 SPILLS = Path("/tmp/.farm-output")
 """Of all servers outside a sandbox, which is why their tests run one after another."""

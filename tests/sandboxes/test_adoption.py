@@ -21,10 +21,10 @@ from sandboxes import (
     SandboxSpec,
     WarmPool,
 )
-from sandboxes.owner import Identity, Owner, estate, owner_names
-from sandboxes.record import Record
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.toolbox import Toolbox
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
+from sandboxes.ownership.owner import Identity, Owner, estate, group_of, owner_names
+from sandboxes.ownership.sandbox_record import Record
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.owner_process import OwnerProcess
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
 from tests.services import missing, needs_root

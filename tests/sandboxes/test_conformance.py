@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from sandboxes import DockerRuntime, FakeRuntime, Runtime, RuntimeUnavailable, SandboxSpec, SnapshotError, open_runtime
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
 from tests.sandboxes.background import JobContract

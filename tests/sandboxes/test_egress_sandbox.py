@@ -20,7 +20,7 @@ from sandboxes import (
     SpecError,
 )
 from sandboxes.egress import Grants, Verdict, listen_inside
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S, living, text
 from tests.sandboxes.origin import BODY, Origin, origin
 from tests.sandboxes.proxying import HOST

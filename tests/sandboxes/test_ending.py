@@ -10,10 +10,10 @@ import pytest
 from docker.models.containers import Container
 
 from sandboxes import GoneBy, Sandbox, SandboxGone, SandboxSpec
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.ending import by_whom, ending, is_ending
-from sandboxes.runtimes.engine import ContainerState, Engine
-from sandboxes.runtimes.marks import container_name
+from sandboxes.docker_engine.api import ContainerState, Engine
+from sandboxes.ownership.labels import container_name
+from sandboxes.runtimes.docker.exit_cause import by_whom, ending, is_ending
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.outside import crash, first_process, mute
 from tests.services import needs_root
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from sandboxes import BootError, FakeRuntime, GoneBy, Sandbox, SandboxGone, SandboxSpec
-from sandboxes.runtimes.fake import FakeSandbox
-from sandboxes.runtimes.fake_programs import FakeProcess
-from sandboxes.sandbox import WALK_DIRECTORIES_MAX
+from sandboxes.interface import WALK_DIRECTORIES_MAX
+from sandboxes.testing.fake_runtime import FakeSandbox
+from sandboxes.testing.programs import FakeProcess
 from tests.sandboxes.conformance import WAIT_S, living, refusal, text
 
 SPEC = SandboxSpec("made-up:1")

@@ -19,7 +19,7 @@ from sandboxes import (
     SandboxSpec,
     SnapshotError,
 )
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
 from tests.services import missing
 

@@ -21,11 +21,11 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
-from sandboxes.runtimes.container import MASKED, oom_score
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.marks import container_name
-from sandboxes.runtimes.oci.ids import FIRST_ID, IDS
-from sandboxes.seccomp import OPTIONS_REFUSED
+from sandboxes.ownership.labels import container_name
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.runtimes.isolation import MASKED, oom_score
+from sandboxes.runtimes.oci.uid_ranges import FIRST_ID, IDS
+from sandboxes.runtimes.seccomp import OPTIONS_REFUSED
 from tests.outside import EitherRuntime, prefer, traces
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
 from tests.services import missing, needs_root

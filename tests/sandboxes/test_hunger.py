@@ -17,9 +17,9 @@ from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import grade
 from sandboxes import GoneBy, Limits, OciRuntime, SandboxGone, SandboxSpec
-from sandboxes.runtimes.hunger import Hunger
-from sandboxes.runtimes.oci.cgroups import find_hierarchies
-from sandboxes.sandbox import MIB
+from sandboxes.cgroups.cgroups import find_hierarchies
+from sandboxes.interface import MIB
+from sandboxes.runtimes.oom_attribution import Hunger
 from tests.outside import prefer
 from tests.sandboxes.conformance import WAIT_S, until_there
 from tests.services import needs_root

@@ -6,7 +6,7 @@ import docker
 import pytest
 
 from sandboxes import ImageError
-from sandboxes.runtimes.engine import Engine
+from sandboxes.docker_engine.api import Engine
 
 pytestmark = pytest.mark.docker
 

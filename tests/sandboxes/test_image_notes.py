@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import Runtime, SandboxSpec
-from sandboxes.uses import ImageUses
+from sandboxes.images.last_used import ImageUses
 
 pytestmark = pytest.mark.docker
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.login import LONGEST, MOST, PLAIN, added, joined_path, parse
-from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox
+from sandboxes.runtimes.login_env import LONGEST, MOST, PLAIN, added, joined_path, parse
 from sandboxes.spec import SandboxSpec
 from tests.images import Layer, busybox_layer, made_image
 from tests.sandboxes.conformance import WAIT_S, text

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import DiskFull, RuntimeUnavailable
-from sandboxes.runtimes.oci.btrfs import CLASSIC, SIMPLE, QuotaDisk
-from sandboxes.runtimes.oci.disk import Disk, PlainDisk, open_disk
-from sandboxes.runtimes.oci.loop import attached
-from sandboxes.sandbox import MIB
+from sandboxes.interface import MIB
+from sandboxes.runtimes.oci.storage.btrfs import CLASSIC, SIMPLE, QuotaDisk
+from sandboxes.runtimes.oci.storage.disk import Disk, PlainDisk, open_disk
+from sandboxes.runtimes.oci.storage.loop_device import attached
 from tests.machine_disk import empty_machine, fill_machine, machine_disk, take
 from tests.services import missing
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec
-from sandboxes.runtimes.oci.btrfs import IMAGE, PASSING, QuotaDisk
-from sandboxes.runtimes.oci.early import LEAST_MIB, EarlyWriting
-from sandboxes.sandbox import MIB
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import MIB
+from sandboxes.runtimes.oci.storage.btrfs import IMAGE, PASSING, QuotaDisk
+from sandboxes.runtimes.oci.storage.early_writeback import LEAST_MIB, EarlyWriting
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S
 from tests.services import missing
 

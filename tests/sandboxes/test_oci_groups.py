@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.owner import Identity
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.runtimes.oci.emptied import MOST, PAUSE_S
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
+from sandboxes.cgroups.deferred_removal import MOST, PAUSE_S
+from sandboxes.ownership.owner import Identity, group_of
 from tests.services import missing
 
 HIERARCHIES = find_hierarchies().narrowed()

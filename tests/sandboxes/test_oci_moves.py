@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.runtimes.oci.cgroups import LIST, find_hierarchies
-from sandboxes.runtimes.oci.moves import Moves
+from sandboxes.cgroups.cgroups import LIST, find_hierarchies
+from sandboxes.cgroups.move_lock_warmer import Moves
 from tests.services import missing, needs_root
 
 GROUPS = Path("/proc/self/cgroup")

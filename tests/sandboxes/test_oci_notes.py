@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import BootError, Limits, OciRuntime, SandboxSpec
-from sandboxes.boots import ENVIRONMENT_BYTES, VARIABLE_BYTES
+from sandboxes.runtimes.boot_errors import ENVIRONMENT_BYTES, VARIABLE_BYTES
 from sandboxes.runtimes.oci import starter
 
 pytestmark = pytest.mark.docker

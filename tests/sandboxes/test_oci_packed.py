@@ -10,10 +10,10 @@ import pytest
 
 from sandboxes import BootError, RuntimeUnavailable, SandboxSpec
 from sandboxes.errors import DiskFull
-from sandboxes.runtimes.oci import packed
-from sandboxes.runtimes.oci.packed import PackedLayers
+from sandboxes.runtimes.oci.images import packed_layers
+from sandboxes.runtimes.oci.images.packed_layers import PackedLayers
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S, text
 
 pytestmark = pytest.mark.docker
@@ -38,7 +38,7 @@ async def layers(tmp_path: Path) -> AsyncIterator[PackedLayers]:
 
 
 def packed_in(home: Path) -> list[Path]:
-    return sorted((home / packed.PACKED).glob("*.erofs"))
+    return sorted((home / packed_layers.PACKED).glob("*.erofs"))
 
 
 def layer_with(place: Path, content: bytes) -> Path:
@@ -67,8 +67,8 @@ async def test_private_layers_without_mounts_of_files(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels before 6.12 mount a device on the image."""
-    monkeypatch.setattr(packed, "_needs_device", lambda home, program: True)
-    (state_dir / packed.PACKED).mkdir(exist_ok=True)
+    monkeypatch.setattr(packed_layers, "_needs_device", lambda home, program: True)
+    (state_dir / packed_layers.PACKED).mkdir(exist_ok=True)
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
         assert runtime.lacks == ()
@@ -81,7 +81,7 @@ async def test_private_layers_without_mounts_of_files(
 async def test_without_the_program_that_packs_the_operator_is_told(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "PROGRAM", "mkfs.no-such-program")
+    monkeypatch.setattr(packed_layers, "PROGRAM", "mkfs.no-such-program")
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
         (lack,) = runtime.lacks
@@ -137,6 +137,6 @@ async def test_layer_that_is_gone_is_said(layers: PackedLayers, tmp_path: Path) 
 async def test_machine_without_erofs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     false = shutil.which("false")
     assert false is not None
-    monkeypatch.setattr(packed, "PROGRAM", false)
+    monkeypatch.setattr(packed_layers, "PROGRAM", false)
     with pytest.raises(RuntimeUnavailable, match="EROFS"):
         await PackedLayers.open(tmp_path)

@@ -30,14 +30,14 @@ from sandboxes import (
     SpecError,
     open_runtime,
 )
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.errors import DiskFull
-from sandboxes.owner import Identity, owner_names
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.runtimes.oci.ids import FIRST_ID
-from sandboxes.runtimes.oci.programs import PROGRAMS
-from sandboxes.runtimes.oci.starting import FAILURES
-from sandboxes.toolbox import Toolbox
+from sandboxes.ownership.owner import Identity, group_of, owner_names
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.runtimes.oci.oci_programs import PROGRAMS
+from sandboxes.runtimes.oci.starter_supervisor import FAILURES
+from sandboxes.runtimes.oci.uid_ranges import FIRST_ID
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
 from tests.images import Layer, busybox_image, made_image
 from tests.machine_disk import empty_machine, fill_machine, machine_disk

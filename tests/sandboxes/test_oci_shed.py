@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import toolbox
+from sandboxes.toolserver import toolbox
 from tests.services import needs_root, require_program
 
 STARTER = Path(toolbox.__file__).parent / "starter"

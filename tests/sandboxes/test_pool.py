@@ -23,10 +23,10 @@ from sandboxes import (
     SpecError,
     WarmPool,
 )
-from sandboxes.pool import CALM_S, RETRY_S, SPARE_S
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.runtimes.marks import container_name
-from sandboxes.toolbox import Toolbox
+from sandboxes.ownership.labels import container_name
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.toolserver.toolbox import Toolbox
+from sandboxes.warm_pool import CALM_S, RETRY_S, SPARE_S
 from tests.docker_daemon import docker_daemon
 from tests.images import busybox_image
 from tests.sandboxes.conformance import living, text

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec, SpecError
-from sandboxes.owner import LOOK_S, LOOKS, Identity, Owner, estate, owner_names
-from sandboxes.reaper import reap
-from sandboxes.runtimes.engine import Engine
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.toolbox import Toolbox
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
+from sandboxes.docker_engine.api import Engine
+from sandboxes.ownership.owner import LOOK_S, LOOKS, Identity, Owner, estate, group_of, owner_names
+from sandboxes.runtimes.reaper import reap
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.outside import EitherRuntime, backing_files
 from tests.sandboxes.conformance import WAIT_S, living
 from tests.sandboxes.serving import eventually
@@ -28,7 +28,7 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 from sandboxes import DockerRuntime, OciRuntime, SandboxSpec
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 
 async def main(kind, state_dir, owner, toolbox, image, grace_s):
     made = {"docker": DockerRuntime, "oci": OciRuntime}[kind]

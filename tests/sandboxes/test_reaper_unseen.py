@@ -12,10 +12,10 @@ import docker
 import pytest
 
 from sandboxes import SandboxSpec
-from sandboxes.owner import Identity, Owner, is_dead_unseen
-from sandboxes.runtimes.marks import container_name
-from sandboxes.runtimes.oci.cgroups import Cgroups, find_hierarchies, group_of
-from sandboxes.toolbox import Toolbox
+from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
+from sandboxes.ownership.labels import container_name
+from sandboxes.ownership.owner import Identity, Owner, group_of, is_dead_unseen
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.outside import EitherRuntime
 from tests.owner_process import OwnerProcess
 from tests.sandboxes.conformance import WAIT_S, living, text
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.docker, needs_root]
 REAPER = """
 import asyncio, sys
 from pathlib import Path
-from sandboxes.reaper import reap
-from sandboxes.runtimes.engine import Engine
+from sandboxes.runtimes.reaper import reap
+from sandboxes.docker_engine.api import Engine
 
 async def main(state_dir):
     engine = Engine()
@@ -123,7 +123,7 @@ def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) 
     assert not is_dead_unseen(owner.identity, [unlisted], tmp_path / "asker")
     assert is_dead_unseen(owner.identity, [unlisted.replace(boot, "another")], tmp_path / "asker")
     ask = (
-        "import sys; from pathlib import Path; from sandboxes.owner import Identity, is_dead_unseen as dead; "
+        "import sys; from pathlib import Path; from sandboxes.ownership.owner import Identity, is_dead_unseen as dead; "
         "print(dead(Identity(Path('/nowhere'), 'one', 'seal'), sys.argv[2:], Path(sys.argv[1])))"
     )
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask, str(tmp_path), owner.trace]

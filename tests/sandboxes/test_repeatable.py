@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from sandboxes.errors import AnswerLost
-from sandboxes.repeatable import Seen, repeatable
-from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import ToolResult, Toolset
+from sandboxes.toolserver.replay import Seen, repeatable
 
 pytestmark = pytest.mark.docker
 

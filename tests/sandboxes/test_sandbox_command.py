@@ -12,8 +12,8 @@ import docker
 import psutil
 import pytest
 
-from sandboxes.owner import owner_names
-from sandboxes.toolbox import Toolbox
+from sandboxes.ownership.owner import owner_names
+from sandboxes.toolserver.toolbox import Toolbox
 
 pytestmark = pytest.mark.docker
 

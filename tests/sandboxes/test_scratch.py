@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.scratch import PREFIX, scratch, sweep
+from sandboxes.ownership.scratch_dirs import PREFIX, scratch, sweep
 from tests.services import needs_root
 
 pytestmark = needs_root
@@ -19,7 +19,7 @@ pytestmark = needs_root
 HOLD = """
 import sys
 from pathlib import Path
-from sandboxes.scratch import scratch
+from sandboxes.ownership.scratch_dirs import scratch
 with scratch(Path(sys.argv[1])) as path:
     (path / "note").write_text("x")
     print(path, flush=True)
@@ -29,7 +29,7 @@ with scratch(Path(sys.argv[1])) as path:
 MANY = """
 import sys
 from pathlib import Path
-from sandboxes.scratch import scratch
+from sandboxes.ownership.scratch_dirs import scratch
 for turn in range(int(sys.argv[2])):
     with scratch(Path(sys.argv[1])) as path:
         (path / "deep" / "er").mkdir(parents=True)

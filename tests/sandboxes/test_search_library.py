@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.search.allowance import MOST_S, PER_S, Allowance, Turns, least_taken
-from sandboxes.search.embedders import NONE
+from sandboxes.search.embeddings.select import NONE
 from sandboxes.search.errors import IndexingFailed
-from sandboxes.search.index import Index
-from sandboxes.search.library import Library
-from sandboxes.search.segment import SourceFile
-from sandboxes.search.view import served
-from sandboxes.search.worker import noted
-from sandboxes.search.workers import Workers
+from sandboxes.search.index.index import Index
+from sandboxes.search.index.segment import SourceFile
+from sandboxes.search.index_store import Library
+from sandboxes.search.sandbox_index import served
+from sandboxes.search.workers.fair_queue import MOST_S, PER_S, Allowance, Turns, least_taken
+from sandboxes.search.workers.pool import Workers
+from sandboxes.search.workers.worker import noted
 from tests.services import needs_root
 
 

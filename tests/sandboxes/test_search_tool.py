@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.sandbox import Runtime, Sandbox
-from sandboxes.search.embedders import NONE
-from sandboxes.search.library import Library
+from sandboxes.interface import Runtime, Sandbox
+from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.index_store import Library
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
-from sandboxes.tools.codebase_search import SNIPPET_LINES, CodebaseSearch
+from sandboxes.tools.packs.codebase_search import SNIPPET_LINES, CodebaseSearch
 from sandboxes.tools.toolset import MAX_CHARS
 
 BUSYBOX = "/.farm/bin/busybox"

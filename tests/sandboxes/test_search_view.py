@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_files import Node
-from sandboxes.sandbox import FileEntry, FileKind, Sandbox
-from sandboxes.search.allowance import MOST_S
-from sandboxes.search.embedders import NONE
-from sandboxes.search.library import Library
-from sandboxes.search.tree import LARGEST_FILE, MOST_FILES, chosen
-from sandboxes.search.view import View
+from sandboxes.interface import FileEntry, FileKind, Sandbox
+from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.index.source_tree import LARGEST_FILE, MOST_FILES, chosen
+from sandboxes.search.index_store import Library
+from sandboxes.search.sandbox_index import View
+from sandboxes.search.workers.fair_queue import MOST_S
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.files import Node
 from tests.sandboxes.serving import eventually
 
 OLD_NS = 10**18
@@ -193,7 +193,7 @@ class Watched:
 
 
 def test_of_too_many_files_sources_are_taken_first() -> None:
-    from sandboxes.sandbox import FileEntry
+    from sandboxes.interface import FileEntry
 
     entries = [FileEntry(f"t{n}.txt", FileKind.FILE, 0o644, 10, 0) for n in range(MOST_FILES)]
     tree = chosen([*entries, FileEntry("z.py", FileKind.FILE, 0o644, 10, 0)])

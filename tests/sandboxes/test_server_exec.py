@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import BootError, ProtocolError, SandboxGone, SpecError
-from sandboxes.sandbox import Capture
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import Capture
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, running, spilled
 
 WAIT_S = 60.0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import PathError
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary, out, spilled
 
 WAIT_S = 60.0

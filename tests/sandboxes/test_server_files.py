@@ -17,9 +17,9 @@ import pytest
 
 import sandboxes
 from sandboxes.errors import PathError
-from sandboxes.sandbox import MIB, WALK_DIRECTORIES_MAX, WALK_FILES_MAX, FileKind
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import MIB, WALK_DIRECTORIES_MAX, WALK_FILES_MAX, FileKind
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary
 
 WAIT_S = 60.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import PathError
-from sandboxes.sandbox import Capture
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import Capture
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, first_process, gone, out
 from tests.services import needs_root
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandboxes import protocol
 from sandboxes.errors import JobError, SpecError
-from sandboxes.protocol import Op
-from sandboxes.sandbox import Capture, JobOutput
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import Capture, JobOutput
+from sandboxes.toolserver import protocol
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.protocol import Op
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, first_process, gone, ordinary, out, running, spilled
 from tests.services import needs_root, require_program
 

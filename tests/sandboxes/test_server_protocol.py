@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes import protocol
 from sandboxes.errors import ProtocolError
-from sandboxes.protocol import Answer, FrameSplitter, Op
-from sandboxes.sandbox import ExecResult, FileEntry
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import ExecResult, FileEntry
+from sandboxes.toolserver import protocol
+from sandboxes.toolserver.protocol import Answer, FrameSplitter, Op
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary
 
 WAIT_S = 60.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.sandbox import Capture, ExecResult
-from sandboxes.server import ToolServer
-from sandboxes.toolbox import Toolbox
+from sandboxes.interface import Capture, ExecResult
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, gone, ordinary, out, spilled
 
 WAIT_S = 60.0

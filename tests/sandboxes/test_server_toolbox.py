@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.toolbox import Toolbox, ensure_toolbox
+from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 
 ROOT = Path(__file__).parents[2]
 

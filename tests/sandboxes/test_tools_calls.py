@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from sandboxes.errors import SpecError
-from sandboxes.sandbox import Sandbox
+from sandboxes.interface import Sandbox
 from sandboxes.tools import ToolErrorKind, Toolset
-from sandboxes.tools.bash import BashInput
-from sandboxes.tools.calls import MalformedCall, parse_arguments
-from sandboxes.tools.edit import EditInput
-from sandboxes.tools.glob import GlobInput
-from sandboxes.tools.grep import GrepInput
+from sandboxes.tools.packs.bash import BashInput
+from sandboxes.tools.packs.edit import EditInput
+from sandboxes.tools.packs.glob import GlobInput
+from sandboxes.tools.packs.grep import GrepInput
+from sandboxes.tools.parse_call import MalformedCall, parse_arguments
 from sandboxes.tools.schemas import schema_of
 
 NOWHERE = cast(Sandbox, object())

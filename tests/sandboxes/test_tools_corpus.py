@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.sandbox import Runtime
-from sandboxes.search.embedders import NONE
-from sandboxes.search.library import Library
+from sandboxes.interface import Runtime
+from sandboxes.search.embeddings.select import NONE
+from sandboxes.search.index_store import Library
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS
 

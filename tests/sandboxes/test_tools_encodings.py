@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
-from sandboxes.tools.encodings import decoded, encoded
+from sandboxes.tools.actions.encodings import decoded, encoded
 
 
 @settings(deadline=None)

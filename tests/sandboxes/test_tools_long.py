@@ -2,10 +2,10 @@
 
 import pytest
 
-from sandboxes.sandbox import Capture
-from sandboxes.tools.codex import patch_in
-from sandboxes.tools.grep import as_bytes_too
-from sandboxes.tools.names import nearest_names
+from sandboxes.interface import Capture
+from sandboxes.tools.actions.nearby_names import nearest_names
+from sandboxes.tools.packs.codex import patch_in
+from sandboxes.tools.packs.grep import as_bytes_too
 from sandboxes.tools.rendering import captured
 
 LONG = 200_000

@@ -7,11 +7,11 @@ import jsonschema
 import pytest
 
 from sandboxes.errors import SpecError
-from sandboxes.runtimes.fake import FakeRuntime
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
-from sandboxes.tools.cursor import closest
 from sandboxes.tools.packs import PACKS, choose
+from sandboxes.tools.packs.cursor import closest
 from sandboxes.tools.schemas import described
 from sandboxes.tools.toolset import Prepared
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxes.errors import PathError
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.sandbox import FileKind, Sandbox
+from sandboxes.interface import FileKind, Sandbox
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
 
 TREE = {"a.txt": b"one\ntwo\n", "b.txt": b"\xff\r\nb\r\n", "d/c.txt": b"c", "blocked": b"no directory\n"}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.sandbox import Capture
-from sandboxes.tools.glob import split_pattern
+from sandboxes.interface import Capture
+from sandboxes.tools.packs.glob import split_pattern
 from sandboxes.tools.rendering import captured, clipped, fitting, printed, shown_name, visible
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sandboxes.errors import PathError, SandboxGone
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
 from sandboxes.tools.toolset import MAX_CHARS
 

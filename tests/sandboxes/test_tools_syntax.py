@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.sandbox import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
-from sandboxes.toolbox import Toolbox
-from sandboxes.tools.editing import replace
-from sandboxes.tools.files import Files
-from sandboxes.tools.syntax import fault_brought_in
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.tools.actions.edit_text import replace
+from sandboxes.tools.actions.files import Files
+from sandboxes.tools.actions.syntax_check import fault_brought_in
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import ordinary
 
 

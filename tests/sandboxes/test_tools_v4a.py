@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxes.tools.editing import EditRefused
-from sandboxes.tools.v4a import (
+from sandboxes.tools.actions.edit_text import EditRefused
+from sandboxes.tools.actions.v4a_patch import (
     Add,
     Delete,
     Hunk,

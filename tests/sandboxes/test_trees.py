@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.trees import remove_tree
+from sandboxes.linux.remove_tree import remove_tree
 
 
 def dig(path: Path, depth: int) -> None:

@@ -8,8 +8,8 @@ import docker
 import pytest
 
 from sandboxes import OciRuntime, SandboxSpec
-from sandboxes.runtimes.docker import DockerRuntime
-from sandboxes.toolbox import ensure_toolbox
+from sandboxes.runtimes.docker.runtime import DockerRuntime
+from sandboxes.toolserver.toolbox import ensure_toolbox
 from tests.images import busybox_layer, made_image
 from tests.sandboxes.conformance import WAIT_S, text
 from tests.services import needs_root

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandboxes.uninterrupted import end, uninterrupted
+from sandboxes.cancellation import end, uninterrupted
 
 
 async def test_two_cancellations_delay_nothing_and_are_told() -> None:
@@ -39,7 +39,7 @@ async def test_results_and_errors_come_through() -> None:
 
 
 async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxes.uninterrupted.AGAIN_S", 0.01)
+    monkeypatch.setattr("sandboxes.cancellation.AGAIN_S", 0.01)
     swallowed: list[bool] = []
 
     async def deaf() -> None:

@@ -13,7 +13,7 @@ import pytest
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import GradingMode, ReportFormat, Task, Verifier
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.shell import FakeProcess
 
 IMAGE = "task:1"
 WORKSPACE = "/srv/repo"

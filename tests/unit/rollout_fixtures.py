@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from farm.core.orders import EpisodeOrder, Limits, PolicySpec, TaskRef
 from farm.core.rollout import Split, WeightSpan
-from farm.rollout.policy import Message, Reply, Sampled, ToolCall
+from farm.core.run import EpisodeOrder, Limits, PolicySpec, TaskRef
+from farm.policy.base import Message, Reply, Sampled, ToolCall
 from farm.tasks.bundle import TaskBundle
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess, Program
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess, Program
 from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n", "setup.cfg": b""}

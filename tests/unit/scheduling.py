@@ -1,8 +1,8 @@
 """Short ways to say runs, beats and reports in the scheduler's tests."""
 
-from farm.core.events import EpisodeEnded, Load, NodeBeat, Pressure
-from farm.core.orders import EpisodeOrder, EpisodeReport, Limits, PolicySpec, RunSpec, TaskRef
 from farm.core.rollout import Failure, Origin, Status, StopReason
+from farm.core.run import EpisodeOrder, EpisodeReport, Limits, PolicySpec, RunSpec, TaskRef
+from farm.scheduler.messages import EpisodeEnded, Load, NodeBeat, Pressure
 
 INFRA = Failure(Origin.INFRA, "SandboxGone", "the sandbox is gone", retryable=True)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.admission import Admission, AdmissionSettings, judge
-from farm.core.events import Load, NodeBeat, Pressure, RunSubmitted
+from farm.scheduler.admission import Admission, AdmissionSettings, judge
+from farm.scheduler.messages import Load, NodeBeat, Pressure, RunSubmitted
 from tests.unit.scheduling import beat, run_spec, task
 from tests.unit.test_scheduler import Driver, starts
 

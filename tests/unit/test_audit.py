@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.audit import Behaviour, watch
-from farm.audit.acts import EDITORS, LOOKERS, OTHERS, TERMINALS
 from farm.audit.behaviour import ALWAYS_READ, MOST_EVIDENCE, MOST_FLAGS, MOST_READ
-from farm.audit.script import MOST_CHARS, read_script
+from farm.audit.shell_parser import MOST_CHARS, read_script
+from farm.audit.tool_actions import EDITORS, LOOKERS, OTHERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
+from farm.episode import run_episode
 from farm.rewards import parse_rules, rewarded
-from farm.rewards.names import ABOUT
-from farm.rollout import run_episode
-from farm.wire.record import RolloutRecord
+from farm.rewards.components import ABOUT
+from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, say, task
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.bench.memory import in_use_mib, settled_mib
-from farm.bench.rounds import Side, in_turn
+from farm.bench.host_memory import in_use_mib, settled_mib
+from farm.bench.interleave import Side, in_turn
 
 
 def _telling(seen: list[str], name: str, *took_s: float) -> Callable[[], Awaitable[float]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.brief import read_brief, write_brief
+from sandboxes.linux.small_files import read_brief, write_brief
 
 
 @pytest.mark.parametrize("text", ["", "12\n", "ü", "x" * 200_000])

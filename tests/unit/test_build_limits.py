@@ -7,10 +7,10 @@ import pytest
 
 from farm.build_config import read_build_settings
 from farm.config import ConfigError, load_config
-from sandboxes.building.disk import DiskMeter, Uppers
-from sandboxes.building.limits import StepGroup, candidates
-from sandboxes.building.progress import CopyCount
-from sandboxes.runtimes.oci.cgroups import Hierarchies
+from sandboxes.cgroups.cgroups import Hierarchies
+from sandboxes.images.confinement.disk import DiskMeter, Uppers
+from sandboxes.images.confinement.limits import StepGroup, candidates
+from sandboxes.images.confinement.progress import CopyCount
 
 MIB = 1 << 20
 

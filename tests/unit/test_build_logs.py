@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import build_logs
-from sandboxes.build_logs import BuildLogs, BuildOutput
+from sandboxes.images import build_logs
+from sandboxes.images.build_logs import BuildLogs, BuildOutput
 
 
 def output(*lines: str, most_bytes: int = 1000) -> BuildOutput:

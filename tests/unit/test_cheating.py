@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
-from farm.grading.source import parse_tests
-from farm.workshop.cheating import MOST_HOLLOWED, hollowed, scripted_cheats, stock_cheats
+from farm.grading.decoys.python_source import parse_tests
+from farm.task_validation.cheats import MOST_HOLLOWED, hollowed, scripted_cheats, stock_cheats
 from tests.unit.grading_fixtures import change, delete, make_verifier, write
 from tests.unit.rollout_fixtures import task
 

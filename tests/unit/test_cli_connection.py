@@ -10,7 +10,7 @@ import pytest
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
 from farm.cluster import FarmInfo
-from farm.cluster.runfile import announce, claimed
+from farm.cluster.state_dir import announce, claimed
 from farm.config import Config
 from tests.services import kept_port
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from farm.cli.transcript import COLUMNS, shortened, transcript
-from farm.wire.record import Sidecar, ToolUseRecord, TurnRecord
+from farm.cli.rollouts.transcript import COLUMNS, shortened, transcript
+from farm.schemas.rollout import Sidecar, ToolUseRecord, TurnRecord
 from tests.rollouts import make_rollout
 
 

@@ -13,13 +13,13 @@ from packaging.requirements import Requirement
 from pydantic import SecretStr
 
 from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.farm import GatewayPlan, RunningFarm, join_farm, start_farm
-from farm.cluster.ray_node import RayNode
-from farm.cluster.runfile import FarmInfo, announce, claimed
+from farm.cluster.launch import GatewayPlan, RunningFarm, join_farm, start_farm
+from farm.cluster.ray_process import RayNode
+from farm.cluster.state_dir import FarmInfo, announce, claimed
 from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
 from farm.core.toml import read_toml
-from farm.grading.style import RUFF
+from farm.grading.diff.style import RUFF
 from tests.unit.grading_fixtures import install_ruff
 
 TOKEN = SecretStr("a-token-of-some-length")

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.cluster.ray_node import what_died
-from farm.cluster.watch import how_ended
+from farm.cluster.ray_process import what_died
+from farm.cluster.supervisor import how_ended
 
 PROGRAM = """
 import os, signal, subprocess, sys, time
-from farm.cluster.watch import stay_behind
+from farm.cluster.supervisor import stay_behind
 if ended := stay_behind():
     print(ended.code, ended.orderly)
     sys.exit()

@@ -13,7 +13,7 @@ from farm.cli.main import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 QUOTED = re.compile(r"`(?:[A-Z_]+=\S+ )*farm ([a-z][^`]*)`")
-SHARED = ("config.py", "exchange.py", "client.py", "gateway", "store", "tasks", "cluster", "wire")
+SHARED = ("config.py", "client", "gateway", "store", "tasks", "cluster", "node", "scheduler", "schemas")
 """Of ``farm``: what several commands and other clients use, so a bare option is one of another command's."""
 
 BARE = re.compile(r"(?<![`\w-])--[a-z][a-z-]+(?![^`]*`)")

@@ -8,7 +8,7 @@ import pytest
 
 from farm.core.rollout import StopReason
 from farm.examples.demo import faults
-from farm.wire.record import RolloutHead, RolloutRecord, head_of
+from farm.schemas.rollout import RolloutHead, RolloutRecord, head_of
 from tests.rollouts import make_rollout
 
 QUICKSTART = Path(__file__).parents[2] / "deploy" / "quickstart.sh"

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxes.gate import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, Gate, Pace
-from sandboxes.pressure import Pressure, Stall
+from sandboxes.host.pressure import Pressure, Stall
+from sandboxes.runtimes.boot_limiter import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, Gate, Pace
 
 SHORT = Pressure(memory=Stall(some=0.5), memory_left=0.1)
 CALM = Pressure()

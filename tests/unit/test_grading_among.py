@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from farm.core.framework import FRAMEWORKS, fault_of, holders
 from farm.core.task import ReportFormat, Verifier
-from farm.grading.among import plant_among
-from farm.grading.anchor import Anchor, find_tests
-from farm.grading.exam import Exam, set_exam
-from farm.grading.outcome import Outcome
-from farm.grading.source import NOUNS
+from farm.core.test_frameworks import FRAMEWORKS, fault_of, holders
+from farm.grading.decoys.inline import plant_among
+from farm.grading.decoys.locate import Anchor, find_tests
+from farm.grading.decoys.python_source import NOUNS
+from farm.grading.decoys.test_plan import Exam, set_exam
+from farm.grading.reports.outcome import Outcome
 from farm.grading.verdict import Evidence, decide
 from farm.tasks.bundle import BundleFile
 from tests.unit.grading_fixtures import make_verifier

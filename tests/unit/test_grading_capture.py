@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind
-from farm.grading import Baseline, ChangeRefused, ChangeTooLarge, apply_change, capture, take_baseline, take_change
+from farm.grading import Baseline, ChangeRefused, ChangeTooLarge, apply_change, take_baseline, take_change
+from farm.grading.changes import capture
 from sandboxes.errors import PathError
-from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
-from sandboxes.runtimes.fake_files import Node
-from sandboxes.sandbox import FileKind
+from sandboxes.interface import FileKind
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.files import Node
 from tests.unit.grading_fixtures import IMAGE, WORKSPACE, busybox, change, delete, image, link, write
 
 PRISTINE = {"src/a.py": b"a\n", "src/b.py": b"b\n", "run.sh": b"#!/bin/sh\n", "docs/one/two.md": b"2\n"}

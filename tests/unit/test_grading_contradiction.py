@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from farm.grading.canary import Canary
-from farm.grading.contradiction import MOST_TESTS, Contradiction, make_contradiction
-from farm.grading.outcome import Outcome
+from farm.grading.decoys.canary_file import Canary
+from farm.grading.decoys.contradiction import MOST_TESTS, Contradiction, make_contradiction
+from farm.grading.reports.outcome import Outcome
 from farm.grading.verdict import Evidence, decide
 from tests.unit.grading_fixtures import make_verifier
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.canary import Canary
-from farm.grading.control import (
+from farm.grading.decoys.canary_file import Canary
+from farm.grading.decoys.control_run import (
     MOST_KEPT,
     Chosen,
     ControlRun,
@@ -20,7 +20,7 @@ from farm.grading.control import (
     unsteady,
     without_unconfirmed,
 )
-from farm.grading.outcome import Outcome
+from farm.grading.reports.outcome import Outcome
 from farm.grading.verdict import Evidence, Verdict, decide, discredit
 from tests.unit.grading_fixtures import make_verifier
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.grading.falsify import Falsified, false_versions, falsify
-from farm.grading.junit import node_ids, parse_junit
-from farm.grading.outcome import Outcome
-from farm.grading.source import edited, functions, read_source
+from farm.grading.decoys.false_tests import Falsified, false_versions, falsify
+from farm.grading.decoys.python_source import edited, functions, read_source
+from farm.grading.reports.junit import node_ids, parse_junit
+from farm.grading.reports.outcome import Outcome
 
 SOURCE = b'''\
 """Tests."""

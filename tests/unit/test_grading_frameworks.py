@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.core.framework import FRAMEWORKS, fault_of
 from farm.core.task import ReportFormat
+from farm.core.test_frameworks import FRAMEWORKS, fault_of
 from farm.grading import ReportError
-from farm.grading.exam import RUNNER, Exam, set_exam
-from farm.grading.outcome import Outcome
-from farm.grading.reports import MAX_JSON_BYTES, read_report
+from farm.grading.decoys.test_plan import RUNNER, Exam, set_exam
+from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.parsers import MAX_JSON_BYTES, read_report
 from farm.tasks.bundle import BundleFile
 from tests.unit.grading_fixtures import make_verifier
 

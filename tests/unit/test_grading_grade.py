@@ -9,14 +9,14 @@ import pytest
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading import Baseline, VerifierError, grade
-from farm.grading.exam import set_exam
-from farm.grading.protect import split_change
-from farm.grading.reports import read_report
+from farm.grading.changes.protected_paths import split_change
+from farm.grading.decoys.test_plan import set_exam
+from farm.grading.reports.parsers import read_report
 from farm.grading.verdict import decide
 from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess, Program
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess, Program
 from tests.unit.grading_fixtures import (
     WORKSPACE,
     busybox,

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from farm.core.framework import owned_files
 from farm.core.task import ReportFormat
+from farm.core.test_frameworks import owned_files
 from farm.grading.errors import blame_machine
 from sandboxes.errors import PathError, RuntimeUnavailable
 from tests.unit.grading_fixtures import make_verifier

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.grading import patch, render_patch
+from farm.grading import render_patch
+from farm.grading.diff import patch
 from tests.services import require_program
 from tests.unit.grading_fixtures import change, delete, link, write
 

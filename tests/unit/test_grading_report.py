@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.grading import ReportError, outcome
-from farm.grading.junit import junit_name, node_ids, parse_junit
-from farm.grading.outcome import Outcome
-from farm.grading.reward_file import MAX_REWARD_BYTES, choose_reward, parse_reward
+from farm.grading import ReportError
+from farm.grading.reports import outcome
+from farm.grading.reports.junit import junit_name, node_ids, parse_junit
+from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.reward_file import MAX_REWARD_BYTES, choose_reward, parse_reward
 from tests.unit.grading_fixtures import FAILURE, case
 from tests.unit.grading_fixtures import junit as report
 

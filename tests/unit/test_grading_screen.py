@@ -3,9 +3,9 @@
 import pytest
 
 from farm.core.change import Change
-from farm.grading.patch import render
-from farm.grading.screen import MOST_FOUND, screen
-from farm.grading.style import is_python
+from farm.grading.diff.patch import render
+from farm.grading.diff.style import is_python
+from farm.grading.diff.suspicious_lines import MOST_FOUND, screen
 from tests.attacks.test_forged_output import ATTACKS
 from tests.unit.grading_fixtures import write
 

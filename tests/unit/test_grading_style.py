@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import FileChange
-from farm.grading import linter, style
-from farm.grading.patch import render
-from farm.grading.style import is_python, measure_style
+from farm.grading.diff import ruff_worker, style
+from farm.grading.diff.patch import render
+from farm.grading.diff.style import is_python, measure_style
 from tests.unit.grading_fixtures import change, delete, install_ruff, link, write
 
 OLD = b"import os\n\n\ndef f(x):\n    return x == None\n"
@@ -97,11 +97,11 @@ async def test_of_many_files_each_is_checked() -> None:
 
 def test_a_program_finds_all_texts_where_few_descriptors_are_allowed() -> None:
     texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MOST_FILES)]
-    command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", linter.__file__]
+    command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", ruff_worker.__file__]
     command += [str(style.CPU_S), str(style.MEMORY_BYTES), "/bin/cat"]
-    found = subprocess.run(command, input=b"".join(map(linter.framed, texts)), capture_output=True, check=True)
+    found = subprocess.run(command, input=b"".join(map(ruff_worker.framed, texts)), capture_output=True, check=True)
     assert found.stdout == b"".join(texts)
-    assert [linter.index_of(linter.path_of(index)) for index in range(3)] == [0, 1, 2]
+    assert [ruff_worker.index_of(ruff_worker.path_of(index)) for index in range(3)] == [0, 1, 2]
 
 
 async def test_a_text_that_was_not_seen_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

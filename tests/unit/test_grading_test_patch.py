@@ -8,8 +8,8 @@ import pytest
 from farm.core.change import Change
 from farm.grading import VerifierError, grade
 from farm.tasks.bundle import TaskBundle
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n# keep\n", "tests/test_b.py": b"# b\n"}

@@ -2,9 +2,9 @@
 
 import random
 
-from farm.grading.canary import NONE
-from farm.grading.outcome import Outcome
-from farm.grading.tripwire import (
+from farm.grading.decoys.canary_file import NONE
+from farm.grading.reports.outcome import Outcome
+from farm.grading.tripwire.tripwire import (
     Findings,
     Reported,
     Touched,
@@ -13,7 +13,7 @@ from farm.grading.tripwire import (
     make_tripwire,
 )
 from farm.grading.verdict import Evidence, decide
-from sandboxes.sandbox import Capture, ExecResult
+from sandboxes.interface import Capture, ExecResult
 from tests.unit.grading_fixtures import make_verifier
 
 CHANGED = {"pricing/cart.py": Touched(((3, 5),), {"frames": ((4, 4),)})}

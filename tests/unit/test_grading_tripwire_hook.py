@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire import BUSYBOX, MOST_LINES, READ_BYTES, Findings, Reported, Touched, Tripwire, judge
-from sandboxes.sandbox import Capture, ExecResult
+from farm.grading.tripwire.tripwire import BUSYBOX, MOST_LINES, READ_BYTES, Findings, Reported, Touched, Tripwire, judge
+from sandboxes.interface import Capture, ExecResult
 
 NONCE = f"{7:016x}"
 WHOLE = Touched()

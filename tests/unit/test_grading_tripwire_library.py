@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire import Touched
+from farm.grading.tripwire.tripwire import Touched
 from tests.unit.test_grading_tripwire_hook import watch
 
 NATIVE = {

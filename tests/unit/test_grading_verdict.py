@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from farm.core.change import FileChange
 from farm.core.task import ReportFormat
 from farm.grading import VerifierError
-from farm.grading.canary import Canary, make_canary
-from farm.grading.outcome import Outcome
-from farm.grading.protect import Protection
-from farm.grading.settings import MAX_SETTINGS_BYTES
+from farm.grading.changes.protected_paths import Protection
+from farm.grading.changes.runner_settings import MAX_SETTINGS_BYTES
+from farm.grading.decoys.canary_file import Canary, make_canary
+from farm.grading.reports.outcome import Outcome
 from farm.grading.verdict import Evidence, decide
-from sandboxes.sandbox import FileKind
+from sandboxes.interface import FileKind
 from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
 
 GO, CARGO, JEST = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST

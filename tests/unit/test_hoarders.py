@@ -1,7 +1,7 @@
 """When an estimate of what a sandbox holds is a reason to end it."""
 
-from sandboxes.runtimes.hoarders import Hoarders
-from sandboxes.runtimes.uncounted import Held
+from sandboxes.runtimes.uncounted_memory.measure import Held
+from sandboxes.runtimes.uncounted_memory.watch import Hoarders
 
 MANY = Held(in_flight=100)
 FEW = Held(in_flight=1)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.host_limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
-from sandboxes.host_readings import _least_room, read_host
+from sandboxes.host.limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
+from sandboxes.host.readings import _least_room, read_host
 
 OCI = oci_footprint(mapped=True)
 

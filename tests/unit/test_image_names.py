@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.runtimes.names import Names
+from sandboxes.docker_engine.image_names import Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from docker.auth import INDEX_NAME
 
-from sandboxes.dockerfile import bases
-from sandboxes.origins import ImageOrigins
+from sandboxes.images.digest_pins import ImageOrigins
+from sandboxes.images.dockerfile import bases
 
 DIGEST = "sha256:" + "a" * 64
 

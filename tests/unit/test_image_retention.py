@@ -5,9 +5,9 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.images import ImageInfo
-from sandboxes.retention import Disk, Holdings, bases, departures
-from sandboxes.uses import ImageUse
+from sandboxes.images.eviction import Disk, Holdings, bases, departures
+from sandboxes.images.last_used import ImageUse
+from sandboxes.images.store import ImageInfo
 
 BASE = ("0",)
 

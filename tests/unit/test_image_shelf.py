@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from farm.cluster.shelf import ImageShelf
 from farm.core.task import Separate
+from farm.node.image_cache import ImageShelf
 from farm.tasks import TaskBundle
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
-from sandboxes.images import ImageInfo
-from sandboxes.retention import Remove
+from sandboxes.images.eviction import Remove
+from sandboxes.images.store import ImageInfo
 from tests.unit.grading_fixtures import make_bundle
 
 FOREVER_S = 3600.0

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sandboxes.uses import NOTE_EVERY_S, STALE_S, ImageUse, ImageUses
+from sandboxes.images.last_used import NOTE_EVERY_S, STALE_S, ImageUse, ImageUses
 
 NOW = 1_700_000_000.0
 LONG_NAME = "127.0.0.1:5000/" + "a/" * 115 + "x:1"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.outcome import Outcome
-from farm.grading.reports import read_report
-from farm.tasks.unified import apply_patch, parse_patch
-from farm.workshop.importing.draft import Command, Commands, Draft
-from farm.workshop.importing.fields import Fields, RowError
-from farm.workshop.importing.run import ROWS as IMPORTERS
+from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.parsers import read_report
+from farm.task_import.draft import Command, Commands, Draft
+from farm.task_import.fields import Fields, RowError
+from farm.task_import.importer import ROWS as IMPORTERS
+from farm.tasks.unified_diff import apply_patch, parse_patch
 from tests import importing as rows
 
 CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.workshop.importing.fields import Fields, RowError, literal
-from farm.workshop.importing.rows import read_rows
-from farm.workshop.importing.run import Wish, import_all
+from farm.task_import.fields import Fields, RowError, literal
+from farm.task_import.importer import Wish, import_all
+from farm.task_import.rows import read_rows
 from tests import importing as rows
 
 CANARY = "__import__('pathlib').Path('/tmp/farm-import-was-evaluated').write_text('x')"

@@ -14,11 +14,11 @@ import pytest
 from pyarrow import parquet
 
 from farm.core.task import ReportFormat
-from farm.grading.junit import junit_name
+from farm.grading.reports.junit import junit_name
+from farm.task_import.draft import Command, Commands, read_commands
+from farm.task_import.importer import FORMATS, Summary, Wish, import_all
+from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, load_task, load_taskset
-from farm.workshop.importing.draft import Command, Commands, read_commands
-from farm.workshop.importing.rows import Row, read_rows
-from farm.workshop.importing.run import FORMATS, Summary, Wish, import_all
 from tests import importing as rows
 from tests.unit.grading_fixtures import FAILURE, case, junit
 from tests.unit.test_tasks_load import MANIFEST, STEPS, write_steps, write_task
@@ -156,7 +156,7 @@ def test_a_source_without_rows_says_what_to_name(tmp_path: Path) -> None:
 
 
 def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("farm.workshop.importing.rows.MAX_ROW_BYTES", 100)
+    monkeypatch.setattr("farm.task_import.rows.MAX_ROW_BYTES", 100)
     source = jsonl(tmp_path / "x.jsonl", {"a": "b" * 1000}, {"c": 1})
     assert list(read_rows(source)) == [
         Row("x.jsonl, line 1", fault="holds more than 0 MiB"),

@@ -5,7 +5,7 @@ from asyncio.subprocess import PIPE, Process
 
 import pytest
 
-from sandboxes.killing import kill_group
+from sandboxes.linux.kill_child import kill_group
 
 
 async def paused(command: str) -> Process:

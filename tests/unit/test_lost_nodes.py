@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from farm.cluster.fleet_log import OUTAGE_OVER_S, FleetLog
-from farm.cluster.shell import SchedulerShell
-from farm.core.events import Event, NodeLeft, NodeLost, RunCancelled, RunSubmitted, StartEpisode, Tick
-from farm.core.fleet import SchedulerSettings
 from farm.core.rollout import Failure, Origin
-from farm.core.scheduler import Scheduler
-from farm.metrics import FarmMetrics, Snapshot
+from farm.scheduler.event_log import OUTAGE_OVER_S, FleetLog
+from farm.scheduler.messages import Event, NodeLeft, NodeLost, RunCancelled, RunSubmitted, StartEpisode, Tick
+from farm.scheduler.metrics import FarmMetrics, Snapshot
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import SchedulerShell
+from farm.scheduler.state_machine import Scheduler
 from farm.store import Store
 from tests.unit.scheduling import beat, failed, run_spec
 
@@ -79,7 +79,7 @@ class Told:
     """A scheduler, and the lines that its events give."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "farm.cluster.fleet_log")
+        caplog.set_level(logging.INFO, "farm.scheduler.event_log")
         self.scheduler = Scheduler()
         self._log = FleetLog()
         self._caplog = caplog

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from farm.cluster.machine import default_slots, read_machine
+from farm.node.host_stats import default_slots, read_machine
 
 
 def test_this_machine_is_read(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from farm.core.orders import EpisodeReport
 from farm.core.rollout import Status, StopReason
-from farm.metrics import FarmMetrics
+from farm.core.run import EpisodeReport
+from farm.scheduler.metrics import FarmMetrics
 
 REPORT = EpisodeReport(
     rollout_id="run-a-g000000-000",

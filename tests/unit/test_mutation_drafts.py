@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from farm.task_generation.mutation.drafting import combine, confirmed, confirming, judged
+from farm.task_generation.mutation.edits import apply_edits
+from farm.task_generation.mutation.faults import Fault, apply_faults, choose_faults
+from farm.task_generation.mutation.features import choose_features
+from farm.task_generation.mutation.generator import journal_path
+from farm.task_generation.mutation.hide_tests import hide_tests, without
+from farm.task_generation.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
+from farm.task_generation.mutation.repository import open_repository
+from farm.task_generation.mutation.trials import Result, Survey
+from farm.task_generation.progress_log import Journal
 from farm.tasks import TaskError
 from farm.tasks.bundle import BundleFile
-from farm.workshop.journal import Journal
-from farm.workshop.mutation.drafting import combine, confirmed, confirming, judged
-from farm.workshop.mutation.edits import apply_edits
-from farm.workshop.mutation.faults import Fault, apply_faults, choose_faults
-from farm.workshop.mutation.features import choose_features
-from farm.workshop.mutation.hiding import hide_tests, without
-from farm.workshop.mutation.making import journal_path
-from farm.workshop.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
-from farm.workshop.mutation.repository import open_repository
-from farm.workshop.mutation.trials import Result, Survey
 
 SOURCE = b'''\
 import re

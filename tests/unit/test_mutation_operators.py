@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.workshop.mutation.edits import Edit, apply_edits, functions_of, meaning, parsed
-from farm.workshop.mutation.operators import Site, find_sites
+from farm.task_generation.mutation.edits import Edit, apply_edits, functions_of, meaning, parsed
+from farm.task_generation.mutation.operators import Site, find_sites
 
 SOURCE = '''\
 import os

@@ -4,11 +4,11 @@ import ast
 
 import pytest
 
-from farm.workshop.mutation.examples import best, tell, tell_wanted
-from farm.workshop.mutation.faults import Fault
-from farm.workshop.mutation.scene import Example
-from farm.workshop.mutation.telling import Symptom, instruction, names_a_file
-from farm.workshop.mutation.trials import Failure
+from farm.task_generation.mutation.faults import Fault
+from farm.task_generation.mutation.trials import Failure
+from farm.task_generation.wording.failing_statement import Example
+from farm.task_generation.wording.failure_examples import best, tell, tell_wanted
+from farm.task_generation.wording.instructions import Symptom, instruction, names_a_file
 
 TESTS = b"""\
 import unittest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from farm.core.nesting import MAX_DEPTH, TooDeep, check_depth, read_json
+from farm.core.nesting_limit import MAX_DEPTH, TooDeep, check_depth, read_json
 from farm.core.toml import read_toml
 
 

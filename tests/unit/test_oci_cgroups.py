@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.owner import Identity
-from sandboxes.runtimes.oci.cgroups import BESIDE, WANTED, find_hierarchies, group_of
+from sandboxes.cgroups.cgroups import BESIDE, WANTED, find_hierarchies
+from sandboxes.ownership.owner import Identity, group_of
 
 ROOT = Path("/sys/fs/cgroup")
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.runtimes.oci.ids import FIRST_ID, IDS, RANGES, Ranges
+from sandboxes.runtimes.oci.uid_ranges import FIRST_ID, IDS, RANGES, Ranges
 
 NAMES = "abcdef"
 STEP = st.one_of(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.tasks.package_index import PYPI, IndexSettings, read_index_settings
+from farm.tasks.sdist.package_index import PYPI, IndexSettings, read_index_settings
 
 
 @pytest.mark.parametrize(

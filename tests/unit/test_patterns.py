@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pathspec import GitIgnoreSpec
 
-from farm.core.patterns import GitignorePatterns, TarPatterns
+from farm.core.path_patterns import GitignorePatterns, TarPatterns
 
 PARTS = st.sampled_from(
     ["a", "b", "*", "**", "?", "/", "!", "[ab]", "[!a]", "[a-c]", "\\*", ".", "é", " ", "#", "x\\ "]

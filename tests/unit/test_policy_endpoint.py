@@ -14,13 +14,13 @@ import pytest
 from fastapi import Response
 
 from farm.core.endpoint_url import EndpointUrl
-from farm.core.orders import PolicySpec, ReplyTimeouts
 from farm.core.rollout import StopReason, WeightSpan
+from farm.core.run import PolicySpec, ReplyTimeouts
 from farm.policy import Endpoints, make_policy
-from farm.policy.access import Access, KeptKey
-from farm.policy.endpoint import DEFAULT_TIMEOUTS, Endpoint
+from farm.policy.base import PolicyError, Reply
+from farm.policy.endpoint_access import Access, KeptKey
 from farm.policy.openai import OpenAIPolicy, Patience
-from farm.rollout.policy import PolicyError, Reply
+from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, Endpoint
 from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
 from tests.unit.grading_fixtures import make_bundle
 

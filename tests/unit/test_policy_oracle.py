@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.policy.edits import replacements, text_of_view
-from farm.policy.hands import Hands
+from farm.episode.prompts import answered, said
+from farm.policy.base import Message, PolicyError
 from farm.policy.oracle import OraclePolicy
-from farm.rollout.messages import answered, said
-from farm.rollout.policy import Message, PolicyError
+from farm.policy.oracle_edits import replacements, text_of_view
+from farm.policy.oracle_tools import Hands
 from farm.tasks.bundle import BundleFile, TaskBundle
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess
 from sandboxes.tools import ToolResult, Toolset
 from tests.unit.grading_fixtures import IMAGE, WORKSPACE, change, delete, image, make_bundle, write
 from tests.unit.rollout_fixtures import EDITOR

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.pressure import Pressure, Stall, read_pressure
+from sandboxes.host.pressure import Pressure, Stall, read_pressure
 
 SOME = "some avg10=12.50 avg60=3.17 avg300=1.02 total=64984594\n"
 FULL = "full avg10=1.55 avg60=0.59 avg300=2.26 total=37888564\n"

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.workshop.residue import Secrets, secrets_of
-from farm.workshop.residue_inside import Scan
+from farm.task_validation.leak_scanner import Scan
+from farm.task_validation.solution_leaks import Secrets, secrets_of
 
 SOLVED = b'''\
 def neighbours(cells, width):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.workshop.findable import changed_lines, is_unfindable
+from farm.task_generation.searchable_lines import changed_lines, is_unfindable
 
 
 @pytest.mark.parametrize(

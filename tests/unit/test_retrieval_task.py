@@ -11,21 +11,21 @@ from typer.testing import CliRunner
 
 from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
-from farm.core.orders import Limits, PolicySpec
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Rollout, Status, StopReason, check
+from farm.core.run import Limits, PolicySpec
+from farm.episode import Policy, run_episode
 from farm.gateway import TasksetError
 from farm.grading import VerifierError, grade
-from farm.grading.answer import decide_answer
+from farm.grading.retrieval import decide_answer
 from farm.policy import make_policy
+from farm.policy.base import ToolCall
 from farm.rewards import default_rules
-from farm.rollout import Policy, run_episode
-from farm.rollout.policy import ToolCall
 from farm.tasks import TaskBundle, TaskError, load_task, pack, unpack
 from sandboxes.errors import SpecError
-from sandboxes.runtimes.fake import FakeRuntime
+from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
-from sandboxes.tools.answer import MOST_FILES, MOST_RANGES, Answer
+from sandboxes.tools.packs.answer import MOST_FILES, MOST_RANGES, Answer
 from tests.unit.grading_fixtures import change
 from tests.unit.rollout_fixtures import EDITOR, Scripted, call, create, fake, order, sampled, say, task
 from tests.unit.test_tasks_load import write_task

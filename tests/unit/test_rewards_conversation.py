@@ -7,7 +7,7 @@ import pytest
 
 from farm.core.rollout import ToolUse, Turn
 from farm.rewards import count_effort, count_misuse
-from farm.rewards.conversation import LISTS
+from farm.rewards.tool_metrics import LISTS
 from sandboxes.tools.packs import PACKS
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from farm.core.change import Change
+from farm.episode import run_episode
 from farm.rewards import JudgedEpisode, Plugins, parse_rules, score
-from farm.rollout import run_episode
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, fake, order, say, task
 
 EPISODE = JudgedEpisode("demo", Change(), "", (), {"verdict": 1.0})

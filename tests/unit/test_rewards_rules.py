@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.rewards import BadRules, default_rules, default_text, parse_rules, score
-from farm.rewards.names import ABOUT
+from farm.rewards.components import ABOUT
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = 'name = "plain"\n[weights]\nverdict = 1.0\n'

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from farm.rewards import BadRules, Unscored, default_rules, effort_cost, parse_rules, rewarded, score
-from farm.rewards.names import ABOUT, EFFORT
+from farm.rewards.components import ABOUT, EFFORT
 from tests.rollouts import make_rollout
 
 amounts = st.just(0.0) | st.floats(1e-6, 1e9)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from farm.cli.transcript import transcript
-from farm.core.orders import Limits, PolicySpec
+from farm.cli.rollouts.transcript import transcript
 from farm.core.rollout import Failure, Origin, Rollout, SegmentTurn, Status, StopReason, check
-from farm.policy import make_policy
-from farm.rollout import (
+from farm.core.run import Limits, PolicySpec
+from farm.episode import (
     Baselines,
     EpisodeEvent,
     EventKind,
@@ -23,14 +22,15 @@ from farm.rollout import (
     report,
     run_episode,
 )
+from farm.policy import make_policy
+from farm.schemas.rollout import Sidecar
 from farm.tasks.bundle import TaskBundle
-from farm.wire.record import Sidecar
 from sandboxes.errors import BootError, GoneBy, ImageError, SandboxGone
-from sandboxes.runtimes.fake import FakeRuntime, FakeSandbox
-from sandboxes.runtimes.fake_shell import FakeProcess
-from sandboxes.sandbox import Sandbox
+from sandboxes.interface import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
+from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, make_bundle, pretend_pytest
 from tests.unit.rollout_fixtures import (
     DONE,

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import farm.rollout.journal
+import farm.episode.journal
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.core.orders import PolicySpec
 from farm.core.rollout import StopReason, WeightSpan
-from farm.rollout.entries import JournalError
-from farm.rollout.journal import MOST_LIVES, Journal, Journals, Past
-from farm.rollout.policy import Reply, Sampled
-from farm.rollout.stopwatch import Stopwatch
-from sandboxes.repeatable import Seen
-from sandboxes.sandbox import MIB
+from farm.core.run import PolicySpec
+from farm.episode.journal import MOST_LIVES, Journal, Journals, Past
+from farm.episode.journal_format import JournalError
+from farm.episode.phase_times import Stopwatch
+from farm.policy.base import Reply, Sampled
+from sandboxes.interface import MIB
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
+from sandboxes.toolserver.replay import Seen
 from tests.unit.rollout_fixtures import call, fake, order, sampled, say
 
 FIRST = say(call("bash", {"command": "\udcff ls"}, "a"), call("submit", "", "b"), sampled=sampled([1, 2], [3, 4]))
@@ -171,7 +171,7 @@ async def test_what_cannot_be_gone_on_from_is_removed(tmp_path: Path, monkeypatc
     [(_, left)] = Journals(path.parent).left()
     assert (left.order, left.settled) == (ORDER, True)
     assert only(path.parent) == path
-    monkeypatch.setattr(farm.rollout.journal, "__version__", "0.0.other")
+    monkeypatch.setattr(farm.episode.journal, "__version__", "0.0.other")
     assert Journals(path.parent).left() == []
     assert not path.exists()
 
@@ -217,7 +217,7 @@ async def test_one_that_cannot_be_written_is_given_up(
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
     path = only(tmp_path)
     assert opened(path) == 1
-    monkeypatch.setattr(farm.rollout.journal, "MOST_BYTES", 2000)
+    monkeypatch.setattr(farm.episode.journal, "MOST_BYTES", 2000)
     journal.replied(Reply("x" * 2000 * (not tokens), (), "stop", prompt_tokens=tokens), 0.0, 0.0)
     assert nothing(tmp_path)
     assert opened(path) == 0

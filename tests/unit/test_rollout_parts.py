@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel
 
-from farm.core.orders import Limits
 from farm.core.rollout import Origin
+from farm.core.run import Limits
+from farm.episode import PolicyError, classify
+from farm.episode.tool_calls import PARALLEL_CALLS, run_calls
+from farm.episode.turn_loop import Bounds
 from farm.grading import VerifierError
 from farm.rewards import Unscored
-from farm.rollout import PolicyError, classify
-from farm.rollout.calls import PARALLEL_CALLS, run_calls
-from farm.rollout.loop import Bounds
 from farm.tasks import TaskError
 from sandboxes.errors import (
     BootError,
@@ -25,7 +25,7 @@ from sandboxes.errors import (
     SandboxGone,
     SpecError,
 )
-from sandboxes.sandbox import Sandbox
+from sandboxes.interface import Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import ToolResult, Toolset
 from tests.unit.rollout_fixtures import call, fake, task

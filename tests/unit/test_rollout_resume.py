@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from farm.core.orders import Limits, PolicySpec
 from farm.core.rollout import Rollout, StopReason, check
+from farm.core.run import Limits, PolicySpec
 from farm.core.task import Artifact, Collect, GradingMode, Separate
+from farm.episode import Journals, Policy, run_episode
+from farm.episode.journal import Journal
 from farm.policy import make_policy
-from farm.rollout import Journals, Policy, run_episode
-from farm.rollout.journal import Journal
 from farm.tasks.bundle import TaskBundle
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import make_verifier, pretend_pytest
 from tests.unit.rollout_fixtures import FIX, Scripted, call, fake, order, passes, sampled, say, task
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from farm.core.change import Change
-from farm.core.orders import Limits
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
+from farm.core.run import Limits
 from farm.core.task import Healthcheck, ReportFormat, Step, StepReward
+from farm.episode import run_episode
 from farm.grading import VerifierError, grade
-from farm.rewards.names import is_component
-from farm.rollout import run_episode
+from farm.rewards.components import is_component
 from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
 from sandboxes.errors import GoneBy, SandboxGone
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, case, junit, make_verifier
 from tests.unit.rollout_fixtures import DONE, Scripted, call, create, fake, order, sampled, say, task
 

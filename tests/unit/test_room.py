@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.errors import DiskFull
-from sandboxes.runtimes.oci.room import BEYOND_MIB, Room
+from sandboxes.runtimes.oci.storage.disk_quota import BEYOND_MIB, Room
 
 PLENTY = {"backed": 10**6, "free": 10**6}
 

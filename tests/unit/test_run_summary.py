@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from farm.cli.summary import unsolved_by_oracle, untrainable_lines
+from farm.cli.runs.summary import unsolved_by_oracle, untrainable_lines
 from farm.core.trainable import INCONSISTENT, NO_TOKENS
-from farm.wire.record import RolloutHead, RolloutRecord
+from farm.schemas.rollout import RolloutHead, RolloutRecord
 from tests.rollouts import make_rollout
 
 SET = Path("my-tasks")

@@ -7,8 +7,8 @@ import pytest
 
 from farm.cli.options import PlainConsole
 from farm.cli.run import progress_note
-from farm.cli.run_table import counts_line, ordered, run_table
-from farm.wire.answers import PolicyAnswer, RunAnswer, RunSummary
+from farm.cli.runs.table import counts_line, ordered, run_table
+from farm.schemas.responses import PolicyAnswer, RunAnswer, RunSummary
 
 State = Literal["running", "paused", "finished", "cancelled", "failed"]
 POLICY = PolicyAnswer(kind="oracle", endpoint="", model="", sampling_params={})

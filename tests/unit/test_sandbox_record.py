@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes import Limits, SandboxSpec
-from sandboxes.owner import Owner
-from sandboxes.record import Record
+from sandboxes.ownership.owner import Owner
+from sandboxes.ownership.sandbox_record import Record
 
 SPEC = SandboxSpec(
     "farm-task-x:1",

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
-from farm.core.events import (
+from farm.core.rollout import Failure, Origin
+from farm.core.run import parse_rollout_id
+from farm.scheduler.messages import (
     Command,
     Event,
     Load,
@@ -20,10 +22,8 @@ from farm.core.events import (
     StopEpisode,
     Tick,
 )
-from farm.core.fleet import SchedulerSettings
-from farm.core.orders import parse_rollout_id
-from farm.core.rollout import Failure, Origin
-from farm.core.scheduler import Scheduler
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.state_machine import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.core.events import Command, DrainNode, NodeDrained, NodeLeft, NodeLost, RunSubmitted, StartEpisode
-from farm.core.scheduler import Scheduler
+from farm.scheduler.messages import Command, DrainNode, NodeDrained, NodeLeft, NodeLost, RunSubmitted, StartEpisode
+from farm.scheduler.state_machine import Scheduler
 from tests.unit.scheduling import beat, run_spec
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from farm.core.events import NodeLost, RunSubmitted
-from farm.core.scheduler import Scheduler
+from farm.scheduler.messages import NodeLost, RunSubmitted
+from farm.scheduler.state_machine import Scheduler
 from tests.unit.scheduling import beat, run_spec
 
 

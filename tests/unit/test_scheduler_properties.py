@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from farm.core.events import (
+from farm.core.run import EpisodeOrder, RunSpec
+from farm.scheduler.messages import (
     Command,
     DrainNode,
     EpisodeEnded,
@@ -26,9 +27,8 @@ from farm.core.events import (
     Tick,
     WarmUp,
 )
-from farm.core.fleet import Episode, SchedulerSettings
-from farm.core.orders import EpisodeOrder, RunSpec
-from farm.core.scheduler import Scheduler
+from farm.scheduler.nodes import Episode, SchedulerSettings
+from farm.scheduler.state_machine import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
 
 SETTINGS = SchedulerSettings(warm=2)

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from farm.core.events import Command, Load, RunCancelled, RunPaused, RunSubmitted, WarmUp
-from farm.core.fleet import SchedulerSettings
+from farm.scheduler.messages import Command, Load, RunCancelled, RunPaused, RunSubmitted, WarmUp
+from farm.scheduler.nodes import SchedulerSettings
 from tests.unit.scheduling import beat, run_spec, solved, task
 from tests.unit.test_scheduler import Driver, starts
 

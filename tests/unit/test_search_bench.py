@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from farm.bench.search_cases import docstring_suite, release_suite, without_docstrings
-from farm.bench.search_quality import judged
+from farm.bench.search.cases import docstring_suite, release_suite, without_docstrings
+from farm.bench.search.metrics import judged
 
 SHOP = '''\
 """What is sold where."""

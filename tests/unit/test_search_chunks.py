@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.search.chunks import LONGEST, WINDOW, Chunk, cut
-from sandboxes.search.languages import outlines_of
+from sandboxes.search.index.chunks import LONGEST, WINDOW, Chunk, cut
+from sandboxes.search.index.languages import outlines_of
 
 
 def chunks_of(path: str, text: str) -> list[Chunk]:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.search.embedding import WordEmbedder
+from sandboxes.search.embeddings.word_table import WordEmbedder
 from sandboxes.search.errors import BadIndex
-from sandboxes.search.packing import pack, unpack
+from sandboxes.search.index.segment import Segment, SourceFile, build
+from sandboxes.search.index.segment_format import pack, unpack
 from sandboxes.search.ranking import Hit, Part, Question, search
-from sandboxes.search.segment import Segment, SourceFile, build
 from tests.sandboxes.searching import toy
 
 COOKIES = """\

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.rollout import Segment, WeightSpan
-from farm.rollout.policy import Sampled
-from farm.rollout.segments import SampledReply, build_segments, version_range
+from farm.episode.segments import SampledReply, build_segments, version_range
+from farm.policy.base import Sampled
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=6)
 

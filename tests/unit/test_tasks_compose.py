@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.tasks import TaskError
-from farm.tasks.compose import Composed, parse_compose
+from farm.tasks.schema.compose import Composed, parse_compose
 from tests.unit.test_tasks_load import complaint, load, write_task
 
 FILE = Path("task/environment/docker-compose.yaml")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.dockerfile import grant, instructions
+from sandboxes.images.dockerfile import grant, instructions
 
 MOUNT = "type=secret,id=x,target=/run/x"
 FLAG = f" --mount={MOUNT}"

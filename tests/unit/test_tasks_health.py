@@ -6,8 +6,8 @@ import pytest
 
 from farm.core.task import Healthcheck
 from farm.tasks import TaskError, await_health, sandbox_spec
-from sandboxes.runtimes.fake import FakeRuntime
-from sandboxes.runtimes.fake_shell import FakeProcess
+from sandboxes.testing.fake_runtime import FakeRuntime
+from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import image, make_bundle
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.task import GradingMode
 from farm.tasks.errors import TaskError
-from farm.tasks.manifest import Manifest, parse_manifest
+from farm.tasks.schema.manifest import Manifest, parse_manifest
 
 FILE = Path("some/task.toml")
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import ChangeKind
-from farm.grading.outcome import Outcome
+from farm.grading.reports.outcome import Outcome
+from farm.task_generation.instruction import changes_of, draft, spoken
+from farm.task_generation.release_pair import Wish, check_order, sort_out
+from farm.task_generation.release_pair_directory import task_files
 from farm.tasks import BundleFile, TaskError
-from farm.tasks.manifest import Release
-from farm.tasks.release_pair import compare, pytest_modules
-from farm.tasks.sources import read_sdist
-from farm.workshop.instruction import changes_of, draft, spoken
-from farm.workshop.layout import task_files
-from farm.workshop.making import Wish, check_order, sort_out
+from farm.tasks.schema.manifest import Release
+from farm.tasks.sdist.release_pair import compare, pytest_modules
+from farm.tasks.sdist.sdist import read_sdist
 
 RELEASE = Release(package="thing", old="1.0", new="1.1", old_sha256="a" * 64, new_sha256="b" * 64)
 WISH = Wish("thing", "1.0", "1.1", Path("out"))

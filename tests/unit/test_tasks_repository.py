@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from farm.task_generation.mutation.directory import TREE
+from farm.task_generation.mutation.repository import open_repository
+from farm.task_generation.mutation.requirements import read_report
 from farm.tasks import TaskError
-from farm.workshop.mutation.layout import TREE
-from farm.workshop.mutation.repository import open_repository
-from farm.workshop.mutation.resolving import read_report
 
 FILES = {
     "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.tasks.unheeded import unheeded
+from farm.tasks.schema.unsupported import unheeded
 from tests.unit.test_tasks_load import MANIFEST, load, write_steps, write_task
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'

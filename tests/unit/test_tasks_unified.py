@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.tasks.unified import FilePatch, PatchError, apply_patch, parse_patch
+from farm.tasks.unified_diff import FilePatch, PatchError, apply_patch, parse_patch
 from tests.services import require_program
 
 GIT_ENV = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}

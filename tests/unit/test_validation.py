@@ -12,13 +12,19 @@ from pathlib import Path
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.canary import NONE
-from farm.grading.exam import Exam, set_exam
-from farm.grading.reports import read_report
+from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.test_plan import Exam, set_exam
+from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
+from farm.task_validation.cheats import with_content
+from farm.task_validation.fixes import revise
+from farm.task_validation.flakiness import MOST_NAMED, agree, sort_out
+from farm.task_validation.mutants import MOST_MUTANTS, mutants
+from farm.task_validation.result import Finding, How, Reason, Try, fitting_timeout, least_timeout, summarize
+from farm.task_validation.validate_set import validated_tasks
 from farm.tasks import TaskError, each_task, read_taskset
 from farm.tasks.bundle import BundleFile
-from farm.tasks.validated import (
+from farm.tasks.validation_file import (
     FitTasks,
     ValidatedTask,
     read_validated,
@@ -26,12 +32,6 @@ from farm.tasks.validated import (
     validated_path,
     write_validated,
 )
-from farm.workshop.cheating import with_content
-from farm.workshop.finding import Finding, How, Reason, Try, fitting_timeout, least_timeout, summarize
-from farm.workshop.flakiness import MOST_NAMED, agree, sort_out
-from farm.workshop.mutants import MOST_MUTANTS, mutants
-from farm.workshop.revising import revise
-from farm.workshop.validating_sets import validated_tasks
 from tests.unit.grading_fixtures import change, make_verifier, write
 from tests.unit.test_tasks_load import write_task
 

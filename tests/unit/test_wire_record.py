@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.core import rollout as core
-from farm.wire.frames import MalformedFrame, pack_frame, unpack_frame, unpack_frames
-from farm.wire.packing import MalformedRecord, pack, unpack
-from farm.wire.record import (
+from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
+from farm.schemas.rollout import (
     RolloutRecord,
     SegmentRecord,
     Sidecar,
@@ -25,6 +24,7 @@ from farm.wire.record import (
     sidecar_of,
     to_msgpack,
 )
+from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame, unpack_frames
 from tests.rollouts import make_rollout
 
 TEXT = st.text(max_size=20)

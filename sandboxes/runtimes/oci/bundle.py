@@ -1,6 +1,6 @@
 """A sandbox as an OCI runtime is told of it (config.json of the OCI runtime specification 1.0.2).
 
-What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.container``), and a user namespace.
+What isolates it is what isolates a Docker container (see ``sandboxes.runtimes.isolation``), and a user namespace.
 """
 
 import os
@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from sandboxes.runtimes.container import CPU_PERIOD_US, HOSTNAME, MASKED, SIGNALS, TOOLBOX_MOUNT, read_only_paths
+from sandboxes.interface import MIB
+from sandboxes.runtimes.isolation import CPU_PERIOD_US, HOSTNAME, MASKED, SIGNALS, TOOLBOX_MOUNT, read_only_paths
 from sandboxes.runtimes.oci import starter
-from sandboxes.runtimes.oci.ids import IDS
-from sandboxes.runtimes.oci.layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
-from sandboxes.runtimes.oci.programs import Program
-from sandboxes.runtimes.oci.system import SETTINGS
-from sandboxes.runtimes.oci.users import User
-from sandboxes.sandbox import MIB
-from sandboxes.seccomp import profile
+from sandboxes.runtimes.oci.images.common_layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
+from sandboxes.runtimes.oci.images.image_user import User
+from sandboxes.runtimes.oci.images.system_files import SETTINGS
+from sandboxes.runtimes.oci.oci_programs import Program
+from sandboxes.runtimes.oci.uid_ranges import IDS
+from sandboxes.runtimes.seccomp import profile
 from sandboxes.spec import Limits
 
 SHM_BYTES = 64 * MIB

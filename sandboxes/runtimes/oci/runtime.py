@@ -8,43 +8,43 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sandboxes.boots import check_demands
-from sandboxes.brief import read_brief
+from sandboxes.cancellation import uninterrupted
+from sandboxes.cgroups.cgroups import Cgroups
+from sandboxes.cgroups.move_lock_warmer import Moves
+from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import BootError, RuntimeUnavailable, SandboxError, SnapshotError
-from sandboxes.host_limits import Footprint, oci_footprint
-from sandboxes.owner import Owner
-from sandboxes.reaper import bury_containers, reap
-from sandboxes.record import Record
-from sandboxes.runtimes.container import HOSTNAME, LACKS_PRIVATE_LAYERS, socket_bytes
-from sandboxes.runtimes.ending import STOPPING_S
-from sandboxes.runtimes.engine import Engine
+from sandboxes.host.limits import Footprint, oci_footprint
+from sandboxes.interface import Sandbox
+from sandboxes.linux.small_files import read_brief
+from sandboxes.ownership.owner import Owner, group_of
+from sandboxes.ownership.sandbox_record import Record
+from sandboxes.runtimes.base import Ending, ServedSandbox, ServingRuntime
+from sandboxes.runtimes.boot_errors import check_demands
+from sandboxes.runtimes.docker.exit_cause import STOPPING_S
+from sandboxes.runtimes.isolation import HOSTNAME, LACKS_PRIVATE_LAYERS, socket_bytes
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.bundle import config, rlimits
-from sandboxes.runtimes.oci.cgroups import Cgroups, group_of
-from sandboxes.runtimes.oci.ends import Ends
-from sandboxes.runtimes.oci.files import Files
-from sandboxes.runtimes.oci.ground import Ground
-from sandboxes.runtimes.oci.images import MountedImage, MountedImages
-from sandboxes.runtimes.oci.moves import Moves
-from sandboxes.runtimes.oci.packed import PackedLayers, to_mount
-from sandboxes.runtimes.oci.place import (
+from sandboxes.runtimes.oci.exit_tracker import Ends
+from sandboxes.runtimes.oci.host import Ground
+from sandboxes.runtimes.oci.images.image_mounts import MountedImage, MountedImages
+from sandboxes.runtimes.oci.images.image_user import User
+from sandboxes.runtimes.oci.images.packed_layers import PackedLayers, to_mount
+from sandboxes.runtimes.oci.init_process import FirstProcess
+from sandboxes.runtimes.oci.oci_programs import PROGRAMS, Program, find_programs
+from sandboxes.runtimes.oci.starter_supervisor import Starting, run_at_each_start
+from sandboxes.runtimes.oci.storage.sandbox_dir import (
     PID_FILE,
     SOCKET,
     complaint,
     overlay_options,
     socket_of_ours,
 )
-from sandboxes.runtimes.oci.process import FirstProcess
-from sandboxes.runtimes.oci.programs import PROGRAMS, Program, find_programs
-from sandboxes.runtimes.oci.starting import Starting, run_at_each_start
-from sandboxes.runtimes.oci.users import User
-from sandboxes.sandbox import Sandbox
-from sandboxes.served import Ending, ServedSandbox, ServingRuntime
-from sandboxes.server import ToolServer
-from sandboxes.shared_inodes import SharedInodes
+from sandboxes.runtimes.oci.storage.sandbox_files import Files
+from sandboxes.runtimes.reaper import bury_containers, reap
+from sandboxes.runtimes.shared_inodes import SharedInodes
 from sandboxes.spec import Limits, SandboxSpec
-from sandboxes.toolbox import Toolbox, ensure_toolbox
-from sandboxes.uninterrupted import uninterrupted
+from sandboxes.toolserver.client import ToolServer
+from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 
 DEFAULTS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": HOSTNAME}
 PLACES = 64

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import ExecResult, Limits, Sandbox, SandboxSpec
-from sandboxes.owner import owner_names
+from sandboxes.ownership.owner import owner_names
 from tests.outside import EitherRuntime, backing_files, traces
 from tests.sandboxes.conformance import text
 from tests.sandboxes.serving import eventually

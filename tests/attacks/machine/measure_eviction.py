@@ -19,9 +19,9 @@ from pathlib import Path
 import docker
 
 from sandboxes import Limits, Sandbox, SandboxSpec
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from sandboxes.toolbox import ensure_toolbox
+from sandboxes.toolserver.toolbox import ensure_toolbox
 from tests.outside import EitherRuntime
 
 IMAGE = "farm-base:1"

@@ -23,7 +23,7 @@ import pytest
 from docker.models.containers import Container
 
 from sandboxes import Limits, Sandbox, SandboxSpec
-from sandboxes.toolbox import Toolbox
+from sandboxes.toolserver.toolbox import Toolbox
 from tests.attacks.machine import covert
 from tests.attacks.machine.measure_eviction import EVICTION, MEMORY_MIB, drop, layers_of
 from tests.outside import EitherRuntime

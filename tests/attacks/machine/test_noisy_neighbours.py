@@ -13,7 +13,7 @@ import pytest
 from docker.models.containers import Container
 
 from sandboxes import Limits, SandboxSpec, SnapshotError
-from sandboxes.runtimes.docker import DockerRuntime
+from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
 from tests.sandboxes.conformance import text
 

@@ -19,9 +19,9 @@ from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import grade
 from sandboxes import GoneBy, Limits, SandboxGone, SandboxSpec
-from sandboxes.runtimes import hoarders
-from sandboxes.runtimes.descriptors import PROC
-from sandboxes.runtimes.uncounted import survey
+from sandboxes.runtimes.uncounted_memory import watch
+from sandboxes.runtimes.uncounted_memory.descriptors import PROC
+from sandboxes.runtimes.uncounted_memory.measure import survey
 from tests.attacks.machine.conftest import ANSWER_S, Scene
 from tests.images import PROGRAMS, compiled
 from tests.outside import EitherRuntime
@@ -142,8 +142,8 @@ async def test_whole_file_locks_are_kept_without_the_watch(wide: Scene) -> None:
     group = group_of(wide, wide.attacker.id)
     hoarders_of(wide).forget(wide.attacker.id)
     assert text(await wide.attack("hoard flock 4000 5", timeout_s=ANSWER_S)).split() == ["20000", "0"]
-    held = await asyncio.to_thread(survey, group, hoarders.LOCK_TABLE_MOST_BYTES)
-    assert held[wide.attacker.id].locks > hoarders.LOCKS_MOST
+    held = await asyncio.to_thread(survey, group, watch.LOCK_TABLE_MOST_BYTES)
+    assert held[wide.attacker.id].locks > watch.LOCKS_MOST
     assert text(await wide.attack("echo on")) == "on\n"
 
 
@@ -193,7 +193,7 @@ async def test_whole_locks_are_counted_by_file_system(after_an_attack: Scene) ->
     both = group_of(after_an_attack, after_an_attack.attacker.id) | group_of(
         after_an_attack, after_an_attack.sibling.id
     )
-    held = await asyncio.to_thread(survey, both, hoarders.LOCK_TABLE_BYTES)
+    held = await asyncio.to_thread(survey, both, watch.LOCK_TABLE_BYTES)
     assert held[after_an_attack.attacker.id].locks >= 500
     assert held[after_an_attack.sibling.id].locks < 500
 
@@ -215,7 +215,7 @@ def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
     return {sandbox_id: hoarders_of(scene)._groups[sandbox_id]}
 
 
-def hoarders_of(scene: Scene) -> hoarders.Hoarders:
+def hoarders_of(scene: Scene) -> watch.Hoarders:
     keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
     return keeper._hoarders
 

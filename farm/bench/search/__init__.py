@@ -1,0 +1,1 @@
+"""``farm bench search``: how well and how fast code is found, beside other rankers."""

@@ -1,0 +1,142 @@
+"""A rollout as a person reads it, call by call; of what is long the head and the tail, and how much lies between."""
+
+import json
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from farm.cli.errors import shown
+from farm.core.nesting_limit import read_json
+from farm.core.trainable import untrainable
+
+if TYPE_CHECKING:
+    from farm.core.rollout import Rollout
+    from farm.schemas.rollout import Sidecar, ToolUseRecord, TurnRecord
+
+COLUMNS = 160
+"""Of a line; what is longer is cut."""
+
+_INLINE = 120
+"""Of the line of a call; where all its arguments are longer, those that are long themselves stand below it."""
+
+_LONG_TEXT = 30
+_OF_CHANGE = 4
+"""So many times the lines of a result may a change have."""
+
+_PLAIN = re.compile(r"[\w./*:+@~-]+")
+_LONG_S = 1.0
+_DIM, _BAD = "dim", "red"
+_PATCH_STYLES = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
+
+
+def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Text]:
+    """Lines for a console: of any one result or argument at most ``most``, of the change four times as many; 0: all
+    there are."""
+    yield Text(_seen(f"{rollout.rollout_id}  {rollout.task_id}  {rollout.status}: {rollout.stop_reason}"), "bold")
+    reward = "not judged" if rollout.reward is None else f"{rollout.reward:g}"
+    yield Text.assemble(("reward ", ""), (reward, "green" if rollout.reward else _BAD), _seen(f"  {sidecar.reason}"))
+    rules = _seen(f"by {rollout.reward_version} of {_vector(rollout.reward_components)}")
+    yield Text(textwrap.shorten(rules, COLUMNS, placeholder=" …"), _DIM)
+    if rollout.reward is not None and not rollout.trainable:
+        yield Text(
+            _seen(f"not trainable: {untrainable(rollout.policy, rollout.metrics) or 'see the reason above'}"), _DIM
+        )
+    for flag in rollout.audit:
+        where = "" if flag.turn is None else f" (turn {flag.turn})"
+        yield Text(_seen(f"look at {flag.kind}{where}: {flag.evidence}"), "yellow")
+    if rollout.error:
+        yield Text(_seen(f"{rollout.error.origin}: {rollout.error.message}"), _BAD)
+    if rollout.tool_pack:
+        yield Text(_seen(f"tools of {rollout.tool_pack}: {', '.join(rollout.tools)}"))
+    for turn in sidecar.turns:
+        yield from _turn(turn, most)
+    if sidecar.patch:
+        yield _heading("change")
+        for line in shortened(sidecar.patch, _OF_CHANGE * most):
+            yield Text(line, _PATCH_STYLES.get(line[:1], ""))
+
+
+def _vector(components: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in components.items()) or "nothing that was measured"
+
+
+def shortened(text: str, most: int) -> list[str]:
+    """Its lines, each of ``COLUMNS`` at most; where there are many more than ``most``, the first, how many not, the
+    last."""
+    lines = _seen(text).removesuffix("\n").split("\n")
+    if 0 < most < len(lines) - 1:
+        tail = most // 3
+        lines[most - tail : len(lines) - tail] = [f"[… {len(lines) - most:,} more lines]"]
+    return [_cut(line.expandtabs(4).rstrip()) for line in lines]
+
+
+def _cut(line: str) -> str:
+    over = len(line) - COLUMNS
+    return f"{line[:COLUMNS]}[… {over:,} more]" if over > 0 else line
+
+
+def _heading(title: str) -> Text:
+    return Text(f"── {title} ──", "bold magenta")
+
+
+def _turn(turn: "TurnRecord", most: int) -> Iterator[Text]:
+    calls = len(turn.tool_uses)
+    yield _heading(f"turn {turn.index}" + (f", {calls} calls" if calls > 1 else ""))
+    if turn.told:
+        yield from (Text(f"told: {line}", "bold") for line in shortened(turn.told, most))
+    if turn.content:
+        yield Text(_seen(turn.content))
+    for use in turn.tool_uses:
+        yield from _use(use, most)
+
+
+def _use(use: "ToolUseRecord", most: int) -> Iterator[Text]:
+    brief, blocks = _arguments(use.arguments)
+    call = Text.assemble(("→ ", "cyan"), (_seen(use.name), "bold cyan"), (_seen(" ".join(["", *brief])), "cyan"))
+    if use.duration_s >= _LONG_S:
+        call.append(f"  {use.duration_s:.1f} s", _DIM)
+    yield call
+    for name, text in blocks.items():
+        first, *rest = shortened(text, most)
+        if rest:
+            yield Text(f"  {_seen(name)}:", "cyan")
+            yield from (Text(f"  │ {line}".rstrip(), "cyan") for line in (first, *rest))
+        else:
+            yield Text(f"  {_seen(name)}: {first}", "cyan")
+    style = _BAD if use.is_error else ""
+    yield from (Text(f"  {line}".rstrip(), style) for line in shortened(use.result, most))
+
+
+def _arguments(written: str) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Those that fit on the line of the call, and by their names the texts that do not."""
+    try:
+        given = read_json(written)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        return [], {"arguments": written}
+    texts = {name: value for name, value in given.items() if isinstance(value, str)}
+    blocks = {name: text for name, text in texts.items() if "\n" in text or len(text) > _INLINE}
+    brief = _brief(given, blocks)
+    if len(" ".join(brief)) > _INLINE:
+        blocks |= {name: text for name, text in texts.items() if len(text) >= _LONG_TEXT}
+        brief = _brief(given, blocks)
+    return brief, blocks
+
+
+def _brief(given: Mapping[str, Any], besides: Collection[str]) -> list[str]:
+    return [f"{name}={_value(value)}" for name, value in given.items() if name not in besides]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _seen(text: str) -> str:
+    """As any text is shown; JSON can also name halves of characters, which no terminal takes."""
+    return shown(text).encode("utf-8", "backslashreplace").decode()

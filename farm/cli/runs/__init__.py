@@ -1,0 +1,120 @@
+"""``farm runs``: list runs, show one, pause, resume, cancel and delete it."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from farm.cli.connection import connected
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+
+if TYPE_CHECKING:
+    from farm.schemas.responses import RunAnswer
+
+app = typer.Typer(help="List, pause, resume, cancel and delete runs.", no_args_is_help=True)
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id; `farm runs list` names all.")]
+
+
+@app.command("list")
+def list_runs(
+    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs: those that run first, then by age."""
+    with connected(read_config(config, state_dir)) as client:
+        runs = sorted(client.runs(), key=lambda run: run.ended_at is not None)
+    if as_json:
+        print_json([run.model_dump(mode="json") for run in runs[:limit]])
+        return
+    table = Table("run", "state", "made", "policy", "rollouts", "solved", "failed", "note", box=None, pad_edge=False)
+    for run in runs[:limit]:
+        table.add_row(run.run_id, run.state, _time(run.created_at), run.policy.model or run.policy.kind, *_counts(run))
+    table_console.print(table)
+    if len(runs) > limit:
+        progress_console.print(f"{limit} of {len(runs)} runs; --limit {len(runs)} lists all")
+
+
+def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:
+    summary = run.summary
+    note = run.reason or run.outage or run.why_waiting
+    return f"{summary.accepted}/{summary.expected}", str(summary.solved), str(summary.statuses.get("failed", 0)), note
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@app.command("show")
+def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
+    """Show one run."""
+    with connected(read_config(config, state_dir)) as client:
+        run = client.run(run_id)
+    if as_json:
+        print_json(run.model_dump(mode="json"))
+        return
+    rollouts, solved, failed, note = _counts(run)
+    waiting = max(0, run.summary.expected - run.summary.accepted - run.running)
+    rows = {
+        "run": run.run_id,
+        "state": run.state,
+        "made": _time(run.created_at),
+        "ended": "-" if run.ended_at is None else _time(run.ended_at),
+        "policy": " ".join(filter(None, (run.policy.kind, run.policy.endpoint, run.policy.model))),
+        "tasks": str(len(run.tasks)),
+        "groups": f"{run.groups} of {run.group_size}",
+        "rollouts": f"{rollouts}; {run.running} run, {waiting if run.ended_at is None else 0} wait",
+        "solved": solved,
+        "failed": failed,
+        "reward": "-" if run.summary.reward_mean is None else f"{run.summary.reward_mean:.3f}",
+        "groups to lease": str(run.summary.groups_waiting),
+        "note": note or "-",
+    }
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    table_console.print(table)
+
+
+@app.command()
+def pause(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """Start no more episodes of a run; those that run go on."""
+    with connected(read_config(config, state_dir)) as client:
+        run = client.pause(run_id)
+    progress_console.print(f"{run_id} is {run.state}; `farm runs resume {run_id}` starts its episodes again")
+
+
+@app.command()
+def resume(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """Start episodes of a paused run again."""
+    with connected(read_config(config, state_dir)) as client:
+        run = client.resume(run_id)
+    progress_console.print(f"{run_id} is {run.state}")
+
+
+@app.command()
+def cancel(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
+    """End a run for good: its episodes are stopped. Groups that are complete can still be leased."""
+    with connected(read_config(config, state_dir)) as client:
+        run = client.cancel(run_id)
+    waiting = run.summary.groups_waiting
+    progress_console.print(f"{run_id} is {run.state}; {waiting} complete groups of it can be leased")
+
+
+@app.command()
+def delete(
+    run_id: RunId,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask no question.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Delete a run that has ended, with its rollouts, for good."""
+    with connected(read_config(config, state_dir)) as client:
+        summary = client.run(run_id).summary
+        if not yes:
+            lost = f"{summary.accepted} rollouts, {summary.groups_waiting} groups of which nobody has leased"
+            typer.confirm(f"Delete {run_id} with {lost}?", abort=True, err=True)
+        client.delete_run(run_id)
+    progress_console.print(f"{run_id} is deleted")

@@ -1,0 +1,376 @@
+"""``farm up | down | status``: a farm's life on this machine."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from farm.cli.connection import connected, no_farm
+from farm.cli.errors import CliError, Interrupted
+from farm.cli.nodes import nodes_table
+from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
+from farm.cli.runs.table import counts_line, run_table
+from farm.cluster import (
+    FarmError,
+    FarmInfo,
+    gateway_state,
+    note_death,
+    noted_death,
+    running_farm,
+    stop_farm,
+    sweep_farm,
+)
+from farm.config import LOOPBACK, Config
+from farm.logs import logged
+
+if TYPE_CHECKING:
+    from farm.cluster.launch import RunningFarm
+    from farm.cluster.supervisor import Ended
+
+_STEP = "step: "
+_POLL_S = 0.1
+_STATUS_RETRY_S = 3.0
+_log = logging.getLogger(__name__)
+_AGAIN = "bring it up again with `farm up`, and its runs go on"
+
+
+def up(
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    head: Annotated[bool, typer.Option("--head", help="Let other machines join: listen on node_ip.")] = False,
+    join: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Join the farm with this head.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once it is up; it goes on by itself.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The gateway's port; 0 takes a free one.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Sandboxes at once on this machine.")] = None,
+) -> None:
+    """Start the farm here, or join this machine to one. Without --detach it runs until it is interrupted."""
+    settings = read_config(config, state_dir, port=port, slots=slots)
+    if head and join:
+        raise typer.BadParameter("a machine is the head or joins one, not both", param_hint="--head")
+    if head and settings.node_ip in LOOPBACK:
+        raise CliError(f"--head needs the address that other machines reach: set FARM_NODE_IP, not {settings.node_ip}")
+    if join and not _is_address(join):
+        raise typer.BadParameter(f"{join!r} is not HOST:PORT", param_hint="--join")
+    if settings.policy_key is not None and not settings.key_urls:
+        progress_console.print(
+            "FARM_POLICY_KEY is sent nowhere: no endpoint is named for it; set FARM_POLICY_URL, or policy_endpoints"
+        )
+    if settings.redis_url is not None and not join:
+        _warn_of_redis(settings.redis_url.get_secret_value())
+    if detach:
+        _detach(settings)
+        return
+    from farm.cluster.supervisor import stay_behind
+
+    if ended := stay_behind(partial(_note_cause, settings)):  # from here on the farm is a child of this process
+        _bury(settings, ended)
+    asyncio.run(_serve(settings, join))
+
+
+def _warn_of_redis(url: str) -> None:
+    """Say what the operator's Redis lacks to keep what the farm stores. Raises StoreUnavailable."""
+    from farm.store import examine_redis
+
+    found, lacks = asyncio.run(examine_redis(url))
+    for lack in lacks:
+        progress_console.print(f"warning: {found}: {lack}")
+
+
+def down(
+    now: Annotated[bool, typer.Option("--now", help="On a node: do not wait for its episodes.")] = False,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop what runs here: episodes are stopped, sandboxes removed, and every process of the farm ended.
+
+    A node that joined takes no more episodes first, and waits up to drain_grace_s for those that run.
+    """
+    settings = read_config(config, state_dir)
+    info = running_farm(settings.state_dir)
+    if info is None:
+        sweep_farm(settings.state_dir)
+        asyncio.run(_reap(settings))
+        progress_console.print(f"no farm is up with the state directory {settings.state_dir}")
+        return
+    is_node = info.role == "node"
+    drains = is_node and not now and info.drain_grace_s > 0
+    wait = f"draining the node: its episodes have {info.drain_grace_s:g} s; `farm down --now` ends them at once"
+    with progress_console.status(wait if drains else "stopping the farm"):
+        stop_farm(info, at_once=now)
+        asyncio.run(_reap(settings))  # what a farm has left that did not come to its own end
+    if is_node:
+        progress_console.print(f"this node has left the farm at {info.address}; runs and rollouts are on the head")
+    else:
+        progress_console.print("the farm is down; runs and rollouts stay in the state directory")
+
+
+async def _reap(config: Config) -> None:
+    from farm.node.leftovers import reap
+
+    await reap(config, progress_console.print)
+
+
+def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
+    """What runs here, and what it does just now. Exit code 1 where nothing runs."""
+    settings = read_config(config, state_dir)
+    info = running_farm(settings.state_dir)
+    if info is None:
+        raise no_farm(settings)
+    if info.role == "node":
+        _show_node(info, as_json)
+        return 0
+    gateway = _gateway(settings)
+    with connected(settings, retry_s=_STATUS_RETRY_S) as client:
+        farm, runs = client.status(), client.runs()
+    if as_json:
+        described = {
+            **_described(info),
+            "gateway_pid": gateway,
+            **farm.model_dump(),
+            "runs": [run.model_dump() for run in runs],
+        }
+        print_json(described)
+        return 0
+    table_console.print(f"gateway {info.url}   process {gateway}   farm process {info.pid}")
+    if info.open_to_others:
+        table_console.print(
+            f"join from another machine with `FARM_JOIN_TOKEN=TOKEN farm up --join {info.address}`; "
+            f"TOKEN is what {info.state_dir / 'join-token'} on this machine holds",
+            soft_wrap=True,
+        )
+    table_console.print(nodes_table(farm.nodes))
+    table_console.print(counts_line(runs))
+    if runs:
+        table_console.print(run_table(runs))
+    return 0
+
+
+def _gateway(config: Config) -> int | None:
+    """Return the id of the gateway's process. Raises CliError with the cause while it is started again."""
+    found = gateway_state(config.state_dir)
+    if found is None or found.pid is not None:
+        return found.pid if found else None
+    log = config.log_dir / "gateway.log"
+    raise CliError(
+        f"the gateway of {config.state_dir} is away: {found.trouble}; the farm goes on and starts it again, "
+        f"so ask again in a moment; its log is {log}"
+    )
+
+
+def _show_node(info: FarmInfo, as_json: bool) -> None:
+    if as_json:
+        print_json(_described(info))
+    else:
+        table_console.print(f"a node of the farm at {info.address}, process {info.pid}; the head knows the rest")
+
+
+def _described(info: FarmInfo) -> dict[str, object]:
+    return {**asdict(info), "state_dir": str(info.state_dir)}
+
+
+def _make(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(
+            f"state_dir {state_dir}: {error.strerror}; choose a writable one with --state-dir or FARM_STATE_DIR"
+        ) from None
+
+
+def _is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon) and port.isdigit() and 0 < int(port) < 65536
+
+
+async def _serve(config: Config, join: str | None) -> None:
+    """Be the farm until a signal ends it. Raises CliError where a part of it ended by itself."""
+    asked, again = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (again if asked.is_set() else asked).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    starting = _start(config, join)
+    async with _unless(asked, starting) as running:
+        if running is None:
+            raise Interrupted("interrupted before it was up; nothing of it is left")
+        _say(f"{_STEP}up" + (f" at {running.info.url}" if running.info.url else ""))
+        failure = asyncio.create_task(running.failure())
+        waiting = asyncio.create_task(asked.wait())
+        await asyncio.wait({failure, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        ended_by_itself = failure.result() if failure.done() else None
+        for task in (failure, waiting):
+            task.cancel()
+        await asyncio.gather(failure, waiting, return_exceptions=True)
+        if not ended_by_itself and running.info.drain_grace_s:
+            await _drain(running, again)
+        if ended_by_itself:
+            _log.error("the farm ends: %s", ended_by_itself)
+            note_death(config.state_dir, ended_by_itself)
+        _say(f"{_STEP}stopping")
+    if ended_by_itself:
+        raise CliError(f"{ended_by_itself}; {_AGAIN}")
+
+
+async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
+    """Take no more episodes, and wait for those that run: for the grace period, or until ``at_once`` or a failure."""
+    _say(f"{_STEP}draining: episodes have {running.info.drain_grace_s:g} s to end; a second signal ends them at once")
+    ends = [asyncio.ensure_future(one) for one in (running.agent.drain(), at_once.wait(), running.failure())]
+    try:
+        await asyncio.wait(ends, timeout=running.info.drain_grace_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in ends:
+            one.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+def _bury(config: Config, ended: "Ended") -> NoReturn:
+    """End as the farm did; where it died without a word, say of what, and remove what it left."""
+    if ended.orderly:
+        sys.exit(ended.code)
+    cause = _cause(config, ended)
+    with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
+        sweep_farm(config.state_dir)
+        note_death(config.state_dir, cause)
+        with contextlib.suppress(OSError), logged(config.log_dir / "farm.log", config.log_level):
+            _log.error("the farm died: %s; %s", cause, _AGAIN)
+    asyncio.run(_reap(config))
+    raise CliError(f"the farm died: {cause}; {_AGAIN}")
+
+
+def _note_cause(config: Config, ended: "Ended") -> None:
+    """Let ``farm status`` give the cause while the rest of the farm's processes are ended."""
+    with contextlib.suppress(FarmError):
+        if running_farm(config.state_dir) is None:
+            note_death(config.state_dir, _cause(config, ended))
+
+
+def _cause(config: Config, ended: "Ended") -> str:
+    from farm.cluster.ray_process import what_died
+
+    own = f"its process {ended.how}"
+    of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
+    noted = noted_death(config.state_dir)
+    return noted if noted not in ("", own) else of_ray or own  # Ray's log may tell more by now
+
+
+@asynccontextmanager
+async def _unless(
+    asked: asyncio.Event, starting: "AbstractAsyncContextManager[RunningFarm]"
+) -> "AsyncIterator[RunningFarm | None]":
+    """Enter ``starting``; None where a signal came first, with what was half started taken back."""
+    async with contextlib.AsyncExitStack() as stack:
+        entering = asyncio.create_task(stack.enter_async_context(starting))
+        waiting = asyncio.create_task(asked.wait())
+        try:
+            await asyncio.wait({entering, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            if not entering.done():
+                entering.cancel()
+        try:
+            running = await entering
+        except asyncio.CancelledError:
+            yield None
+            return
+        yield running
+
+
+def _start(config: Config, join: str | None) -> "AbstractAsyncContextManager[RunningFarm]":
+    from farm.cli.gateway_process import gateway_process
+    from farm.cluster.launch import join_farm, start_farm
+    from farm.gateway import listen
+
+    def on_step(step: str) -> None:
+        _say(_STEP + step)
+        _log.info("%s", step)
+
+    if join:
+        return join_farm(config, join, on_step=on_step)
+
+    @asynccontextmanager
+    async def start() -> "AsyncIterator[RunningFarm]":
+        _refuse_second(config)
+        with listen(config.host, config.port) as listener:
+            serve = partial(gateway_process, config, listener)
+            async with start_farm(config, serve=serve, on_step=on_step) as running:
+                yield running
+
+    return start()
+
+
+def _refuse_second(config: Config) -> None:
+    if running_farm(config.state_dir) is not None:
+        raise CliError(f"a farm is up already with the state directory {config.state_dir}; see `farm status`")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _detach(config: Config) -> None:
+    """Start the same command without --detach as a process of its own, and wait until it is up."""
+    _refuse_second(config)
+    _make(config.state_dir)
+    printed, log = config.log_dir / "farm.out", config.log_dir / "farm.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        printed.replace(printed.with_name("farm.out.1"))
+    arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
+    with printed.open("w") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "farm.cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=dict(os.environ),
+        )
+    try:
+        info = _await_up(config, child, printed)
+    except BaseException:
+        child.terminate()
+        child.wait()
+        raise
+    where = f" at {info.url}" if info.url else f", joined to {info.address}"
+    progress_console.print(f"the farm is up{where}; its log is {log}; stop it with `farm down`")
+
+
+def _await_up(config: Config, child: "subprocess.Popen[bytes]", printed: Path) -> FarmInfo:
+    with progress_console.status("starting") as shown:
+        while True:
+            lines = printed.read_text(errors="replace").splitlines()
+            steps = [line.removeprefix(_STEP) for line in lines if line.startswith(_STEP)]
+            if steps:
+                shown.update(f"starting: {steps[-1]}")
+            if child.poll() is not None:
+                errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+                raise CliError(
+                    errors[-1] if errors else f"it ended at once with code {child.returncode}; see {printed}"
+                )
+            info = running_farm(config.state_dir)
+            if info is not None and _has_child(child.pid, info.pid):
+                return info
+            time.sleep(_POLL_S)
+
+
+def _has_child(parent: int, child: int) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(child).ppid() == parent
+    return False

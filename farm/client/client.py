@@ -1,0 +1,336 @@
+"""A typed client of the gateway.
+
+    with FarmClient("http://127.0.0.1:8710") as farm:
+        while (lease := farm.lease("trainer", run_id=run, wait_s=30)) is None or lease.stream == "open":
+            ...
+
+FarmError
+├── GatewayUnavailable   nothing answers at the address
+├── LeaseLost            the lease ran out, was given back or was acked
+├── Nonsense             the answer is none of a farm's gateway
+└── Unreadable           a stored record is not what it should be; the others are not concerned
+"""
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from farm.client.http import (
+    ANSWER_S,
+    Exchange,
+    FarmError,
+    GatewayUnavailable,
+    LeaseLost,
+    Nonsense,
+    Unreadable,
+    packed,
+    plain,
+)
+from farm.core.rollout import Rollout
+from farm.gateway_tokens import token_for
+from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
+from farm.schemas.msgpack_encoding import MalformedRecord
+from farm.schemas.problems import PREFIX, Problem, ProblemType
+from farm.schemas.responses import (
+    DeletedAnswer,
+    ExtendedAnswer,
+    FarmAnswer,
+    LeaseAnswer,
+    NodeAnswer,
+    NodesAnswer,
+    RescoreAnswer,
+    RolloutsAnswer,
+    RulesAnswer,
+    RulesListAnswer,
+    RunAnswer,
+    RunsAnswer,
+    SettledAnswer,
+)
+from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
+
+__all__ = ["FarmClient", "FarmError", "GatewayUnavailable", "Group", "Lease", "LeaseLost", "Nonsense", "Unreadable"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A complete group; ``deliveries`` counts this one. A member whose reward is None was not judged."""
+
+    group_id: str
+    deliveries: int
+    tokens: int
+    zero_variance: bool
+    policy_version: int | None
+    rollouts: tuple[Rollout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """``lease_id`` is empty, and there are no groups, where the stream is no longer ``open``."""
+
+    lease_id: str
+    expires_at: float
+    stream: Literal["open", "drained", "failed"]
+    groups: tuple[Group, ...]
+
+
+class FarmClient:
+    """One gateway. Safe to share between threads.
+
+    ``token`` None: ``FARM_TOKEN``, or the token of the farm that is up on this machine, if ``url`` is its address.
+
+    Every call that changes something carries an Idempotency-Key and is repeated, for up to ``retry_s``, while the
+    gateway cannot be reached, says 503, or breaks off in mid-answer; ``on_wait`` is told why, once a call, before it
+    is first repeated. Every method may raise FarmError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        retry_s: float = 30.0,
+        on_wait: Callable[[FarmError], object] = lambda why: None,
+    ) -> None:
+        self._exchange = Exchange(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
+        self.url = self._exchange.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._exchange.close()
+
+    # Runs
+
+    def create_run(
+        self,
+        taskset: str,
+        policy: str | Mapping[str, Any],
+        group_size: int,
+        *,
+        groups: int | None = None,
+        limits: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        concurrency: int | None = None,
+        max_attempts: int | None = None,
+        split: Literal["train", "eval"] = "train",
+        tools: Sequence[str] | None = None,
+        rewards: str | None = None,
+        unvalidated: bool = False,
+        only_fit: bool = False,
+        prepare_s: float = 1800.0,
+    ) -> RunAnswer:
+        """Ask for a run. ``taskset`` is an absolute path on the gateway's machine, or a known name.
+
+        The gateway may download what a task set needs; ``prepare_s`` is how long that is waited for. ``only_fit``
+        runs the tasks that ``validated.json`` calls fit; ``left_out`` of the answer names the others.
+        """
+        body = {
+            "taskset": taskset,
+            "policy": policy,
+            "group_size": group_size,
+            "groups": groups,
+            "limits": limits,
+            "seed": seed,
+            "concurrency": concurrency,
+            "max_attempts": max_attempts,
+            "split": split,
+            "tools": tools,
+            "rewards": rewards,
+            "unvalidated": unvalidated or None,
+            "only_fit": only_fit or None,
+        }
+        given = {name: value for name, value in body.items() if value is not None}
+        return self._exchange.post(RunAnswer, "/v1/runs", given, answer_s=prepare_s)
+
+    def run(self, run_id: str) -> RunAnswer:
+        return self._exchange.get(RunAnswer, f"/v1/runs/{_part(run_id)}")
+
+    def runs(self) -> tuple[RunAnswer, ...]:
+        """Newest first."""
+        return self._exchange.get(RunsAnswer, "/v1/runs").runs
+
+    def pause(self, run_id: str) -> RunAnswer:
+        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/pause")
+
+    def resume(self, run_id: str) -> RunAnswer:
+        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/resume")
+
+    def cancel(self, run_id: str) -> RunAnswer:
+        return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/cancel")
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete a run that has ended, with its rollouts. Raises FarmError, also while a lease holds groups of it."""
+        self._exchange.delete(DeletedAnswer, f"/v1/runs/{_part(run_id)}")
+
+    def wait_run(self, run_id: str, *, poll_s: float = 0.5) -> Iterator[RunAnswer]:
+        """The run as it changes; the last one yielded has ended."""
+        seen: RunAnswer | None = None
+        while True:
+            run = self.run(run_id)
+            if run != seen:
+                seen = run
+                yield run
+            if run.ended_at is not None:
+                return
+            time.sleep(poll_s)
+
+    def status(self) -> FarmAnswer:
+        return self._exchange.get(FarmAnswer, "/v1/status")
+
+    def nodes(self) -> tuple[NodeAnswer, ...]:
+        return self._exchange.get(NodesAnswer, "/v1/nodes").nodes
+
+    def drain_node(self, node_id: str, *, drain: bool = True) -> NodeAnswer:
+        """Give a node no more episodes, or give it some again; those that run go on."""
+        word = "drain" if drain else "resume"
+        return self._exchange.post(NodeAnswer, f"/v1/nodes/{_part(node_id)}/{word}")
+
+    # Leases
+
+    def lease(
+        self,
+        consumer: str,
+        *,
+        run_id: str | None = None,
+        max_groups: int = 1,
+        max_tokens: int | None = None,
+        wait_s: float = 30.0,
+        lease_s: float | None = None,
+        policy_version: int | None = None,
+        max_staleness: int | None = None,
+        zero_variance: Literal["keep", "drop"] = "keep",
+    ) -> Lease | None:
+        """Take complete groups; None when nothing came within ``wait_s``.
+
+        Raises Unreadable where a record of theirs cannot be read: ``problem.errors`` names each such rollout. Only
+        their groups stay leased, as ``problem.lease_id``, until it ends, is nacked, or acked to go on without them;
+        the next call answers with others.
+        """
+        body = {
+            "consumer": consumer,
+            "run_id": run_id,
+            "max_groups": max_groups,
+            "max_tokens": max_tokens,
+            "wait_s": wait_s,
+            "lease_s": lease_s,
+            "policy_version": policy_version,
+            "max_staleness": max_staleness,
+            "zero_variance": zero_variance,
+        }
+        given = {name: value for name, value in body.items() if value is not None}
+        key = uuid.uuid4().hex
+        try:
+            answer = self._leased(given, wait_s + ANSWER_S, key, FRAMED_TYPE)
+        except Nonsense:
+            # Stored frames come as they are; asked for the same lease without them, the gateway reads each.
+            answer = self._leased(given, wait_s + ANSWER_S, key, MSGPACK_TYPE)
+        if answer is None:
+            return None
+        groups = tuple(
+            Group(
+                group.group_id,
+                group.deliveries,
+                group.tokens,
+                group.zero_variance,
+                group.policy_version,
+                tuple(record.to_core() for record in group.rollouts),
+            )
+            for group in answer.groups
+        )
+        return Lease(answer.lease_id or "", answer.expires_at or 0.0, answer.stream, groups)
+
+    def _leased(self, body: Mapping[str, Any], answer_s: float, key: str, accept: str) -> LeaseAnswer | None:
+        headers = {"Accept": accept, "Idempotency-Key": key}
+        response = self._exchange.send("POST", "/v1/lease", json=body, headers=headers, answer_s=answer_s)
+        return None if response.status == 204 else packed(LeaseAnswer, response)
+
+    def ack(self, lease_id: str) -> SettledAnswer:
+        return self._exchange.post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/ack")
+
+    def nack(self, lease_id: str) -> SettledAnswer:
+        return self._exchange.post(SettledAnswer, f"/v1/leases/{_part(lease_id)}/nack")
+
+    def extend(self, lease_id: str, lease_s: float | None = None) -> ExtendedAnswer:
+        return self._exchange.post(
+            ExtendedAnswer, f"/v1/leases/{_part(lease_id)}/extend", {"lease_s": lease_s} if lease_s else {}
+        )
+
+    # Rollouts
+
+    def rollouts(
+        self,
+        run_id: str | None = None,
+        *,
+        group_id: str | None = None,
+        task_id: str | None = None,
+        status: str | None = None,
+        on_unreadable: Callable[[str], None] = lambda rollout_id: None,
+    ) -> Iterator[RolloutHead]:
+        """All that match, newest first, without their tokens; pages are fetched as they are needed.
+
+        ``on_unreadable`` is told the id of each record that cannot be read, whatever is filtered by.
+        """
+        query = {"run_id": run_id, "group_id": group_id, "task_id": task_id, "status": status, "limit": "500"}
+        given = {name: value for name, value in query.items() if value is not None}
+        while True:
+            page = self._exchange.get(RolloutsAnswer, "/v1/rollouts", given)
+            for unreadable in page.unreadable:
+                on_unreadable(unreadable)
+            yield from page.rollouts
+            if page.cursor is None:
+                return
+            given["cursor"] = page.cursor
+
+    def rollout(self, rollout_id: str) -> Rollout:
+        """Raises Unreadable."""
+        response = self._exchange.send("GET", f"/v1/rollouts/{_part(rollout_id)}", headers={"Accept": MSGPACK_TYPE})
+        try:
+            return from_msgpack(RolloutRecord, response.content).to_core()
+        except MalformedRecord as error:
+            raise Unreadable.of(rollout_id, error) from None
+
+    def turns(self, rollout_id: str) -> Sidecar:
+        """Turns, opening messages, patch, and the reward's reason. Raises Unreadable."""
+        return self._exchange.get(Sidecar, f"/v1/rollouts/{_part(rollout_id)}/turns")
+
+    # Rewards
+
+    def put_rewards(self, document: str, *, current: bool = True) -> RulesAnswer:
+        """Keep a rule document; ``current``: runs that name no version follow it from now on."""
+        sent = self._exchange.send("PUT", "/v1/rewards", json={"document": document, "current": current})
+        return plain(RulesAnswer, sent)
+
+    def rewards(self) -> tuple[RulesAnswer, ...]:
+        """All rule documents, latest first."""
+        return self._exchange.get(RulesListAnswer, "/v1/rewards").rewards
+
+    def rescore(self, run_id: str, version: str | None = None, *, dry_run: bool = False) -> Iterator[RescoreAnswer]:
+        """New rewards for the run's stored rollouts; one answer a stretch of its groups, the last one at the end."""
+        body: dict[str, Any] = {"run_id": run_id, "version": version, "dry_run": dry_run, "first": 0}
+        while True:
+            given = {name: value for name, value in body.items() if value is not None}
+            answer = self._exchange.post(RescoreAnswer, "/v1/rollouts/rescore", given)
+            yield answer
+            if answer.next is None:
+                return
+            body |= {"first": answer.next, "version": answer.version}
+
+
+def _part(name: str) -> str:
+    """An id as one part of a path. Raises FarmError for what would lead to another path."""
+    if not _ID.fullmatch(name):
+        kind, detail = PREFIX + ProblemType.NOT_FOUND, f"{name[:100]!r} is no id"
+        raise FarmError(Problem(type=kind, title="There is no such thing", status=404, detail=detail))
+    return name

@@ -1,0 +1,191 @@
+"""One request to a gateway: sent until it is answered, read as what it is to be, or told as whose fault it is."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from farm.config import LOOPBACK
+from farm.schemas.msgpack_encoding import MalformedRecord, unpack
+from farm.schemas.problems import MEDIA_TYPE, PREFIX, Problem, ProblemType
+from farm.schemas.zstd_frames import MalformedFrame, unpack_frames
+
+ANSWER_S = 60.0
+MOST_REFUSAL_BYTES = 1024 * 1024
+_CONNECT_S = 5.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+
+class FarmError(Exception):
+    """A refusal of the gateway. ``type`` is stable, ``title`` says what kind it is, ``detail`` what to do."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
+        self.problem = problem
+        self.type = problem.type
+        self.status = problem.status
+
+
+class GatewayUnavailable(FarmError):
+    pass
+
+
+class LeaseLost(FarmError):
+    pass
+
+
+class Unreadable(FarmError):
+    """A stored record is not what it should be."""
+
+    @classmethod
+    def of(cls, rollout_id: str, error: Exception) -> Self:
+        detail = f"{rollout_id}: {error}"
+        return cls(Problem(type=_UNREADABLE, title="A stored record cannot be read", status=500, detail=detail))
+
+
+class Nonsense(FarmError):
+    """An answer that is none of a farm's gateway, or holds what cannot be read."""
+
+
+_UNREADABLE = PREFIX + ProblemType.UNREADABLE
+_KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    url: str
+    status: int
+    content_type: str
+    content: bytes
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class Exchange:
+    """With one gateway; ``retry_s`` and ``on_wait`` as ``FarmClient`` has them. Every method may raise FarmError."""
+
+    def __init__(self, url: str, token: str | None, *, retry_s: float, on_wait: Callable[[FarmError], object]) -> None:
+        self.url = url.rstrip("/")
+        self._retry_s = retry_s
+        self._on_wait = on_wait
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers={"Accept-Encoding": "zstd"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            timeout=httpx.Timeout(ANSWER_S, connect=_CONNECT_S),
+            # A gateway of this machine is asked directly: a proxy of the environment would be given the token.
+            trust_env=(httpx.URL(self.url).host or "") not in LOOPBACK,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, kind: type[Answer], path: str, query: Mapping[str, str] | None = None) -> Answer:
+        return plain(kind, self.send("GET", path, params=query or {}))
+
+    def post(
+        self, kind: type[Answer], path: str, body: Mapping[str, Any] | None = None, *, answer_s: float = ANSWER_S
+    ) -> Answer:
+        return plain(kind, self.send("POST", path, json=body or {}, answer_s=answer_s))
+
+    def delete(self, kind: type[Answer], path: str) -> Answer:
+        return plain(kind, self.send("DELETE", path))
+
+    def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> Answered:
+        """The answer, once the gateway gave one that is no refusal."""
+        headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
+        headers |= sent.pop("headers", {})
+        timeout = httpx.Timeout(answer_s, connect=_CONNECT_S)
+        give_up_at = time.monotonic() + self._retry_s
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                with self._http.stream(method, path, headers=headers, timeout=timeout, **sent) as response:
+                    answered = _answered(response)
+                if answered.ok:
+                    return answered
+                refusal = _refusal(answered)
+                if not _passing(refusal):
+                    raise refusal
+            except httpx.TransportError as error:
+                refusal = self._away(error)
+                if isinstance(error, httpx.UnsupportedProtocol):
+                    raise refusal from None
+            except httpx.InvalidURL as error:
+                raise self._away(error) from None
+            if time.monotonic() + pause_s > give_up_at:
+                raise refusal from None
+            if pause_s == _FIRST_PAUSE_S:
+                self._on_wait(refusal)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _away(self, error: Exception) -> GatewayUnavailable:
+        detail = (
+            f"{self.url}: {error or type(error).__name__}; start it with `farm up`, or give the URL of another gateway"
+        )
+        return GatewayUnavailable(Problem(type="about:blank", title="No gateway answers", status=0, detail=detail))
+
+
+def _answered(response: httpx.Response) -> Answered:
+    """The whole answer. It is unpacked here, for httpx cannot read a zstd stream of several frames."""
+    raw = b"".join(response.iter_raw() if response.is_success else _beginning(response))
+    kind = response.headers.get("content-type", "")
+    answered = Answered(str(response.request.url), response.status_code, kind, raw)
+    if response.headers.get("content-encoding") != "zstd":
+        return answered
+    try:
+        return replace(answered, content=unpack_frames(raw))
+    except MalformedFrame as error:
+        raise nonsense(answered, str(error)) from None
+
+
+def _beginning(response: httpx.Response) -> Iterator[bytes]:
+    """Yield the first parts of a refusal. One that is longer comes from something else than a gateway."""
+    size = 0
+    for part in response.iter_raw():
+        yield part
+        size += len(part)
+        if size > MOST_REFUSAL_BYTES:
+            return
+
+
+def _passing(refusal: FarmError) -> bool:
+    return refusal.status == 503 or refusal.type == PREFIX + ProblemType.IN_PROGRESS
+
+
+def _refusal(answered: Answered) -> FarmError:
+    if not answered.content_type.startswith(MEDIA_TYPE):
+        return nonsense(answered, answered.content[:200].decode("utf-8", "replace"))
+    try:
+        problem = Problem.model_validate_json(answered.content)
+    except ValidationError:
+        return nonsense(answered, "a problem document that is none")
+    return _KINDS.get(problem.type, FarmError)(problem)
+
+
+def nonsense(answered: Answered, what: str) -> Nonsense:
+    detail = f"{answered.url} answered {answered.status}: {what}; is it a farm's gateway?"
+    return Nonsense(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
+
+
+def plain(kind: type[Answer], answered: Answered) -> Answer:
+    try:
+        return kind.model_validate_json(answered.content)
+    except ValidationError as error:
+        raise nonsense(answered, str(error).splitlines()[0]) from None
+
+
+def packed(kind: type[Answer], answered: Answered) -> Answer:
+    try:
+        return kind.model_validate(unpack(answered.content), from_attributes=False)
+    except (MalformedRecord, ValidationError) as error:
+        raise nonsense(answered, str(error).splitlines()[0]) from None

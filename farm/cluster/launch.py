@@ -1,0 +1,290 @@
+"""Bringing a farm up on this machine, or this machine into a farm; and down again, with nothing left."""
+
+import asyncio
+import importlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from farm.cluster.errors import FarmError
+from farm.cluster.node_name import kept_node_id
+from farm.cluster.ray_process import RayAccess, RayNode, answers, authenticated
+from farm.cluster.state_dir import FarmInfo, announce, claimed
+from farm.cluster.versions import refuse_other_versions
+from farm.config import LOOPBACK, Config
+from farm.logs import logged, name_node
+from farm.node.host_stats import default_slots
+from farm.node.leftovers import reap
+from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.policy.configured_endpoints import endpoint_access
+from farm.scheduler.nodes import SchedulerSettings
+from farm.store import EmbeddedRedis, Store, StoreUnavailable
+from sandboxes.images.eviction import Watermarks
+
+if TYPE_CHECKING:
+    from farm.cluster.ray_driver import AgentHandle, Driver
+    from farm.cluster.scheduler_client import RayScheduler
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlan:
+    """All that the gateway needs to come up, as values that travel to its process."""
+
+    redis_url: str
+    ray: RayAccess
+    node_id: str
+
+
+Serve = Callable[[GatewayPlan], AbstractAsyncContextManager[str]]
+"""Serve the gateway for the length of the block; yields its URL."""
+
+OnStep = Callable[[str], None]
+T = TypeVar("T")
+_CAUSE_S = 1.5
+_HEAD_EVERY_S = 3.0
+_HEAD_MISSES = 5
+EVERY_ADDRESS = ("0.0.0.0", "::")
+DOCKER = "farm.node.resources:docker"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFarm:
+    info: FarmInfo
+    scheduler: "RayScheduler"
+    agent: "AgentHandle"
+    _ends: tuple[Callable[[], Awaitable[str]], ...]
+
+    async def failure(self) -> str:
+        """Wait until a part of the farm ends that nobody restarts; a line that says which.
+
+        Where one end brings others with it, the earliest in ``_ends`` is told.
+        """
+        waiting = [asyncio.ensure_future(end()) for end in self._ends]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=_CAUSE_S)
+            return next(future.result() for future in waiting if future.done())
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@asynccontextmanager
+async def start_farm(
+    config: Config,
+    *,
+    serve: Serve,
+    on_step: OnStep = lambda step: None,
+    equip: str = DOCKER,
+    settings: SchedulerSettings | None = None,
+) -> AsyncIterator[RunningFarm]:
+    """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(_logged(config))
+        stack.push_async_callback(reap, config, on_step)
+        on_step("starting the queue")
+        redis_url, redis = await _redis(stack, config)
+        await _store(stack, redis_url)
+        on_step("starting the cluster")
+        node, driver = await _cluster(stack, config, None)
+        on_step("starting the scheduler and the node agent")
+        settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
+        plan = SchedulerPlan(
+            redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
+        )
+        scheduler = await stack.enter_async_context(driver.scheduler(plan))
+        agent = await _agent(stack, (node, driver), config, redis_url, equip)
+        await _unless_dead(node, driver.up(scheduler, agent))
+        on_step("starting the gateway")
+        gateway = GatewayPlan(redis_url, node.access, driver.node_id)
+        url = await _unless_dead(node, stack.enter_async_context(serve(gateway)))
+        info = FarmInfo(
+            config.state_dir,
+            "head",
+            os.getpid(),
+            url,
+            node.address,
+            driver.node_id,
+            time.time(),
+            open_to_others=config.node_ip not in LOOPBACK,
+        )
+        announce(info)
+        _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
+        yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
+
+
+@asynccontextmanager
+async def join_farm(
+    config: Config, address: str, *, on_step: OnStep = lambda step: None, equip: str = DOCKER
+) -> AsyncIterator[RunningFarm]:
+    """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(_logged(config))
+        stack.push_async_callback(reap, config, on_step)
+        on_step(f"joining {address}")
+        node, driver = await _cluster(stack, config, address)
+        scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))
+        try:
+            await _store(stack, redis_url)
+        except FarmError as error:
+            raise FarmError(
+                f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
+            ) from None
+        on_step("starting the node agent")
+        agent = await _agent(stack, (node, driver), config, redis_url, equip, joined=True)
+        await _unless_dead(node, driver.up(scheduler, agent))
+        info = FarmInfo(
+            config.state_dir,
+            "node",
+            os.getpid(),
+            "",
+            node.address,
+            driver.node_id,
+            time.time(),
+            drain_grace_s=config.drain_grace_s,
+        )
+        announce(info)
+        _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
+        yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
+
+
+@contextmanager
+def _logged(config: Config) -> Iterator[None]:
+    """Write the log of this process, with the error that ends the block. Raises FarmError."""
+    path = config.log_dir / "farm.log"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(logged(path, config.log_level))
+        except OSError as error:
+            raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+        try:
+            yield
+        except FarmError as error:
+            _log.error("%s", error)
+            raise
+        finally:
+            _log.info("the farm has ended on this machine")
+
+
+async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRedis | None]:
+    if config.redis_url is not None:
+        return config.redis_url.get_secret_value(), None
+    if config.node_ip in EVERY_ADDRESS:
+        raise FarmError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
+    try:
+        redis = await stack.enter_async_context(EmbeddedRedis(config.state_dir, bind=config.node_ip))
+    except StoreUnavailable as error:
+        raise FarmError(str(error)) from None
+    return redis.url, redis
+
+
+async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
+    try:
+        store = Store(redis_url)
+        stack.push_async_callback(store.close)
+        await store.ping()
+    except StoreUnavailable as error:
+        raise FarmError(str(error)) from None
+    return store
+
+
+async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
+    await asyncio.to_thread(refuse_other_versions)
+    token_file = _token_file(config, make=join is None)
+    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
+    node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
+    importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "farm.cluster.ray_driver"))
+    try:
+        await stack.enter_async_context(node)
+    finally:
+        driver = await importing
+    node_id = kept_node_id(config.state_dir)
+    name_node(node_id)
+    return node, await stack.enter_async_context(driver.connected(node.access, node_id))
+
+
+async def _agent(
+    stack: AsyncExitStack,
+    cluster: "tuple[RayNode, Driver]",
+    config: Config,
+    redis_url: str,
+    equip: str,
+    *,
+    joined: bool = False,
+) -> "AgentHandle":
+    node, driver = cluster
+    plan = AgentPlan(
+        node_id=driver.node_id,
+        join=secrets.token_hex(8),
+        redis_url=redis_url,
+        state_dir=config.state_dir,
+        slots=config.slots or default_slots(),
+        runtime=config.runtime,
+        docker_host=config.docker_host,
+        warm=config.warm > 0,
+        access=endpoint_access(config, joined=joined),
+        timeouts=config.reply_timeouts,
+        granted=config.granted,
+        image_disk=Watermarks(config.image_disk_high, config.image_disk_low),
+        image_pulls=config.image_pulls,
+        image_mirror=config.image_mirror,
+        build=config.build,
+        embedder=config.embedder,
+        test_tracebacks=config.test_tracebacks,
+        equip=equip,
+    )
+    return await stack.enter_async_context(driver.agent(plan, config.log_level, node))
+
+
+def _token_file(config: Config, *, make: bool) -> Path:
+    """The join token in a file: the configured one as long as we run, or the head's own, made once and kept."""
+    if config.join_token is not None:
+        path = config.run_dir / "join-token"
+        _write_private(path, config.join_token.get_secret_value())
+        return path
+    if not make:
+        raise FarmError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
+    path = config.state_dir / "join-token"
+    if not path.exists():
+        _write_private(path, secrets.token_hex(32))
+    return path
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+async def _head_gone(address: str) -> str:
+    """Wait until nobody has answered at the head's address for a while; Ray itself ends this process after a minute."""
+    missed = 0
+    while missed < _HEAD_MISSES:
+        await asyncio.sleep(_HEAD_EVERY_S)
+        missed = 0 if await answers(address) else missed + 1
+    return f"the head at {address} has gone"
+
+
+async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result. Without its node it would wait for ever, or Ray would end this process. Raises FarmError."""
+    working, dying = asyncio.create_task(work), asyncio.create_task(node.death())
+    try:
+        await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
+        if dying.done() and not working.done():
+            raise FarmError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
+        return await working
+    finally:
+        for task in (working, dying):
+            task.cancel()
+        await asyncio.gather(working, dying, return_exceptions=True)

@@ -1,0 +1,187 @@
+"""What Ray runs: one scheduler, and one node agent a machine. Thin: all that is decided is decided elsewhere.
+
+Both open themselves at their first call, since Ray restarts an actor's process without telling anybody.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayError
+
+from farm.core.run import RunSpec
+from farm.logs import name_node, node_log, open_log, remove_old_nodes
+from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.resources import AgentPlan, SchedulerPlan, load_equip
+from farm.policy import Endpoints
+from farm.scheduler.messages import Event, NodeLost
+from farm.scheduler.service import NodeCommand, SchedulerShell
+from farm.scheduler.status import FarmStatus
+from farm.store import Store
+
+NAMESPACE = "farm"
+SCHEDULER = "scheduler"
+
+_log = logging.getLogger(__name__)
+
+
+def agent_name(ray_node_id: str) -> str:
+    """Return the name of an agent's actor, which is new each time: Ray may still hold the one before."""
+    return f"agent-{ray_node_id[:10]}"
+
+
+class SchedulerActor:
+    """Async actor: one process, one event loop, one ``SchedulerShell``."""
+
+    def __init__(self, plan: SchedulerPlan) -> None:
+        open_log(plan.log_dir / "scheduler.log", plan.log_level)
+        self._plan = plan
+        self._opening = asyncio.Lock()
+        self._opened: SchedulerShell | None = None
+        self._agents: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
+        self._confirming: set[asyncio.Task[None]] = set()
+
+    async def _shell(self) -> SchedulerShell:
+        async with self._opening:
+            if self._opened is None:
+                store = Store(self._plan.redis_url)
+                plan = self._plan
+                shell = SchedulerShell(
+                    store, self._send, settings=plan.settings, retention_s=plan.retention_s, life=plan.life
+                )
+                try:
+                    await shell.open()
+                except BaseException:
+                    await shell.close()
+                    await store.close()
+                    raise
+                self._opened = shell
+        return self._opened
+
+    async def pid(self) -> int:
+        await self._shell()
+        return os.getpid()
+
+    async def redis_url(self) -> str:
+        """For nodes that join: the store that all share."""
+        return self._plan.redis_url
+
+    async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
+        """Take in what the agent of a node reports; ``agent`` is the name of its actor."""
+        shell = await self._shell()
+        if node_id not in self._agents or self._names[node_id] != agent:
+            self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent, NAMESPACE)
+            self._names[node_id] = agent
+        shell.tell(events)
+
+    async def submit(self, spec: RunSpec) -> None:
+        await (await self._shell()).submit(spec.run_id)
+
+    async def pause(self, run_id: str) -> None:
+        (await self._shell()).pause(run_id)
+
+    async def resume(self, run_id: str) -> None:
+        (await self._shell()).resume(run_id)
+
+    async def cancel(self, run_id: str) -> None:
+        (await self._shell()).cancel(run_id)
+
+    async def drain_node(self, node_id: str, drain: bool) -> bool:
+        return (await self._shell()).drain_node(node_id, drain)
+
+    async def status(self) -> FarmStatus:
+        return (await self._shell()).status()
+
+    async def metrics(self) -> bytes:
+        return await (await self._shell()).metrics()
+
+    def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
+        agent = self._agents.get(node_id)
+        if agent is not None:
+            task = asyncio.create_task(self._confirm(node_id, agent, agent.obey.remote(list(commands))))
+            self._confirming.add(task)
+            task.add_done_callback(self._confirming.discard)
+
+    async def _confirm(self, node_id: str, agent: Any, sent: Any) -> None:
+        """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
+        try:
+            await sent
+        except ActorDiedError:
+            if self._agents.get(node_id) is not agent:  # the node has joined again, with another agent
+                return
+            self._agents.pop(node_id, None)
+            if self._opened is not None:
+                self._opened.tell([NodeLost(node_id)])
+        except RayError as error:
+            _log.warning("an order did not reach the node: %s", error, extra={"node": node_id})
+
+
+class NodeAgentActor:
+    """Async actor around one ``NodeAgent``."""
+
+    def __init__(self, plan: AgentPlan, log_level: str) -> None:
+        own = node_log(plan.state_dir / "log", plan.node_id)
+        remove_old_nodes(own.parent, own)
+        open_log(own, log_level)
+        name_node(plan.node_id)
+        self._plan = plan
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._opened: NodeAgent | None = None
+        self._scheduler: Any = None
+
+    async def _agent(self) -> NodeAgent:
+        async with self._opening:
+            if self._opened is None:
+                async with AsyncExitStack() as stack:
+                    self._opened = await self._open(stack)
+                    self._stack = stack.pop_all()
+        return self._opened
+
+    async def _open(self, stack: AsyncExitStack) -> NodeAgent:
+        plan = self._plan
+        self._scheduler = await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE)
+        store = Store(plan.redis_url)
+        stack.push_async_callback(store.close)
+        await store.ping()
+        equipment = await stack.enter_async_context(load_equip(plan.equip)(plan))
+        agent = NodeAgent(
+            plan.node_id,
+            store=store,
+            runtime=equipment.runtime,
+            shelf=equipment.shelf,
+            slots=plan.slots,
+            tell=self._tell,
+            state_dir=plan.state_dir,
+            pool=equipment.pool,
+            image_disk=equipment.image_disk,
+            library=equipment.library,
+            plugins=equipment.plugins,
+            endpoints=Endpoints(plan.access, timeouts=plan.timeouts),
+            settings=AgentSettings(tracebacks=plan.test_tracebacks, join=plan.join),
+        )
+        return await stack.enter_async_context(agent)
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        name = ray.get_runtime_context().get_actor_name()
+        await self._scheduler.tell.remote(self._plan.node_id, name, list(events))
+
+    async def pid(self) -> int:
+        """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""
+        await self._agent()
+        return os.getpid()
+
+    async def obey(self, commands: Sequence[NodeCommand]) -> None:
+        (await self._agent()).obey(commands)
+
+    async def drain(self) -> None:
+        await (await self._agent()).drain()
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._stack.aclose()

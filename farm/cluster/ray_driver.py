@@ -1,0 +1,189 @@
+"""This process as a Ray driver: it starts the actors of this machine and ends them."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from farm.cluster.errors import FarmError
+from farm.cluster.ray_actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
+from farm.cluster.ray_process import RayAccess, RayNode
+from farm.cluster.scheduler_client import RayScheduler
+from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.store import StoreUnavailable
+from sandboxes import RuntimeUnavailable
+from sandboxes.cancellation import uninterrupted
+
+_OPEN_S = 120.0
+_CLOSE_S = 30.0
+_WATCH_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
+    """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
+
+    def connect() -> str:
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what matters of it reaches us as exceptions
+        ray.init(
+            address=node.address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(node.directory),
+        )
+        return str(ray.get_runtime_context().get_node_id())
+
+    try:
+        try:
+            with _own_signals():
+                ray_node_id = await uninterrupted(asyncio.to_thread(connect))
+        except (RayError, ConnectionError, RuntimeError) as error:
+            raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
+        yield Driver(ray_node_id, node_id)
+    finally:
+        await uninterrupted(asyncio.to_thread(ray.shutdown))
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and dies of it with a stack trace; this process goes on to decide what it means."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+class Driver:
+    """``node_id`` names this machine in the farm."""
+
+    def __init__(self, ray_node_id: str, node_id: str) -> None:
+        self._ray_node_id = ray_node_id
+        self.node_id = node_id
+
+    @asynccontextmanager
+    async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
+        """The farm's scheduler, which Ray restarts when its process dies; on its way up."""
+        actor = self._start(SchedulerActor, SCHEDULER, plan)
+        try:
+            yield RayScheduler(actor)
+        finally:
+            with contextlib.suppress(RayError):
+                ray.kill(actor)
+
+    async def find_scheduler(self, address: str) -> tuple[RayScheduler, str]:
+        """The scheduler of the farm that was joined, and the URL of its Redis."""
+        try:
+            scheduler = RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+            return scheduler, await scheduler.redis_url()
+        except ValueError:
+            raise FarmError(f"no farm runs at {address}; start its head with `farm up` first") from None
+        except RayError as error:
+            raise FarmError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
+
+    @asynccontextmanager
+    async def agent(self, plan: AgentPlan, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
+        """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
+        handle = AgentHandle(node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
+        try:
+            yield handle
+        finally:
+            await uninterrupted(handle.close())
+
+    async def up(self, scheduler: RayScheduler, agent: "AgentHandle") -> None:
+        """Return when both are at work; from then on the agent is brought up again whenever its process dies."""
+        await asyncio.gather(_opened(scheduler), _opened(agent))
+        agent.guard()
+
+    def _start(self, kind: type, name: str, *arguments: object) -> Any:
+        here = NodeAffinitySchedulingStrategy(self._ray_node_id, soft=False)
+        return (
+            ray.remote(kind)
+            .options(
+                name=name,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=1000,
+                scheduling_strategy=here,
+            )
+            .remote(*arguments)
+        )
+
+
+class AgentHandle:
+    def __init__(self, node: RayNode, actor: Any) -> None:
+        self._node = node
+        self._actor = actor
+        self._guard: asyncio.Task[str] | None = None
+
+    async def pid(self) -> int:
+        return int(await self._actor.pid.remote())
+
+    async def drain(self) -> None:
+        """Return when the last episode of this machine has ended."""
+        await self._actor.drain.remote()
+
+    def guard(self) -> None:
+        self._guard = asyncio.create_task(self._watch())
+
+    async def death(self) -> str:
+        """Wait until the guarded agent is dead and nobody restarts it; why."""
+        assert self._guard is not None
+        return await asyncio.shield(self._guard)
+
+    async def _watch(self) -> str:
+        """An agent opens itself when it is called: Ray restarts its process and calls nothing."""
+        pid = 0
+        while True:
+            try:
+                found = await self.pid()
+                if pid and found != pid:
+                    _log.warning("the node agent has restarted: process %d in place of %d", found, pid)
+                pid = found
+            except ActorDiedError as error:
+                return f"the node agent is dead: {_line(error)}"
+            except RayError as error:
+                _log.warning("the node agent does not answer: %s", _line(error))
+            await asyncio.sleep(_WATCH_S)
+
+    async def close(self) -> None:
+        if self._guard is not None:
+            self._guard.cancel()
+        closing = asyncio.ensure_future(self._actor.close.remote())
+        dying = asyncio.create_task(self._node.death())
+        await asyncio.wait((closing, dying), timeout=_CLOSE_S, return_when=asyncio.FIRST_COMPLETED)
+        dying.cancel()
+        if not closing.done() or closing.exception():
+            _log.warning("the node agent did not close; the reaper will remove its sandboxes")
+        closing.cancel()
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor)
+
+
+async def _opened(part: "RayScheduler | AgentHandle") -> None:
+    """Wait until a part of the farm is at work. Raises FarmError with what keeps it from that."""
+    try:
+        await asyncio.wait_for(part.pid(), _OPEN_S)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, RuntimeUnavailable | StoreUnavailable):
+            raise FarmError(str(cause)) from None
+        raise FarmError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
+    except (RayError, TimeoutError, GetTimeoutError) as error:
+        raise FarmError(f"a part of the farm did not start: {_line(error)}") from None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

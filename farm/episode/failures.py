@@ -1,0 +1,72 @@
+"""The one place that says whose fault a failure is, and whether a fresh attempt may fare better.
+
+A sandbox that is lost by the inside's doing, once the policy or its change has acted in it, is no failure: that is
+judged, and worth 0, or losing episodes would be lost on purpose and tried again. What tells inside from outside is in
+``sandboxes/runtimes/docker/exit_cause.py``.
+
+| raised                                             | origin     | retryable        |
+|----------------------------------------------------|------------|------------------|
+| BootError, ProtocolError at boot, OSError          | `infra`    | yes              |
+| AnswerLost outside of the policy's calls           | `infra`    | yes              |
+| SandboxGone from outside, or before anybody acted  | `infra`    | yes              |
+| RuntimeUnavailable                                 | `infra`    | yes: another node |
+| ImageError once the episode has begun              | `infra`    | yes: it was there, and is gone |
+| ImageError before, SpecError, PathError, TaskError | `task`     | no: the same again |
+| PolicyError                                        | `model`    | as it says       |
+| UnfitTask: the image cannot run its tests          | `task`     | no: the same again |
+| another VerifierError                              | `verifier` | where it was too slow |
+| Unscored: a component that is no finite number     | `verifier` | no: measured again it would be again |
+| anything else: a defect of the farm                | `infra`    | no: it would repeat |
+"""
+
+import logging
+
+from farm.core.rollout import Failure, Origin
+from farm.grading import UnfitTask, VerifierError
+from farm.policy.base import PolicyError
+from farm.rewards import Unscored
+from farm.tasks import TaskError
+from sandboxes.errors import (
+    AnswerLost,
+    BootError,
+    ImageError,
+    PathError,
+    ProtocolError,
+    RuntimeUnavailable,
+    SandboxGone,
+    SpecError,
+)
+
+MESSAGE_CHARS = 500
+
+_log = logging.getLogger(__name__)
+
+
+def classify(error: Exception, *, begun: bool) -> Failure:
+    """What a learner and an operator are told of ``error``; a defect of the farm is logged with its traceback.
+
+    ``begun``: the error came out of an episode, not out of what has to be there before it.
+    """
+    match error:
+        case PolicyError():
+            return _failure(error, Origin.MODEL, retryable=error.retryable)
+        case UnfitTask():
+            return _failure(error, Origin.TASK, retryable=False)
+        case VerifierError():
+            return _failure(error, Origin.VERIFIER, retryable=error.retryable)
+        case Unscored():
+            return _failure(error, Origin.VERIFIER, retryable=False)
+        case ImageError() if begun:
+            return _failure(error, Origin.INFRA, retryable=True)
+        case ImageError() | SpecError() | PathError() | TaskError():
+            return _failure(error, Origin.TASK, retryable=False)
+        case BootError() | SandboxGone() | ProtocolError() | RuntimeUnavailable() | AnswerLost() | OSError():
+            return _failure(error, Origin.INFRA, retryable=True)
+        case _:
+            _log.error("an episode met a defect of the farm", exc_info=error)
+            return _failure(error, Origin.INFRA, retryable=False)
+
+
+def _failure(error: Exception, origin: Origin, *, retryable: bool) -> Failure:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return Failure(origin=origin, type=type(error).__name__, message=text[:MESSAGE_CHARS], retryable=retryable)

@@ -1,0 +1,84 @@
+"""From the engine's own tokens of each reply to the segments a learner trains on.
+
+The prefix rule: a reply's prompt that begins with every token of the open segment continues it, and what the prompt
+adds (tool results, the chat template) is masked. Any other prompt closes the segment and begins a new one: the
+policy saw another context. Nothing is realigned, re-tokenised or padded.
+"""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from farm.core.rollout import Segment, SegmentTurn, WeightSpan
+from farm.policy.base import Sampled
+
+
+@dataclass(frozen=True, slots=True)
+class SampledReply:
+    """One reply's tokens with what names its request."""
+
+    sampled: Sampled
+    finish_reason: str
+    request_id: str
+
+
+@dataclass(slots=True)
+class _Open:
+    """A segment that still grows; every list holds one item a token."""
+
+    token_ids: "array[int]"
+    loss_mask: bytearray
+    logprobs: "array[float]"
+    prompt_length: int
+    spans: list[WeightSpan] = field(default_factory=list)
+    turns: list[SegmentTurn] = field(default_factory=list)
+
+    def continues(self, prompt: "array[int]") -> bool:
+        return len(prompt) >= len(self.token_ids) and prompt[: len(self.token_ids)] == self.token_ids
+
+    def extend_masked(self, tokens: "array[int]") -> None:
+        self.token_ids.extend(tokens)
+        self.loss_mask.extend(bytes(len(tokens)))
+        self.logprobs.frombytes(bytes(len(tokens) * self.logprobs.itemsize))
+
+    def extend_sampled(self, reply: SampledReply) -> None:
+        sampled, start = reply.sampled, len(self.token_ids)
+        self.token_ids.extend(sampled.token_ids)
+        self.loss_mask.extend(b"\x01" * len(sampled.token_ids))
+        self.logprobs.extend(sampled.logprobs)
+        self.turns.append(SegmentTurn(start, len(self.token_ids), reply.finish_reason, reply.request_id))
+        for span in sampled.weight_versions:
+            self.spans.append(WeightSpan(span.version, start + span.start, start + span.end))
+
+    def close(self) -> Segment:
+        return Segment(
+            token_ids=self.token_ids,
+            loss_mask=bytes(self.loss_mask),
+            logprobs=self.logprobs,
+            weight_versions=tuple(self.spans),
+            prompt_length=self.prompt_length,
+            turns=tuple(self.turns),
+        )
+
+
+def build_segments(replies: Iterable[SampledReply]) -> tuple[Segment, ...]:
+    """The segments of one conversation, in order; each sampled token is in exactly one segment's mask."""
+    closed: list[Segment] = []
+    current: _Open | None = None
+    for reply in replies:
+        prompt = reply.sampled.prompt_token_ids
+        if current is None or not current.continues(prompt):
+            if current is not None:
+                closed.append(current.close())
+            current = _Open(array("i"), bytearray(), array("f"), prompt_length=len(prompt))
+        current.extend_masked(prompt[len(current.token_ids) :])
+        current.extend_sampled(reply)
+    if current is not None:
+        closed.append(current.close())
+    return tuple(closed)
+
+
+def version_range(segments: Iterable[Segment]) -> tuple[int | None, int | None]:
+    """The oldest and the newest weights that sampled a token, None where the engine did not say."""
+    versions = [span.version for segment in segments for span in segment.weight_versions]
+    return (min(versions), max(versions)) if versions else (None, None)

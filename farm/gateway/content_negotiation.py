@@ -1,0 +1,192 @@
+"""The forms of an answer: JSON or msgpack; plain, zstd, or the stored zstd frames as they are."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import zstandard
+from fastapi import Request
+
+from farm.gateway.errors import Refused
+from farm.schemas.media_types import FRAMED_TYPE, JSON_TYPE, MSGPACK_TYPE
+from farm.schemas.msgpack_encoding import MalformedRecord, array_header, map_header, pack
+from farm.schemas.problems import ProblemType
+from farm.schemas.rollout import RolloutRecord, from_msgpack
+from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
+from farm.store import Lease, LeasedGroup, Store
+
+_FAST = 1
+"""The zstd level of what is compressed anew for each answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the client takes. ``framed``: msgpack, as several zstd frames one after the other."""
+
+    msgpack: bool
+    zstd: bool
+    framed: bool
+
+    @property
+    def media_type(self) -> str:
+        if self.framed:
+            return FRAMED_TYPE
+        return MSGPACK_TYPE if self.msgpack else JSON_TYPE
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "zstd"} if self.zstd else {})
+
+
+def form_of(request: Request) -> Form:
+    """By ``Accept`` and ``Accept-Encoding``. Raises Refused where neither form is taken."""
+    accepted = _weights(request.headers.get("accept", "*/*"))
+    packed = accepted.get(MSGPACK_TYPE, 0.0)
+    plain = max(accepted.get(kind, 0.0) for kind in (JSON_TYPE, "application/*", "*/*"))
+    if not packed and not plain:
+        raise Refused(ProblemType.NOT_ACCEPTABLE, f"there are {JSON_TYPE} and {MSGPACK_TYPE}")
+    zstd = _weights(request.headers.get("accept-encoding", "")).get("zstd", 0.0) > 0
+    msgpack = packed >= plain
+    framed = msgpack and zstd and "frames=many" in request.headers.get("accept", "").replace(" ", "").lower()
+    return Form(msgpack, zstd, framed)
+
+
+def _weights(header: str) -> dict[str, float]:
+    found = {}
+    for item in header.split(","):
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        try:
+            found[name] = float(weight)
+        except ValueError:
+            found[name] = 0.0
+    return found
+
+
+def record_body(frame: bytes, form: Form) -> bytes:
+    """One stored rollout in the form asked for."""
+    if form.msgpack and form.zstd:
+        return frame
+    data = _content(frame, form)
+    return pack_frame(data) if form.zstd else data
+
+
+def _content(frame: bytes, form: Form) -> bytes:
+    data = unpack_frame(frame)
+    return data if form.msgpack else from_msgpack(RolloutRecord, data).model_dump_json().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    frame: bytes
+
+
+async def unreadable(lease: Lease, store: Store) -> dict[str, dict[str, str]]:
+    """Of the groups with a record that cannot be read: by its id, each such rollout's and why."""
+    found = {}
+    for group in lease.groups:
+        frames = await store.payloads(group.rollout_ids)
+        reasons = await asyncio.to_thread(_reasons, group.rollout_ids, frames)
+        if reasons:
+            found[group.group_id] = reasons
+    return found
+
+
+def _reasons(names: Sequence[str], frames: Sequence[bytes | None]) -> dict[str, str]:
+    found = {}
+    for name, frame in zip(names, frames, strict=True):
+        try:
+            if frame is None:
+                raise MalformedFrame("the store has lost it")
+            from_msgpack(RolloutRecord, unpack_frame(frame))
+        except (MalformedFrame, MalformedRecord) as error:
+            found[name] = str(error)
+    return found
+
+
+async def lease_body(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes]:
+    """The answer of a lease, rollout after rollout; but for a framed one ``unreadable`` has found nothing.
+
+    Framed, no rollout is unpacked on the way: stored frames alternate with frames of what stands between them, and
+    together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a
+    frame that ends where a read ends; so a client must ask for it, and others get a single frame.
+    """
+    compressor = zstandard.ZstdCompressor(level=_FAST).compressobj() if form.zstd and not form.framed else None
+    async for piece in _pieces(lease, store, form):
+        if form.framed:
+            yield piece.frame if isinstance(piece, _Stored) else pack_frame(piece)
+            continue
+        data = await asyncio.to_thread(_content, piece.frame, form) if isinstance(piece, _Stored) else piece
+        if compressor is None:
+            yield data
+        elif packed := await asyncio.to_thread(compressor.compress, data):
+            yield packed
+    if compressor is not None:
+        yield compressor.flush()
+
+
+async def _pieces(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes | _Stored]:
+    """The next group is fetched while one is sent."""
+    fetching = _fetch(store, lease, 0)
+    try:
+        yield _opening(lease, form)
+        for place, group in enumerate(lease.groups):
+            frames = await fetching
+            fetching = _fetch(store, lease, place + 1)
+            yield _group_opening(group, form, first=place == 0)
+            for index, frame in enumerate(frames):
+                if index and not form.msgpack:
+                    yield b","
+                yield _Stored(frame)
+            if not form.msgpack:
+                yield b"]}"
+        if not form.msgpack:
+            yield b"]}"
+    finally:
+        fetching.cancel()
+
+
+def _fetch(store: Store, lease: Lease, place: int) -> "asyncio.Task[list[bytes]]":
+    async def fetch() -> list[bytes]:
+        if place >= len(lease.groups):
+            return []
+        group = lease.groups[place]
+        found = [frame for frame in await store.payloads(group.rollout_ids) if frame is not None]
+        if len(found) != group.size:
+            raise RuntimeError(f"the store holds {len(found)} of the {group.size} rollouts of {group.group_id}")
+        return found
+
+    return asyncio.create_task(fetch())
+
+
+def _opening(lease: Lease, form: Form) -> bytes:
+    facts: dict[str, Any] = {
+        "lease_id": lease.lease_id or None,
+        "expires_at": lease.expires_at or None,
+        "stream": lease.stream.value,
+    }
+    return _unclosed(facts, "groups", len(lease.groups), form)
+
+
+def _group_opening(group: LeasedGroup, form: Form, *, first: bool) -> bytes:
+    facts = {
+        "group_id": group.group_id,
+        "size": group.size,
+        "deliveries": group.deliveries,
+        "tokens": group.tokens,
+        "unjudged": group.unjudged,
+        "zero_variance": group.zero_variance,
+        "policy_version": group.policy_version,
+    }
+    opening = _unclosed(facts, "rollouts", group.size, form)
+    return opening if form.msgpack or first else b"," + opening
+
+
+def _unclosed(facts: dict[str, Any], last: str, length: int, form: Form) -> bytes:
+    """A map whose last value, an array of ``length``, is still to come."""
+    if not form.msgpack:
+        return json.dumps(facts)[:-1].encode() + f', "{last}": ['.encode()
+    pairs = [pack(key) + pack(value) for key, value in facts.items()]
+    return b"".join([map_header(len(facts) + 1), *pairs, pack(last), array_header(length)])

@@ -1,0 +1,150 @@
+"""Every failure as a problem document: what the routes raise, and how anything else is dressed."""
+
+import logging
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from farm.gateway.scheduler_port import SchedulerUnavailable
+from farm.rewards import BadRules
+from farm.schemas.complaints import complaints
+from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
+from farm.schemas.requests import NOT_AVAILABLE
+from farm.store import BadCursor, LeaseLost, RunExists, StoreUnavailable, UnknownLease, UnknownRules, UnknownRun
+
+_LOG = logging.getLogger(__name__)
+
+_TITLES: Mapping[ProblemType, tuple[int, str]] = {
+    ProblemType.UNAUTHENTICATED: (401, "A bearer token is needed"),
+    ProblemType.FORBIDDEN: (403, "This is not allowed"),
+    ProblemType.NOT_FOUND: (404, "There is no such thing"),
+    ProblemType.METHOD_NOT_ALLOWED: (405, "The method is not allowed here"),
+    ProblemType.NOT_ACCEPTABLE: (406, "No acceptable form"),
+    ProblemType.TIMEOUT: (408, "The request did not arrive in time"),
+    ProblemType.CONFLICT: (409, "In conflict with what is there"),
+    ProblemType.LEASE_LOST: (409, "The lease has ended"),
+    ProblemType.RUN_ENDED: (409, "The run has ended"),
+    ProblemType.IN_PROGRESS: (409, "The same request is still being answered"),
+    ProblemType.KEY_REUSED: (422, "The idempotency key belongs to another request"),
+    ProblemType.TOO_LARGE: (413, "The body is too large"),
+    ProblemType.UNSUPPORTED_MEDIA: (415, "The body must be JSON"),
+    ProblemType.MALFORMED: (400, "The body is not JSON"),
+    ProblemType.INVALID: (422, "The request is not valid"),
+    ProblemType.TASKSET: (422, "The task set cannot be used"),
+    ProblemType.NOT_AVAILABLE: (422, "The farm does not do this"),
+    ProblemType.INTERNAL: (500, "The gateway failed"),
+    ProblemType.UNREADABLE: (500, "A stored record cannot be read"),
+    ProblemType.BUSY: (503, "All connections of the role are in use"),
+    ProblemType.STORE_UNAVAILABLE: (503, "The store is away"),
+    ProblemType.SCHEDULER_UNAVAILABLE: (503, "The scheduler is away"),
+}
+
+_BY_STATUS: Mapping[int, ProblemType] = {
+    400: ProblemType.MALFORMED,
+    404: ProblemType.NOT_FOUND,
+    405: ProblemType.METHOD_NOT_ALLOWED,
+    406: ProblemType.NOT_ACCEPTABLE,
+    413: ProblemType.TOO_LARGE,
+    415: ProblemType.UNSUPPORTED_MEDIA,
+}
+
+
+class Refused(Exception):
+    """A request is answered with a problem document."""
+
+    def __init__(
+        self,
+        kind: ProblemType,
+        detail: str,
+        *,
+        errors: tuple[FieldProblem, ...] = (),
+        lease_id: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.errors = errors
+        self.lease_id = lease_id
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        status, title = _TITLES[self.kind]
+        problem = Problem(
+            type=PREFIX + self.kind,
+            title=title,
+            status=status,
+            detail=self.detail,
+            errors=self.errors,
+            lease_id=self.lease_id,
+        )
+        body = problem.model_dump_json(exclude_defaults=True)
+        return Response(body, status, headers=self.headers, media_type=MEDIA_TYPE)
+
+
+def dressed(error: Exception) -> Refused:
+    """The refusal that a failure of the farm's own amounts to."""
+    match error:
+        case Refused():
+            return error
+        case UnknownRun() | UnknownLease() | UnknownRules():
+            return Refused(ProblemType.NOT_FOUND, str(error))
+        case LeaseLost():
+            return Refused(ProblemType.LEASE_LOST, str(error))
+        case RunExists():
+            return Refused(ProblemType.CONFLICT, str(error))
+        case BadCursor():
+            return Refused(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
+        case BadRules():
+            return Refused(
+                ProblemType.INVALID, str(error), errors=(FieldProblem(field="document", message=str(error)),)
+            )
+        case StoreUnavailable():
+            return Refused(ProblemType.STORE_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
+        case SchedulerUnavailable():
+            return Refused(ProblemType.SCHEDULER_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            kind = _BY_STATUS.get(error.status_code, ProblemType.INTERNAL)
+            unknown = error.status_code in (404, 405)
+            detail = "/openapi.json says what may be asked, and how" if unknown else str(error.detail)
+            return Refused(kind, detail, headers=error.headers)
+        case _:
+            return Refused(ProblemType.INTERNAL, "the gateway's log says why; the request may be repeated")
+
+
+def _invalid(error: RequestValidationError) -> Refused:
+    found = error.errors()
+    fields = complaints(found)
+    kind = ProblemType.NOT_AVAILABLE if found[0]["type"] == NOT_AVAILABLE else ProblemType.INVALID
+    return Refused(kind, f"{fields[0].field or 'the body'}: {fields[0].message}", errors=fields)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    refused = dressed(error)
+    if refused.kind is ProblemType.STORE_UNAVAILABLE:
+        _LOG.warning("%s %s: %s", request.method, request.url.path, refused.detail)
+    return refused.response()
+
+
+def install(app: FastAPI) -> None:
+    for kind in (
+        Refused,
+        RequestValidationError,
+        HTTPException,
+        UnknownRun,
+        UnknownLease,
+        UnknownRules,
+        BadRules,
+        LeaseLost,
+        RunExists,
+        BadCursor,
+        StoreUnavailable,
+        SchedulerUnavailable,
+        Exception,
+    ):
+        app.add_exception_handler(kind, _answer)

@@ -1,0 +1,90 @@
+"""``Idempotency-Key``: a state-changing call that is repeated is answered again instead of done again.
+
+An answer is kept for ten minutes, and of each token the latest 4,096: flooding a token's keys only loses that token's
+own. Refusals are not kept: the key can be used again once the cause is fixed. Two kinds of answers are too large to
+keep. For a lease its lease id is kept, and the same groups are sent again while the lease lives. For every other
+answer of more than 8 KiB the call is done again, which is harmless: a run's id comes from its key, and a repeated
+pause, resume or cancel changes nothing. A call that broke off after its effect is also done again: what it makes takes
+its name from ``request.state.once``, the same at each repetition, so a repeated request never makes a second run.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from farm.gateway.errors import Refused
+from farm.schemas.msgpack_encoding import pack, unpack
+from farm.schemas.problems import ProblemType
+from farm.store import Store
+
+LEASE_HEADER = "Farm-Lease"
+_KEEP_S = 600.0
+_MOST_KEYS = 4096
+_MOST_ANSWER_BYTES = 8 * 1024
+_KEPT_HEADERS = ("content-type", "content-encoding", "vary")
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+class OnceRoute(APIRoute):
+    """A route whose POST honours ``Idempotency-Key``. The route finds a lease to repeat in ``request.state``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def once(request: Request) -> Response:
+            key = request.headers.get("idempotency-key")
+            if request.method != "POST" or key is None:
+                return await handle(request)
+            if not _KEY.fullmatch(key):
+                raise Refused(ProblemType.INVALID, "Idempotency-Key: 1 to 255 visible ASCII characters")
+            return await _once(request, key, handle)
+
+        return once
+
+
+async def _once(request: Request, key: str, handle: Callable[[Request], Coroutine[Any, Any, Response]]) -> Response:
+    store: Store = request.app.state.store
+    caller = request.state.role.name.lower()
+    name = hashlib.sha256(f"{caller}\n{key}".encode()).hexdigest()
+    asked = f"{request.method} {request.url.path}?{request.url.query}\n".encode() + await request.body()
+    fingerprint = hashlib.sha256(asked).hexdigest()
+    request.state.once = hashlib.sha256(f"{name}{fingerprint}".encode()).hexdigest()
+    found = await store.claim_once(caller, name, pack({"asked": fingerprint}), keep_s=_KEEP_S, most=_MOST_KEYS)
+    if found is not None:
+        kept: dict[str, Any] = unpack(found)
+        if kept["asked"] != fingerprint:
+            raise Refused(ProblemType.KEY_REUSED, "choose a new key: this one was sent with another request before")
+        if "status" not in kept:
+            raise Refused(ProblemType.IN_PROGRESS, "ask again in a moment", headers={"Retry-After": "1"})
+        if kept["again"]:
+            return await handle(request)
+        if not kept["lease"]:
+            return Response(kept["body"] or None, kept["status"], headers={**kept["headers"], "Farm-Replayed": "true"})
+        request.state.repeated_lease = kept["lease"]
+        return await handle(request)
+    try:
+        response = await handle(request)
+    except BaseException:
+        await store.forget_once(caller, name)
+        raise
+    await store.keep_once(caller, name, pack(_kept(fingerprint, response)), keep_s=_KEEP_S)
+    return response
+
+
+def _kept(fingerprint: str, response: Response) -> dict[str, Any]:
+    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+    lease = response.headers.get(LEASE_HEADER, "")
+    body = b"" if lease else bytes(response.body)
+    again = len(body) > _MOST_ANSWER_BYTES
+    return {
+        "asked": fingerprint,
+        "status": response.status_code,
+        "lease": lease,
+        "again": again,
+        "headers": headers,
+        "body": b"" if again else body,
+    }

@@ -1,0 +1,125 @@
+"""What reaches a route: a known host, a known caller, and a whole body within bounds that is JSON and sane."""
+
+import asyncio
+
+import pydantic_core
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from farm.gateway.auth import Gatekeeper
+from farm.gateway.connections import admit
+from farm.gateway.errors import Refused
+from farm.schemas.problems import ProblemType
+
+MOST_BODY_BYTES = 128 * 1024
+MOST_DOCUMENT_BYTES = 512 * 1024
+MOST_QUERY_BYTES = 8 * 1024
+BODY_S = 30.0
+DOCUMENTS = "/v1/rewards"
+"""Takes a document of 64 Ki characters, which JSON may write six times as long; all else that is sent is small."""
+
+FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class Intake:
+    """ASGI middleware: a caller without a valid token is refused before a byte of the body is read.
+
+    The answer to such a caller, also one that needs no token, is the last of its connection.
+    A web page in a browser of this machine has no token, and cannot send one.
+    """
+
+    def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
+        self._app = app
+        self._gatekeeper = gatekeeper
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        authorization = headers.get(b"authorization", b"")
+        public = scope["path"] in FOR_ANYBODY and scope["method"] not in _WITH_BODY
+        known = False
+        try:
+            if not public or self._gatekeeper.role(authorization) is not None:
+                role = self._gatekeeper.admit(scope, authorization)
+                known = admit(scope, role)
+                if not known and not public:
+                    detail = f"all connections of the role {role.name.lower()} are in use; end some, or ask again"
+                    raise Refused(ProblemType.BUSY, detail, headers={"Retry-After": "1"})
+            _check_announced(headers, _most(scope))
+            if len(scope["query_string"]) > MOST_QUERY_BYTES:
+                raise Refused(ProblemType.INVALID, f"the query string may have {MOST_QUERY_BYTES} bytes")
+            body = await _read(scope, headers, receive) if scope["method"] in _WITH_BODY else None
+        except Refused as refused:
+            await refused.response()(scope, receive, send if known else _last(send))
+            return
+        replay = receive if body is None else _replayed(body, receive)
+        await self._app(scope, replay, send if known else _last(send))
+
+
+def _most(scope: Scope) -> int:
+    return MOST_DOCUMENT_BYTES if scope["path"] == DOCUMENTS else MOST_BODY_BYTES
+
+
+def _check_announced(headers: dict[bytes, bytes], most: int) -> None:
+    announced = headers.get(b"content-length", b"0")
+    if announced.isdigit() and (len(announced) > 18 or int(announced) > most):
+        raise _too_large(most)
+
+
+def _too_large(most: int) -> Refused:
+    return Refused(ProblemType.TOO_LARGE, f"at most {most} bytes are taken")
+
+
+def _last(send: Send) -> Send:
+    """Send an answer as the last of its connection."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return closing
+
+
+async def _read(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    most = _most(scope)
+    try:
+        async with asyncio.timeout(BODY_S):
+            body = await _collect(receive, most)
+    except TimeoutError:
+        raise Refused(ProblemType.TIMEOUT, f"the body did not arrive within {BODY_S:.0f} s") from None
+    if not body:
+        return body
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refused(ProblemType.UNSUPPORTED_MEDIA, "send Content-Type: application/json")
+    try:
+        pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
+    except ValueError as error:
+        raise Refused(ProblemType.MALFORMED, str(error)[:300]) from None
+    return body
+
+
+async def _collect(receive: Receive, most: int) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body again, then whatever the connection says next."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

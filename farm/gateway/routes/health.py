@@ -1,0 +1,113 @@
+"""Whether the gateway lives, whether it can serve, and what it counts."""
+
+import asyncio
+import logging
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from farm.gateway.auth import AsViewer
+from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.schemas.responses import HealthAnswer
+from farm.store import Store
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_S = 2.0
+
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+"""Others share one label: a caller could name any."""
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> HealthAnswer:
+    """The process lives."""
+    return HealthAnswer()
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> HealthAnswer:
+    """The store and the scheduler answer. Callers at the same time share one check: anybody may ask."""
+    state = request.app.state
+    if state.checking is None or state.checking.done():
+        state.checking = asyncio.create_task(_check(state.store, state.scheduler))
+        state.checking.add_done_callback(lambda check: check.cancelled() or check.exception())
+    await asyncio.shield(state.checking)
+    return HealthAnswer()
+
+
+async def _check(store: Store, scheduler: SchedulerPort) -> None:
+    await store.ping()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await scheduler.status()
+    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+        raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
+
+
+@router.get("/metrics")
+async def metrics(request: Request, role: AsViewer) -> Response:
+    """Prometheus text: the gateway's own series, the scheduler's where it answers."""
+    scheduler: SchedulerPort = request.app.state.scheduler
+    own = generate_latest(request.app.state.series.registry)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            others = await scheduler.metrics()
+    except Exception as error:  # A scrape must show what there is, the more so when the scheduler is away.
+        _LOG.warning("metrics without the scheduler's: %s", error)
+        others = b""
+    return Response(own + others, media_type=CONTENT_TYPE_LATEST)
+
+
+class Series:
+    """The gateway's own series, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "farm_http_requests", "Requests by route and status", ("method", "route", "status"), registry=self.registry
+        )
+        self.seconds = Histogram(
+            "farm_http_request_seconds",
+            "From the request's head to the answer's last byte",
+            ("route",),
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+            registry=self.registry,
+        )
+        self.waiters = Gauge("farm_lease_waiters", "Learners that wait for a group", registry=self.registry)
+        self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
+
+
+class Counted:
+    """ASGI middleware: counts by the route's template, so that ids make no series."""
+
+    def __init__(self, app: ASGIApp, series: Series) -> None:
+        self._app = app
+        self._series = series
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        status, sent = 0, 0
+
+        async def counting(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counting)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._series.requests.labels(method, route, status).inc()
+            self._series.seconds.labels(route).observe(loop.time() - began)
+            self._series.sent.labels(route).inc(sent)

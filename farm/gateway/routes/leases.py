@@ -1,0 +1,137 @@
+"""Leases over HTTP."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import StreamingResponse
+
+from farm.config import Config
+from farm.gateway.auth import AsLearner
+from farm.gateway.content_negotiation import form_of, lease_body, unreadable
+from farm.gateway.errors import Refused
+from farm.gateway.idempotency import LEASE_HEADER, OnceRoute
+from farm.schemas.problems import FieldProblem, ProblemType
+from farm.schemas.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
+from farm.schemas.responses import ExtendedAnswer, LeaseAnswer, SettledAnswer
+from farm.store import Lease, LeaseFilter, Store, StreamState
+
+_LOG = logging.getLogger(__name__)
+
+router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["leases"])
+LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
+
+
+@router.post("/lease", response_model=LeaseAnswer, responses={204: {"description": "Nothing came in time"}})
+async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
+    """Complete groups for a time; they come back to others unless they are acked before it ends.
+
+    Waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is no longer ``open`` the
+    answer has no groups. The answer is JSON, or msgpack where ``Accept`` prefers it, and zstd where that is accepted.
+    A record that is lost or cannot be read is told before anything is sent: its group stays leased, the others are free
+    again. (Of frames that go out as they are stored, whether they can be read is the client's to see.)
+    """
+    store: Store = request.app.state.store
+    form = form_of(request)
+    with request.app.state.series.waiters.track_inprogress():
+        found = await _while_connected(request, _take(body, request))
+    if found is None or (not found.groups and found.stream is StreamState.OPEN):
+        return Response(status_code=204)
+    leased = [name for group in found.groups for name in group.rollout_ids]
+    if not form.framed or not await store.has_payloads(leased):
+        await _refuse_unreadable(found, store)
+    body_parts = lease_body(found, store, form)
+    if not found.groups:
+        whole = b"".join([part async for part in body_parts])
+        return Response(whole, media_type=form.media_type, headers=form.headers)
+    headers = form.headers | {LEASE_HEADER: found.lease_id}
+    return StreamingResponse(body_parts, media_type=form.media_type, headers=headers)
+
+
+async def _refuse_unreadable(lease: Lease, store: Store) -> None:
+    """Whoever asks next finds the groups behind a broken one, which waits until its lease ends or someone decides."""
+    broken = await unreadable(lease, store)
+    if not broken:
+        return
+    await store.keep(lease.lease_id, broken)
+    errors = tuple(
+        FieldProblem(field=name, message=why) for reasons in broken.values() for name, why in reasons.items()
+    )
+    for error in errors:
+        _LOG.error("the record of the rollout %s cannot be read: %s", error.field, error.message)
+    raise Refused(
+        ProblemType.UNREADABLE,
+        f"{errors[0].field}: {errors[0].message}; {len(broken)} of the {len(lease.groups)} groups cannot be read and "
+        f"stay leased as {lease.lease_id}, the others are free again: lease anew to go on with these; ack that lease "
+        "to go on for good without what it holds, or nack it once the records are restored",
+        errors=errors,
+        lease_id=lease.lease_id,
+    )
+
+
+async def _take(body: LeaseBody, request: Request) -> Lease:
+    store: Store = request.app.state.store
+    config: Config = request.app.state.config
+    repeated: str = getattr(request.state, "repeated_lease", "")
+    run_id, _, token = repeated.rpartition(".")
+    return await store.lease(
+        body.consumer,
+        run_id or body.run_id,
+        max_groups=body.max_groups,
+        lease_s=body.lease_s or config.lease_s,
+        wait_s=body.wait_s,
+        wanted=LeaseFilter(
+            zero_variance=body.zero_variance,
+            max_tokens=body.max_tokens or 0,
+            policy_version=body.policy_version,
+            max_staleness=body.max_staleness,
+        ),
+        lease_token=token or None,
+    )
+
+
+async def _while_connected(request: Request, take: Coroutine[None, None, Lease]) -> Lease | None:
+    """None when the client went away first; nothing is leased to it then."""
+    taking = asyncio.ensure_future(take)
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((taking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return taking.result() if taking.done() else None
+    finally:
+        for task in (taking, leaving):
+            task.cancel()
+        await asyncio.gather(taking, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.post("/leases/{lease_id}/ack")
+async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None) -> SettledAnswer:
+    """Its groups are done with. Repeating it is harmless; a late one gets 409."""
+    store: Store = request.app.state.store
+    return SettledAnswer(lease_id=lease_id, stream=(await store.ack(lease_id)).value)
+
+
+@router.post("/leases/{lease_id}/nack")
+async def nack(
+    lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None
+) -> SettledAnswer:
+    """Its groups are free for others at once."""
+    store: Store = request.app.state.store
+    return SettledAnswer(lease_id=lease_id, stream=(await store.nack(lease_id)).value)
+
+
+@router.post("/leases/{lease_id}/extend")
+async def extend(
+    lease_id: LeaseIdPath, request: Request, role: AsLearner, body: ExtendBody | None = None
+) -> ExtendedAnswer:
+    """It ends ``lease_s`` from now."""
+    store: Store = request.app.state.store
+    config: Config = request.app.state.config
+    lease_s = (body.lease_s if body else None) or config.lease_s
+    return ExtendedAnswer(lease_id=lease_id, expires_at=await store.extend(lease_id, lease_s))

@@ -1,0 +1,73 @@
+"""Rollouts to look at."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from farm.core.rollout import Status
+from farm.gateway.auth import AsViewer
+from farm.gateway.content_negotiation import form_of, record_body
+from farm.gateway.errors import Refused
+from farm.schemas.msgpack_encoding import MalformedRecord
+from farm.schemas.problems import ProblemType
+from farm.schemas.requests import ROLLOUT_ID, RUN_ID
+from farm.schemas.responses import RolloutsAnswer
+from farm.schemas.rollout import RolloutRecord, Sidecar
+from farm.schemas.zstd_frames import MalformedFrame
+from farm.store import Store
+
+router = APIRouter(prefix="/v1", tags=["rollouts"])
+RolloutIdPath = Annotated[str, Path(pattern=ROLLOUT_ID)]
+Words = Annotated[str | None, Query(min_length=1, max_length=512)]
+
+
+@router.get("/rollouts")
+async def list_rollouts(
+    request: Request,
+    role: AsViewer,
+    run_id: Annotated[str | None, Query(pattern=RUN_ID)] = None,
+    group_id: Words = None,
+    task_id: Words = None,
+    status: Status | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Words = None,
+) -> RolloutsAnswer:
+    """Without their tokens, newest first. One that cannot be read is told by its id, and keeps back no other."""
+    store: Store = request.app.state.store
+    page = await store.list_rollouts(
+        run_id, group_id=group_id, task_id=task_id, status=status, limit=limit, cursor=cursor
+    )
+    return RolloutsAnswer(rollouts=page.rollouts, cursor=page.cursor, unreadable=page.unreadable)
+
+
+@router.get("/rollouts/{rollout_id}", response_model=RolloutRecord)
+async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Response:
+    """One rollout with its tokens."""
+    store: Store = request.app.state.store
+    form = form_of(request)
+    (frame,) = await store.payloads([rollout_id])
+    if frame is None:
+        raise Refused(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+    try:
+        body = await asyncio.to_thread(record_body, frame, form)
+    except (MalformedFrame, MalformedRecord) as error:
+        raise _unreadable(rollout_id, error) from None
+    return Response(body, media_type=form.media_type, headers=form.headers)
+
+
+@router.get("/rollouts/{rollout_id}/turns")
+async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Sidecar:
+    """What was said and done, the agent's change as a patch, and why the reward is what it is."""
+    store: Store = request.app.state.store
+    try:
+        sidecar = await store.turns(rollout_id)
+    except (MalformedFrame, MalformedRecord) as error:
+        raise _unreadable(rollout_id, error) from None
+    if sidecar is None:
+        raise Refused(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+    return sidecar
+
+
+def _unreadable(rollout_id: str, error: Exception) -> Refused:
+    return Refused(ProblemType.UNREADABLE, f"{rollout_id}: {error}; the others of its run can be read without it")

@@ -1,0 +1,266 @@
+"""Runs: asked for, looked at, paused, resumed, cancelled."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Path, Request
+
+from farm.config import Config
+from farm.core.endpoint_url import EndpointUrl
+from farm.core.run import RunSpec
+from farm.gateway.auth import AsOperator, AsViewer
+from farm.gateway.errors import Refused
+from farm.gateway.idempotency import OnceRoute
+from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.gateway.tasksets import Prepare, TasksetError, locate
+from farm.policy.base import PolicyError
+from farm.policy.configured_endpoints import endpoint_rules
+from farm.scheduler.status import FarmStatus, RunStatus
+from farm.schemas.problems import ProblemType
+from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
+from farm.schemas.responses import (
+    DeletedAnswer,
+    FarmAnswer,
+    LeftOutAnswer,
+    NodeAnswer,
+    PolicyAnswer,
+    RunAnswer,
+    RunsAnswer,
+    RunSummary,
+    TaskAnswer,
+)
+from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
+from farm.tasks import TaskError
+from farm.tasks.validation_file import FitTasks, refuse_unvalidated
+
+_LOG = logging.getLogger(__name__)
+_SCHEDULER_S = 10.0
+MOST_LEFT_OUT = 1000
+"""So many tasks that a run leaves out are told in the answer."""
+Answer = TypeVar("Answer")
+
+router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["runs"])
+RunIdPath = Annotated[str, Path(pattern=RUN_ID)]
+
+
+@router.post("/runs", status_code=201)
+async def create_run(body: CreateRun, request: Request, role: AsOperator) -> RunAnswer:
+    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler.
+
+    Loading may take minutes; a client that has left meanwhile gets no run, for nobody would know of it.
+    """
+    store: Store = request.app.state.store
+    config: Config = request.app.state.config
+    prepare: Prepare = request.app.state.prepare
+    run_id = f"run-{getattr(request.state, 'once', secrets.token_hex(6))[:12]}"
+    begun = await store.get_run(run_id)
+    if begun is not None:
+        await store.put_run(begun.spec)
+        await _tell(request.app.state.scheduler.submit(begun.spec))
+        return await _look(request, run_id)
+    policy = body.policy_spec()
+    if policy.kind == "openai":
+        try:
+            endpoint_rules(config).admit(policy.endpoint)
+        except PolicyError as error:
+            raise Refused(ProblemType.INVALID, f"policy: {error}") from None
+    if body.rewards is not None:
+        await store.rules.get(body.rewards)
+    try:
+        path = locate(body.taskset, config.tasksets)
+        fit = await asyncio.to_thread(FitTasks, path) if body.only_fit else None
+        async with request.app.state.preparing:
+            tasks = await asyncio.to_thread(prepare, path, body.tools, fit)
+        if fit is not None and not tasks:
+            raise fit.none_left()
+        if fit is None and not body.unvalidated:
+            await asyncio.to_thread(refuse_unvalidated, path, {task.id: task.digest for task, _ in tasks})
+    except (TasksetError, TaskError) as error:
+        raise Refused(ProblemType.TASKSET, str(error)) from None
+    if not tasks:
+        raise Refused(ProblemType.TASKSET, f"taskset {path} holds no task; `farm tasks make` makes one")
+    if await request.is_disconnected():
+        raise Refused(ProblemType.TIMEOUT, "the client left while its task set was prepared; no run was made")
+    for reference, bundle in tasks:
+        await store.put_bundle(reference.digest, bundle)
+    spec = RunSpec(
+        run_id=run_id,
+        tasks=tuple(reference for reference, _ in tasks),
+        policy=policy,
+        group_size=body.group_size,
+        groups=body.groups or len(tasks),
+        limits=body.limits.to_core(),
+        split=body.split,
+        concurrency=body.concurrency,
+        max_attempts=body.max_attempts or config.max_attempts,
+        seed=body.seed,
+        tools=body.tools,
+        rewards=body.rewards or "",
+        created_at=time.time(),
+    )
+    await store.put_run(spec)
+    await _tell(request.app.state.scheduler.submit(spec))
+    answer = await _look(request, spec.run_id)
+    left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
+    return answer.model_copy(update={"left_out": tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)})
+
+
+@router.get("/runs")
+async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
+    """Newest first."""
+    store: Store = request.app.state.store
+    status = await _status(request)
+    return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
+
+
+@router.get("/runs/{run_id}")
+async def get_run(run_id: RunIdPath, request: Request, role: AsViewer) -> RunAnswer:
+    return await _look(request, run_id)
+
+
+@router.post("/runs/{run_id}/pause")
+async def pause_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    """Start no more of its episodes; those that run go on."""
+    return await _move(request, run_id, RunState.PAUSED)
+
+
+@router.post("/runs/{run_id}/resume")
+async def resume_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    return await _move(request, run_id, RunState.RUNNING)
+
+
+@router.post("/runs/{run_id}/cancel")
+async def cancel_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
+    """End it for good. Groups that are complete can still be leased."""
+    return await _move(request, run_id, RunState.CANCELLED)
+
+
+@router.delete("/runs/{run_id}")
+async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> DeletedAnswer:
+    """Delete an ended run with its rollouts, for good."""
+    store: Store = request.app.state.store
+    try:
+        await store.delete_run(run_id)
+    except RunInUse as error:
+        raise Refused(ProblemType.CONFLICT, str(error)) from None
+    return DeletedAnswer(run_id=run_id)
+
+
+@router.get("/status")
+async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
+    """The nodes, and which runs the scheduler works on."""
+    scheduler: SchedulerPort = request.app.state.scheduler
+    status = await ask_scheduler(scheduler.status())
+    nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
+    return FarmAnswer(nodes=nodes, runs_running=tuple(run.run_id for run in status.runs))
+
+
+async def _move(request: Request, run_id: str, state: RunState) -> RunAnswer:
+    store: Store = request.app.state.store
+    scheduler: SchedulerPort = request.app.state.scheduler
+    if not await store.set_run_state(run_id, state):
+        raise Refused(ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with POST /v1/runs")
+    tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
+    await _tell(tell[state](run_id))
+    return await _look(request, run_id)
+
+
+async def _look(request: Request, run_id: str) -> RunAnswer:
+    store: Store = request.app.state.store
+    run = await store.get_run(run_id)
+    if run is None:
+        raise UnknownRun(f"there is no run {run_id}; GET /v1/runs lists those there are")
+    return _answer(run, await _status(request))
+
+
+async def _status(request: Request) -> FarmStatus:
+    """What the scheduler does; nothing where it is away, for a look at the store must work without it."""
+    scheduler: SchedulerPort = request.app.state.scheduler
+    try:
+        return await ask_scheduler(scheduler.status())
+    except SchedulerUnavailable as error:
+        _LOG.warning("%s", error)
+        return FarmStatus((), ())
+
+
+async def _tell(call: Awaitable[None]) -> None:
+    """Once the store has it the call has succeeded: a scheduler that is away catches up from there."""
+    try:
+        await ask_scheduler(call)
+    except SchedulerUnavailable as error:
+        _LOG.warning("%s; it will catch up from the store", error)
+
+
+async def ask_scheduler(call: Awaitable[Answer]) -> Answer:
+    """Return what the scheduler answers. Raises SchedulerUnavailable if it gives no answer in time."""
+    try:
+        async with asyncio.timeout(_SCHEDULER_S):
+            return await call
+    except SchedulerUnavailable:
+        raise
+    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+        _LOG.warning("the scheduler: %s: %s", type(error).__name__, error)
+        raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
+
+
+def _answer(run: RunRecord, status: FarmStatus) -> RunAnswer:
+    live = next((one for one in status.runs if one.run_id == run.spec.run_id), RunStatus(run.spec.run_id, 0, 0, 0, ""))
+    return RunAnswer(
+        run_id=run.spec.run_id,
+        state=run.state.value,
+        reason=run.reason,
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        tasks=tuple(TaskAnswer(id=task.id, digest=task.digest) for task in run.spec.tasks),
+        policy=PolicyAnswer.model_validate(run.spec.policy),
+        group_size=run.spec.group_size,
+        groups=run.spec.groups,
+        split=run.spec.split.value,
+        seed=run.spec.seed,
+        tools=run.spec.tools,
+        rewards=run.spec.rewards,
+        summary=_summary(run),
+        running=live.running,
+        waiting=live.waiting,
+        why_waiting=live.why_waiting,
+        outage=live.outage,
+        warnings=_warnings(run, status),
+    )
+
+
+def _warnings(run: RunRecord, status: FarmStatus) -> tuple[str, ...]:
+    endpoint = run.spec.policy.endpoint
+    if run.state.ended or not endpoint or len(status.present) < 2 or not EndpointUrl.parse(endpoint).is_loopback:
+        return ()
+    return (
+        f"{endpoint} is a loopback address, which is another machine on each of the {len(status.present)} nodes; "
+        "name the endpoint by an address that all nodes reach",
+    )
+
+
+def _summary(run: RunRecord) -> RunSummary:
+    count = {name: int(value) for name, value in run.counts.items()}.get
+    accepted, unjudged = count("accepted", 0), count("unjudged", 0)
+    judged = accepted - unjudged
+    dropped = count("dropped_zero_variance", 0) + count("dropped_stale", 0)
+    complete, acked = count("groups_complete", 0), count("groups_acked", 0)
+    return RunSummary(
+        expected=run.spec.groups * run.spec.group_size,
+        accepted=accepted,
+        solved=count("solved", 0),
+        unjudged=unjudged,
+        reward_mean=run.counts.get("reward_sum", 0.0) / judged if judged else None,
+        tokens=count("tokens", 0),
+        groups_complete=complete,
+        groups_waiting=complete - acked - dropped,
+        groups_acked=acked,
+        groups_dropped=dropped,
+        groups_redelivered=count("groups_redelivered", 0),
+        statuses={
+            name.removeprefix("status:"): int(value) for name, value in run.counts.items() if name.startswith("status:")
+        },
+    )

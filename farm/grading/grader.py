@@ -1,0 +1,177 @@
+"""The verdict on a change, reached in a fresh sandbox of the pristine image."""
+
+import asyncio
+import random
+import time
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+
+from farm.core.change import Change
+from farm.core.task import GradingMode, ReportFormat, Verifier
+from farm.grading.changes.capture import Baseline
+from farm.grading.decoys.control_run import (
+    ControlRun,
+    after_control,
+    confirmable,
+    is_controlled,
+    is_settled,
+    unconfirmed,
+    unsteady,
+    without_unconfirmed,
+)
+from farm.grading.decoys.test_plan import refuse_unfit, set_exam
+from farm.grading.errors import ChangeRefused, VerifierError
+from farm.grading.grading_run import Grading
+from farm.grading.sandboxes import open_place
+from farm.grading.stress import CALM, Stress
+from farm.grading.test_files import are_brought, tests_of
+from farm.grading.tripwire.tripwire import keep_findings
+from farm.grading.verdict import Verdict, refusal, with_time_of
+from farm.tasks.bundle import TaskBundle
+from farm.tasks.healthcheck import await_health
+from farm.tasks.images import sandbox_spec
+from sandboxes.interface import Runtime, Sandbox
+
+
+async def grade(
+    bundle: TaskBundle,
+    change: Change,
+    runtime: Runtime,
+    *,
+    verify_s: float | None,
+    rng: random.Random,
+    boot_timeout_s: float = 60.0,
+    baseline: Baseline | None = None,
+    turns: asyncio.Semaphore | None = None,
+    worked_in: Sandbox | None = None,
+    tracebacks: bool = False,
+    stress: Stress = CALM,
+    alone: bool = False,
+) -> Verdict:
+    """Judge a change of the task's workspace.
+
+    ``worked_in``: the agent's sandbox, out of which the change was taken; modes other than ``patch`` need it.
+    ``turns``: so many test commands may run at once; a time-out begins with the command's turn. ``tracebacks``: whether
+    pytest says where tests failed, on which no verdict depends and which takes up to a third of the command.
+    ``stress``: what that is put under; where an order was asked for, the component ``ordered`` says whether it was had.
+    ``alone``: no test runs behind a false test like it, and there is no control run.
+    ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
+    limit on the verifier. ``rng`` names the canary and the report: it must not be
+    guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
+    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless it
+    was by the change's doing. A change whose code makes the command hang, die or report nothing, or takes the sandbox
+    down, is judged 0.
+    """
+    task = bundle.task
+    if task.retrieval is not None:
+        raise VerifierError("the task asks for an answer, not for a change")
+    if task.steps:
+        raise VerifierError("a task of several steps is judged step by step, in an episode")
+    if task.verifier.mode is GradingMode.SEPARATE:
+        raise VerifierError("the task's own verifier is shown artifacts, not a change; play an episode")
+    refuse_unfit(task.verifier, bundle.tests)
+    given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
+    judge = partial(_judge, bundle, change, runtime, *given)
+    # Tests of another language run behind false tests like them, which may disturb them. Nothing runs twice where the
+    # agent worked, in another order, or with nothing changed.
+    twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
+    if not (twice and is_controlled(task.verifier)) or change.empty:
+        first = await judge(rng, before=twice, asked=task.verifier)
+        if first.doubtful and twice:
+            again = await judge(rng, before=False, asked=task.verifier)
+            return with_time_of(keep_findings(first, again), first)
+        return first
+    # The control run comes first: code that remembers the other run cannot compare them then.
+    control = await judge(rng, before=False, asked=task.verifier, control=ControlRun.SOME)
+    if control.unreported or is_settled(control):
+        return control
+    first = await judge(rng, before=False, asked=task.verifier)
+    verdict = after_control(task.verifier, keep_findings(control, first), control)
+    asked = confirmable(task.verifier, verdict)
+    if asked is None or not unconfirmed(asked, control):
+        return verdict
+    control = await judge(rng, before=False, asked=asked, control=ControlRun.LAST, failed=first.missing)
+    verdict = unsteady(after_control(task.verifier, keep_findings(control, verdict), control))
+    if verdict.tampered or not unconfirmed(asked, control):
+        return verdict
+    return without_unconfirmed(task.verifier, verdict, unconfirmed(asked, control), control.reason)
+
+
+async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, rng: random.Random) -> tuple[str, ...]:
+    """Return expected tests of Python, without parameters, of which a false version passes with ``change``.
+
+    All tests that can be made false are false at once, each in one way of several. Raises what ``grade`` raises.
+    """
+    asked = bundle.task.verifier
+    given = (None, 60.0, None, None, None, False, CALM)
+    verdict = await _judge(bundle, change, runtime, *given, rng, before=False, asked=asked, control=ControlRun.ALL)
+    return verdict.passed_false
+
+
+async def _judge(
+    bundle: TaskBundle,
+    change: Change,
+    runtime: Runtime,
+    verify_s: float | None,
+    boot_timeout_s: float,
+    baseline: Baseline | None,
+    turns: asyncio.Semaphore | None,
+    worked_in: Sandbox | None,
+    tracebacks: bool,
+    stress: Stress,
+    rng: random.Random,
+    *,
+    before: bool,
+    asked: Verifier,
+    control: ControlRun | None = None,
+    failed: Collection[str] = (),
+) -> Verdict:
+    """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``set_exam`` takes them."""
+    task = bundle.task
+    started = time.monotonic()
+    spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
+    names_tests = task.verifier.report.names_tests
+    changed = [file.path for file in change.files]
+    set_any = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order)
+    set_one = partial(set_any, control=control, failed=failed)
+    in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
+    # While it boots, unless the tests are made of what the image holds.
+    exam = in_thread(bundle.tests) if names_tests and are_brought(bundle) else None
+    mode = task.verifier.mode
+    async with AsyncExitStack() as undo:
+        try:
+            place = await undo.enter_async_context(
+                open_place(runtime, spec, mode, worked_in, boot_timeout_s=boot_timeout_s)
+            )
+        except ChangeRefused as error:
+            return refusal(str(error))
+        if not place.used:
+            await await_health(place.tests, task)
+        booted = time.monotonic()
+        grading = Grading(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
+        try:
+            if names_tests:
+                made = await (exam or in_thread(await tests_of(bundle, place.pristine)))
+                verdict = await grading.judge_exam(change, made, asked)
+            elif task.verifier.report is ReportFormat.EXIT_CODE:
+                verdict = await grading.judge_exit_code(change)
+            else:
+                verdict = await grading.judge_reward_file(change)
+        except ChangeRefused as error:
+            verdict = refusal(str(error))
+        except VerifierError as error:
+            error.command_s = grading.command_s
+            raise
+        finally:
+            await grading.close()
+    marks = {} if mode is GradingMode.PATCH else {f"graded_{mode.value}": 1.0}
+    return replace(
+        verdict,
+        components={**verdict.components, **marks, **grading.facts},
+        boot_s=booted - started,
+        queue_s=grading.queue_s,
+        command_s=grading.command_s,
+        total_s=time.monotonic() - started,
+    )

@@ -1,0 +1,70 @@
+"""The tests that grading puts in: those the task brings, those its patch makes of what the image holds, and expected
+ones that the image holds already."""
+
+import errno
+from collections.abc import Mapping
+
+from farm.core.test_frameworks import owned_files
+from farm.grading.changes.concurrency import each
+from farm.grading.errors import VerifierError
+from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.unified_diff import FilePatch, PatchError, apply_patch, parse_patch
+from sandboxes.errors import PathError
+from sandboxes.interface import MIB, FileKind, Sandbox
+
+MAX_BYTES = 64 * MIB
+
+
+async def tests_of(bundle: TaskBundle, sandbox: Sandbox) -> Mapping[str, BundleFile]:
+    """The tests by path in the workspace. ``sandbox`` is one of the pristine image that nobody has touched yet.
+
+    The files of expected tests that neither the task nor its patch brings are among them, as the image has them: so
+    they are as protected, and as much of an exam, as the others. What the patch removes stays. Raises VerifierError
+    where the patch does not fit the image.
+    """
+    if are_brought(bundle):
+        return bundle.tests
+    try:
+        patches = [patch for patch in parse_patch(bundle.test_patch) if patch.new is not None]
+        wanted = {patch.old for patch in patches if patch.old is not None} | owned_files(bundle.task.verifier)
+        old = await _read(sandbox, bundle.task.workspace, sorted(wanted))
+        made = {patch.new: _made(patch, old) for patch in patches if patch.new is not None}
+    except PatchError as error:
+        raise VerifierError(f"the test patch does not fit the image: {error}") from None
+    kept = {path: file for path, file in old.items() if path in owned_files(bundle.task.verifier)}
+    return {**kept, **bundle.tests, **made}
+
+
+def are_brought(bundle: TaskBundle) -> bool:
+    """Whether the task alone has all of its tests."""
+    return not bundle.test_patch and owned_files(bundle.task.verifier) <= bundle.tests.keys()
+
+
+def _made(patch: FilePatch, old: Mapping[str, BundleFile]) -> BundleFile:
+    before = None if patch.old is None else old.get(patch.old)
+    content = apply_patch(patch, None if before is None else before.content)
+    executable = before is not None and before.executable if patch.executable is None else patch.executable
+    return BundleFile(content, executable)
+
+
+async def _read(sandbox: Sandbox, workspace: str, paths: list[str]) -> dict[str, BundleFile]:
+    """Those that are there, and are regular files."""
+    room = MAX_BYTES
+
+    async def read(path: str) -> tuple[str, BundleFile] | None:
+        nonlocal room
+        full = f"{workspace}/{path}"
+        try:
+            entry = await sandbox.stat(full)
+            if entry.kind is not FileKind.FILE:
+                return None
+            room -= entry.size
+            if room < 0:
+                raise PatchError(f"the tests hold more than {MAX_BYTES >> 20} MiB")
+            return path, BundleFile(await sandbox.read_file(full), bool(entry.mode & 0o100))
+        except PathError as fault:
+            if fault.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+
+    return dict(found for found in await each(paths, read) if found is not None)

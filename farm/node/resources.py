@@ -1,0 +1,134 @@
+"""What the scheduler and a node agent need to come up, and what an agent works with on its machine."""
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from farm.build_config import read_build_settings
+from farm.config import BuildOptions
+from farm.core.run import ReplyTimeouts
+from farm.node.host_stats import places, short_of
+from farm.node.image_cache import ImageShelf
+from farm.policy.endpoint_access import Access
+from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS
+from farm.rewards import Plugins
+from farm.scheduler.nodes import SchedulerSettings
+from farm.tasks import TASK_PREFIX, ensure_image
+from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
+from sandboxes.egress import Grants
+from sandboxes.images.digest_pins import ImageOrigins
+from sandboxes.images.eviction import Retention, Watermarks
+from sandboxes.images.last_used import ImageUses
+from sandboxes.images.store import ImageStore
+from sandboxes.search.index_store import Library
+
+AGENT = "agent"
+"""Who owns the sandboxes of a farm's node: one agent a state directory, whatever node it has become since."""
+
+GRACE_S = 300.0
+"""So long an agent that died may take to come back to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerPlan:
+    """All that the scheduler needs to come up, as values that travel to its process.
+
+    ``life`` names the ``farm up`` that the scheduler belongs to.
+    """
+
+    redis_url: str
+    settings: SchedulerSettings
+    retention_s: float
+    log_dir: Path
+    log_level: str = "info"
+    life: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlan:
+    """All that an agent needs to come up, as values that travel to its process.
+
+    ``join`` names the ``farm up`` that the agent belongs to.
+    ``warm``: whether sandboxes are kept ready. ``equip`` names the function, ``module:name``, that makes its equipment.
+    ``image_disk``: how full Docker's disk may be; ``image_pulls``: so many at once; ``image_mirror``: from there.
+    ``access``: which endpoints it may ask. ``timeouts``: what an endpoint has for a reply.
+    ``granted``: what sandboxes reach beside the internet.
+    ``build``: what image builds reach and take.
+    ``embedder``: as ``Library`` takes it. ``test_tracebacks``: as ``grade`` does.
+    """
+
+    node_id: str
+    redis_url: str
+    state_dir: Path
+    slots: int
+    runtime: RuntimeKind = "auto"
+    docker_host: str | None = None
+    access: Access = field(default_factory=Access)
+    timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS
+    granted: Grants = field(default_factory=Grants)
+    warm: bool = False
+    image_disk: Watermarks = field(default_factory=Watermarks)
+    image_pulls: int = 2
+    image_mirror: str | None = None
+    build: BuildOptions = field(default_factory=BuildOptions)
+    embedder: str = "words"
+    test_tracebacks: bool = False
+    join: str = ""
+    equip: str = "farm.node.resources:docker"
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """Whoever made the runtime closes it, when the agent has ended. ``pool`` is the runtime, where that keeps
+    sandboxes ready. ``image_disk`` is on the disk of the images."""
+
+    runtime: Runtime
+    shelf: ImageShelf
+    pool: WarmPool | None = None
+    image_disk: Path | None = None
+    library: Library | None = None
+    plugins: Plugins | None = None
+
+
+Equip = Callable[[AgentPlan], AbstractAsyncContextManager[Equipment]]
+
+
+def load_equip(name: str) -> Equip:
+    module, _, function = name.partition(":")
+    return cast(Equip, getattr(importlib.import_module(module), function))
+
+
+@asynccontextmanager
+async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
+    """Docker's sandboxes and images. Raises RuntimeUnavailable."""
+    async with AsyncExitStack() as stack:
+        runtime = await open_runtime(
+            plan.runtime,
+            state_dir=plan.state_dir,
+            owner=AGENT,
+            grace_s=GRACE_S,
+            docker_host=plan.docker_host,
+            places=places(plan.slots),
+            granted=plan.granted,
+        )
+        pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
+        runtime = pool or runtime
+        stack.push_async_callback(runtime.close)
+        uses = ImageUses.of(plan.state_dir)
+        settings = await asyncio.to_thread(read_build_settings, plan.build, state_dir=plan.state_dir)
+        origins = ImageOrigins.of(plan.state_dir, plan.image_mirror)
+        images = ImageStore(plan.docker_host, settings, uses=uses, origins=origins, pulls=plan.image_pulls)
+        stack.push_async_callback(images.close)
+        release = runtime.release_images
+        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
+        stack.callback(retention.close)
+        here = [info.name for info in await images.list(TASK_PREFIX)]
+        shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
+        library = await stack.enter_async_context(Library(plan.state_dir / "search", embedder=plan.embedder))
+        plugins = await asyncio.to_thread(Plugins.installed)
+        yield Equipment(runtime, shelf, pool, await images.root(), library, plugins)

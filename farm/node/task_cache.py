@@ -1,0 +1,71 @@
+"""Task bundles on a node: fetched once from the store, kept on disk and, unpacked, in memory."""
+
+import asyncio
+import os
+from collections import OrderedDict
+from pathlib import Path
+from typing import Protocol
+
+from farm.core.run import TaskRef
+from farm.tasks import BadBundle, TaskBundle, TaskError, unpack
+
+KEPT = 64
+
+
+class BundleSource(Protocol):
+    async def get_bundle(self, digest: str) -> bytes | None: ...
+
+
+class Bundles:
+    """``directory`` may be deleted at any time, even while this is in use."""
+
+    def __init__(self, source: BundleSource, directory: Path) -> None:
+        self._source = source
+        self._directory = directory
+        self._kept: OrderedDict[str, TaskBundle] = OrderedDict()
+        self._fetching: dict[str, asyncio.Lock] = {}
+
+    async def get(self, task: TaskRef) -> TaskBundle:
+        """Raises TaskError where the store holds no such bundle, and whatever the source raises."""
+        async with self._fetching.setdefault(task.digest, asyncio.Lock()):
+            if task.digest not in self._kept:
+                self._kept[task.digest] = await self._on_disk(task) or await self._fetch(task)
+        self._kept.move_to_end(task.digest)
+        while len(self._kept) > KEPT:
+            gone, _ = self._kept.popitem(last=False)
+            self._fetching.pop(gone, None)
+        return self._kept[task.digest]
+
+    async def _on_disk(self, task: TaskRef) -> TaskBundle | None:
+        path = self._path(task)
+
+        def read() -> TaskBundle | None:
+            try:
+                return unpack(path.read_bytes())
+            except FileNotFoundError:
+                return None
+            except BadBundle:
+                path.unlink(missing_ok=True)
+                return None
+
+        return await asyncio.to_thread(read)
+
+    async def _fetch(self, task: TaskRef) -> TaskBundle:
+        data = await self._source.get_bundle(task.digest)
+        if data is None:
+            raise TaskError(task.id, f"its bundle {task.digest[:12]} is not in the store", "submit the run again")
+        try:
+            bundle = await asyncio.to_thread(unpack, data)
+        except BadBundle as error:
+            raise TaskError(task.id, f"its bundle cannot be read: {error}", "submit the run again") from None
+        await asyncio.to_thread(self._keep, self._path(task), data)
+        return bundle
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_bytes(data)
+        fresh.replace(path)
+
+    def _path(self, task: TaskRef) -> Path:
+        return self._directory / task.digest.removeprefix("sha256:")

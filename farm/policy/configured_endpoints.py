@@ -1,0 +1,45 @@
+"""The rules for endpoints that a configuration gives."""
+
+from dataclasses import replace
+
+from farm.config import LOOPBACK, Config, ConfigError, PolicyEndpoint
+from farm.core.endpoint_url import EndpointUrl
+from farm.policy.endpoint_access import Access, KeptKey
+
+
+def endpoint_rules(config: Config, *, joined: bool = False) -> Access:
+    """Return which endpoints runs may name, without any key.
+
+    An endpoint on the farm's own machine needs to be listed, unless the gateway is on loopback of that machine: then
+    only a user of the machine can name it. A node that ``joined`` serves a gateway elsewhere.
+    """
+    listed = tuple(EndpointUrl.parse(endpoint.url) for endpoint in config.policy_endpoints)
+    return Access(listed, here=config.host in LOOPBACK and not joined)
+
+
+def endpoint_access(config: Config, *, joined: bool = False) -> Access:
+    """Return the rules with each key bound to its address. Raises ConfigError for a key that is not there."""
+    own = [(endpoint.url, key) for endpoint in config.policy_endpoints if (key := _own_key(endpoint))]
+    shared = [(url, config.policy_key.get_secret_value()) for url in config.key_urls] if config.policy_key else []
+    keys = tuple(KeptKey(EndpointUrl.parse(url), _one_line(url, key)) for url, key in (*own, *shared))
+    return replace(endpoint_rules(config, joined=joined), keys=keys)
+
+
+def _own_key(endpoint: PolicyEndpoint) -> str | None:
+    if endpoint.key_file is not None:
+        try:
+            return endpoint.key_file.read_text()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"key_file of {endpoint.url}: {error}; name a readable file") from None
+    if endpoint.key is not None:
+        return endpoint.key.get_secret_value()
+    if endpoint.key_env is not None:
+        raise ConfigError(f"key_env of {endpoint.url}: the variable {endpoint.key_env} is not set; set it to the key")
+    return None
+
+
+def _one_line(url: str, key: str) -> str:
+    plain = key.strip()
+    if not plain or not plain.isascii() or not plain.isprintable():
+        raise ConfigError(f"the key of {url} is not one line of plain characters; write it again")
+    return plain

@@ -1,0 +1,66 @@
+"""Which endpoints a run may name, and to which of them a key is sent."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from farm.core.endpoint_url import EndpointUrl
+from farm.policy.base import PolicyError
+from sandboxes.egress.addresses import Address, is_own, is_usable
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKey:
+    """A key, and the address at or below which it is sent. It is never shown."""
+
+    url: EndpointUrl
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeptKey({self.url})"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The operator's rules for endpoints.
+
+    ``listed``: the only endpoints that runs may name; empty: any. ``here``: whether an endpoint that is not listed may
+    be on this machine. Link-local addresses, a cloud's metadata and the like are refused in any case.
+    """
+
+    listed: tuple[EndpointUrl, ...] = ()
+    keys: tuple[KeptKey, ...] = ()
+    here: bool = True
+
+    def admit(self, text: str) -> EndpointUrl:
+        """Return the address that a run names. Raises PolicyError."""
+        try:
+            url = EndpointUrl.parse(text)
+        except ValueError as error:
+            raise PolicyError(f"the policy's endpoint has no usable address: {error}", retryable=False) from None
+        if self.listed and not self._is_listed(url):
+            raise PolicyError(
+                f"{url} is not among the policy_endpoints of this farm; ask its operator to list it", retryable=False
+            )
+        try:
+            address = ip_address(url.host)
+        except ValueError:
+            return url
+        if why := self.refusal(url, address):
+            raise PolicyError(f"{url}: {why}", retryable=False)
+        return url
+
+    def refusal(self, url: EndpointUrl, address: Address) -> str:
+        """Say why no request for ``url`` may go to ``address``; "" if it may."""
+        if not is_usable(address):
+            return "endpoints are never at link-local, metadata, multicast or wrapped addresses; name another"
+        if not self.here and not self._is_listed(url) and is_own(address):
+            return "it is on the farm's own machine; the operator allows that with policy_endpoints"
+        return ""
+
+    def key(self, url: EndpointUrl) -> str | None:
+        """Return the key of the longest address that covers ``url``."""
+        found = [key for key in self.keys if key.url.covers(url)]
+        return max(found, key=lambda key: len(key.url.path)).secret if found else None
+
+    def _is_listed(self, url: EndpointUrl) -> bool:
+        return any(listed.covers(url) for listed in self.listed)

@@ -1,0 +1,234 @@
+"""One OpenAI-compatible endpoint, shared by all who ask it: its connections, and what it was found to accept."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import httpx
+
+from farm.core.run import ReplyTimeouts
+from farm.policy.checked_transport import CheckedTransport
+from farm.policy.endpoint_access import Access
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_REFUSAL_BYTES = 64 * 1024
+PART_BYTES = 256
+"""Counted for each part of a body besides its bytes: a body of one-byte chunks costs time instead of memory."""
+
+LARGE_BYTES = 1024 * 1024
+MAX_LARGE = 4
+"""Replies of more than ``LARGE_BYTES`` that an endpoint may send at the same time; the others wait."""
+
+DEFAULT_TIMEOUTS = ReplyTimeouts(connect_s=10.0, first_byte_s=600.0, reply_s=900.0)
+MODELS_TIMEOUT_S = 20.0
+
+_INLINE_BYTES = 64 * 1024
+_PARTS_AT_ONCE = 64
+_REFUSED_FIELDS = (400, 422)
+_log = logging.getLogger(__name__)
+
+_DIALECTS: tuple[Mapping[str, Any], ...] = (
+    {"logprobs": True, "return_token_ids": True, "return_weight_versions": True, "return_meta_info": True},
+    {"logprobs": True, "return_token_ids": True},
+    {"logprobs": True},
+    {},
+)
+"""What may be asked for besides the reply, most telling first; vLLM and SGLang take the first, others less."""
+
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Parsed]):
+    """``parsed`` is set if ``status`` is 200. Otherwise ``refusal`` is the body, up to ``MAX_REFUSAL_BYTES`` of it."""
+
+    status: int
+    headers: Mapping[str, str]
+    parsed: Parsed | None = None
+    refusal: bytes = b""
+
+
+class TooLong(httpx.DecodingError):
+    """A reply has more than ``MAX_ANSWER_BYTES``."""
+
+
+class Endpoint:
+    """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``; ``access`` gives its key, and says
+    which addresses it may be at.
+
+    Redirects are not followed: they would take the key and the conversation elsewhere.
+    ``timeouts`` bound a reply if a request names none of its own, ``models_timeout_s`` the list of models. Nothing
+    of the environment (proxies, keys) is consulted. ``model`` is the served model, once the endpoint has named it.
+    ``answered_at`` is when the last answer of any kind began, by the monotonic clock; 0: there was none.
+
+    No compression is offered and none is accepted. A reply may have ``MAX_ANSWER_BYTES``; reading stops there. Large
+    replies are parsed in a thread, one at a time, so that they neither block the event loop nor add up in memory.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        access: Access | None = None,
+        timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
+        models_timeout_s: float = MODELS_TIMEOUT_S,
+    ) -> None:
+        access = access or Access()
+        place = access.admit(url)
+        key = access.key(place)
+        self.url = str(place)
+        self.model = ""
+        self.answered_at = 0.0
+        connections = httpx.AsyncHTTPTransport(
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+            verify=place.scheme == "https",  # without TLS, loading the certificates is 30 ms for nothing
+        )
+        self._client = httpx.AsyncClient(
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            transport=CheckedTransport(lambda address: access.refusal(place, address), connections),
+            trust_env=False,
+            follow_redirects=False,
+        )
+        self._dialect = 0
+        self._settled = False
+        self._timeouts = timeouts
+        self._models_timeout_s = models_timeout_s
+        self._large = asyncio.Semaphore(MAX_LARGE)
+        self._parsing = asyncio.Lock()
+        self._distrusted = False
+
+    async def chat(
+        self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed], timeouts: ReplyTimeouts | None = None
+    ) -> Answer[Parsed]:
+        """Request one chat completion, with as many fields as the endpoint accepts.
+
+        Raises httpx.ReadTimeout after ``first_byte_s`` or ``reply_s``, another httpx.HTTPError if the connection fails,
+        and what ``parse`` raises.
+
+        Until a request was accepted, a refusal of the fields steps down to fewer of them. A reply that is too long with
+        its tokens and log-probabilities is requested once more without: a policy must not choose, by a long reply, that
+        its episode is never judged.
+        """
+        within = (timeouts or ReplyTimeouts()).over(self._timeouts)
+        level, is_plain = self._dialect, False
+        while True:
+            request = {**body, **_DIALECTS[level]}
+            try:
+                answer = await self._ask("POST", "/chat/completions", parse, within, request)
+            except TooLong:
+                if not _DIALECTS[level]:
+                    raise
+                level, is_plain = len(_DIALECTS) - 1, True
+                continue
+            if answer.status == httpx.codes.OK:
+                if not self._settled and not is_plain:
+                    self._dialect, self._settled = level, True
+                return answer
+            if self._settled or answer.status not in _REFUSED_FIELDS or level + 1 == len(_DIALECTS):
+                return answer
+            level += 1
+
+    async def models(self, parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
+        """Request the list of served models. Raises httpx.HTTPError, and what ``parse`` raises."""
+        within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
+        return await self._ask("GET", "/models", parse, within)
+
+    def distrust(self, why: str) -> None:
+        """Tell the log, once, that what this endpoint samples cannot be trained on."""
+        if not self._distrusted:
+            self._distrusted = True
+            _log.warning("%s gives inconsistent tokens; its replies are not trained on: %s", self.url, why)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        parse: Callable[[bytes], Parsed],
+        within: ReplyTimeouts,
+        body: Mapping[str, Any] | None = None,
+    ) -> Answer[Parsed]:
+        pauses = httpx.Timeout(within.first_byte_s, connect=within.connect_s, pool=None)
+        remedy = "; name the model (--model) to do without it" if path == "/models" else ""
+        try:
+            async with (
+                asyncio.timeout(within.reply_s) as deadline,
+                AsyncExitStack() as held,
+                self._client.stream(method, self.url + path, json=body, timeout=pauses) as response,
+            ):
+                self.answered_at = time.monotonic()
+                if response.status_code != httpx.codes.OK:
+                    return Answer(response.status_code, response.headers, refusal=await _refusal(response))
+                whole = await self._read(response, held)
+                return Answer(response.status_code, response.headers, await self._parsed(parse, whole))
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise httpx.ReadTimeout(f"{path} gave no whole answer within {within.reply_s:g} s{remedy}") from None
+        except httpx.ReadTimeout:
+            raise httpx.ReadTimeout(f"{path} sent nothing for {within.first_byte_s:g} s{remedy}") from None
+        except httpx.ConnectTimeout:
+            raise httpx.ConnectTimeout(f"no connection within {within.connect_s:g} s") from None
+
+    async def _read(self, response: httpx.Response, held: AsyncExitStack) -> bytes:
+        """Return a body within its bounds. A large one takes a place until its reply is parsed."""
+        coding = response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise httpx.DecodingError("the answer has a Content-Encoding; only answers without compression are read")
+        whole, cost, number = bytearray(), 0, 0
+        async for part in response.aiter_raw():
+            whole += part
+            number += 1
+            cost += len(part) + PART_BYTES
+            if cost > MAX_ANSWER_BYTES:
+                raise TooLong(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            if len(whole) - len(part) <= LARGE_BYTES < len(whole):
+                await held.enter_async_context(self._large)
+            if number % _PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # parts that came together are read without a pause
+        return bytes(whole)
+
+    async def _parsed(self, parse: Callable[[bytes], Parsed], whole: bytes) -> Parsed:
+        if len(whole) <= _INLINE_BYTES:
+            return parse(whole)
+        async with self._parsing:
+            return await asyncio.to_thread(parse, whole)
+
+
+async def _refusal(response: httpx.Response) -> bytes:
+    """Return the beginning of an error body: nothing of it is needed beyond the message. A compressed one is empty."""
+    start = bytearray()
+    if response.headers.get("content-encoding", "identity").strip().lower() == "identity":
+        async for part in response.aiter_raw():
+            start += part
+            if len(start) > MAX_REFUSAL_BYTES or not part:
+                break
+    return bytes(start[:MAX_REFUSAL_BYTES])
+
+
+class Endpoints:
+    """A node's endpoints by address, as ``access`` admits them. ``timeouts`` as ``Endpoint`` takes them."""
+
+    def __init__(self, access: Access | None = None, *, timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS) -> None:
+        self._access = access or Access()
+        self._timeouts = timeouts
+        self._known: dict[str, Endpoint] = {}
+
+    def at(self, url: str) -> Endpoint:
+        """Return the endpoint at an address, one for all who ask. Raises PolicyError for one that is not admitted."""
+        if url not in self._known:
+            self._known[url] = Endpoint(url, access=self._access, timeouts=self._timeouts)
+        return self._known[url]
+
+    async def close(self) -> None:
+        for endpoint in self._known.values():
+            await endpoint.close()
+        self._known.clear()

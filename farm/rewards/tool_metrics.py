@@ -1,0 +1,70 @@
+"""Raw components of what a policy did with its tools: effort and misuse; pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from farm.core.nesting_limit import read_json
+from farm.core.rollout import ToolUse, Turn
+from sandboxes.tools.parse_call import MOST_ARGUMENT_CHARS
+from sandboxes.tools.tool import ToolErrorKind
+
+LISTS = {"TodoWrite": "todos", "update_plan": "plan"}
+"""Tools that write down what is to be done, with the argument that holds it."""
+
+MALFORMED = (ToolErrorKind.UNKNOWN_TOOL, ToolErrorKind.BAD_JSON, ToolErrorKind.BAD_ARGUMENTS)
+
+
+def count_effort(turns: Sequence[Turn]) -> Mapping[str, float]:
+    return {
+        "effort_turns": float(len(turns)),
+        "effort_calls": float(sum(len(turn.tool_uses) for turn in turns)),
+        "effort_prompt_tokens": float(sum(turn.prompt_tokens for turn in turns)),
+        "effort_completion_tokens": float(sum(turn.completion_tokens for turn in turns)),
+    }
+
+
+def count_misuse(turns: Sequence[Turn]) -> Mapping[str, float]:
+    uses = [use for turn in turns for use in turn.tool_uses]
+    kinds = {f"misuse_{kind}": sum(use.error_kind == kind for use in uses) for kind in MALFORMED}
+    figures = {
+        **kinds,
+        "misuse_malformed": sum(kinds.values()),
+        "misuse_over_limit": sum(use.error_kind == ToolErrorKind.OVER_LIMIT for use in uses),
+        "misuse_repeated": sum(_repeats(before, use) for before, use in pairwise(uses)),
+        "misuse_unfinished_todos": _unfinished(uses),
+    }
+    return {name: float(value) for name, value in figures.items()}
+
+
+def _repeats(before: ToolUse, use: ToolUse) -> bool:
+    """It says again what the call before said. One that asks after a job and hears something new does not."""
+    if (before.name, before.arguments) != (use.name, use.arguments):
+        return False
+    return before.result == use.result or not _asks_after_a_job(use)
+
+
+def _asks_after_a_job(use: ToolUse) -> bool:
+    return use.name == "BashOutput" or '"job"' in use.arguments
+
+
+def _unfinished(uses: Sequence[ToolUse]) -> int:
+    """Of the last list that was taken down."""
+    written = next((use for use in reversed(uses) if use.name in LISTS and not use.is_error), None)
+    if written is None:
+        return 0
+    items = arguments_of(written).get(LISTS[written.name])
+    if not isinstance(items, list):
+        return 0
+    return sum(isinstance(item, dict) and item.get("status") != "completed" for item in items)
+
+
+def arguments_of(use: ToolUse) -> Mapping[str, Any]:
+    """Empty where the policy wrote anything but an object."""
+    if len(use.arguments) > MOST_ARGUMENT_CHARS:
+        return {}
+    try:
+        found = read_json(use.arguments)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

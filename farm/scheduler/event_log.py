@@ -1,0 +1,136 @@
+"""Log lines on what happens in the farm: nodes, runs, failed episodes and outages of endpoints."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from farm.core.run import EpisodeReport
+from farm.scheduler.messages import (
+    EpisodeEnded,
+    Event,
+    NodeBeat,
+    NodeLeft,
+    NodeLost,
+    RunCancelled,
+    RunPaused,
+    RunResumed,
+    RunSubmitted,
+    Tick,
+)
+from farm.scheduler.nodes import LostNode
+from farm.scheduler.state_machine import Scheduler
+
+OUTAGE_OVER_S = 10.0
+"""Seconds without an outage after which it is logged as ended: an endpoint that answers now and then is still out."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Outage:
+    since: float
+    gone_at: float | None = None
+
+
+class FleetLog:
+    """Write what each event changes. Call ``before`` and ``after`` around the scheduler's own handling of the event."""
+
+    def __init__(self) -> None:
+        self._outages: defaultdict[str, dict[str, _Outage]] = defaultdict(dict)
+        self._lost: dict[str, float] = {}
+
+    def known(self, scheduler: Scheduler, now: float) -> None:
+        """Take the nodes that are lost now as logged."""
+        self._lost = {node.id: node.lost_at for node in scheduler.fleet.lost(now)}
+
+    def before(self, event: Event, scheduler: Scheduler, now: float) -> None:
+        match event:
+            case NodeBeat():
+                self._beat(event, scheduler, now)
+            case NodeLeft(node_id):
+                if node := scheduler.fleet.get(node_id):
+                    _log.info("the node left; %d episodes were stopped", len(node.held), extra={"node": node_id})
+                self._endpoints(node_id, {}, now)
+            case RunCancelled(run_id):
+                if run := scheduler.runs.get(run_id):
+                    _log.info("the run is cancelled; %d episodes are stopped", len(run.running), extra={"run": run_id})
+            case RunSubmitted(spec) if spec.run_id not in scheduler.runs:
+                _log.info("the run begins: %d groups of %d", spec.groups, spec.group_size, extra={"run": spec.run_id})
+            case RunPaused(run_id) | RunResumed(run_id) if run_id in scheduler.runs:
+                done = "paused" if isinstance(event, RunPaused) else "resumed"
+                _log.info("the run is %s", done, extra={"run": run_id})
+            case EpisodeEnded(node_id, report) if report.failure:
+                _failed(node_id, report)
+
+    def after(self, event: Event, scheduler: Scheduler, now: float) -> None:
+        if not isinstance(event, Tick | NodeLost):
+            return
+        lost = scheduler.fleet.lost(now)
+        for node in lost:
+            if self._lost.get(node.id) != node.lost_at:
+                _lost(node)
+                self._endpoints(node.id, {}, now)
+        self._lost = {node.id: node.lost_at for node in lost}
+        self._end_outages(scheduler, now)
+
+    def _beat(self, beat: NodeBeat, scheduler: Scheduler, now: float) -> None:
+        known = scheduler.fleet.get(beat.node_id)
+        named = {"node": beat.node_id}
+        if known is None or known.join != beat.join:
+            again = known is not None or any(node.id == beat.node_id for node in scheduler.fleet.lost(now))
+            _log.info("the node joined%s with %d slots", " again" if again else "", beat.slots, extra=named)
+        elif known.incarnation != beat.incarnation:
+            _log.warning("the node agent has restarted; it goes on with %d episodes", len(beat.running), extra=named)
+        elif known.draining != beat.draining:
+            _log.info("the node %s", "drains" if beat.draining else "no longer drains", extra=named)
+        self._endpoints(beat.node_id, beat.outages, now)
+
+    def _endpoints(self, node_id: str, outages: Mapping[str, str], now: float) -> None:
+        """Take in the outages that a node reports."""
+        known = self._outages[node_id]
+        for run_id, why in outages.items():
+            if run_id in known:
+                known[run_id].gone_at = None
+            else:
+                known[run_id] = _Outage(now)
+                named = {"node": node_id, "run": run_id}
+                _log.warning("the policy's endpoint is out: %s; its episodes wait", why, extra=named)
+        for run_id, outage in known.items():
+            if run_id not in outages and outage.gone_at is None:
+                outage.gone_at = now
+
+    def _end_outages(self, scheduler: Scheduler, now: float) -> None:
+        for node_id, known in list(self._outages.items()):
+            for run_id, outage in list(known.items()):
+                if outage.gone_at is not None and now - outage.gone_at >= OUTAGE_OVER_S:
+                    del known[run_id]
+                    named = {"node": node_id, "run": run_id}
+                    ended = "the outage of the policy's endpoint has ended"
+                    what = ended if run_id in scheduler.runs else "the run ended while the policy's endpoint was out"
+                    _log.info("%s, after %.0f s", what, outage.gone_at - outage.since, extra=named)
+            if not known:
+                del self._outages[node_id]
+
+
+def _failed(node_id: str, report: EpisodeReport) -> None:
+    failure = report.failure
+    assert failure is not None
+    then = "another attempt follows" if failure.retryable and not report.published else "its rollout has no reward"
+    _log.warning(
+        "attempt %d failed, origin %s, %s: %s; %s",
+        report.attempt,
+        failure.origin.value,
+        failure.type,
+        failure.message,
+        then,
+        extra={"node": node_id, "run": report.run_id, "rollout": report.rollout_id},
+    )
+
+
+def _lost(node: LostNode) -> None:
+    running = len(node.held)
+    _log.error("the node is lost: %s; its %d episodes are tried again", node.cause, running, extra={"node": node.id})
+    for episode in node.held:
+        named = {"node": node.id, "run": episode.run_id, "rollout": episode.rollout_id}
+        _log.warning("attempt %d was lost with its node", episode.attempt, extra=named)

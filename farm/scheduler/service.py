@@ -1,0 +1,344 @@
+"""The scheduler at work: the state machine of the core, its clock, the store behind it and the nodes before it."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from farm.core.rollout import Failure, Rollout
+from farm.core.run import EpisodeOrder
+from farm.episode import report
+from farm.episode.rollout_builder import Findings, compose
+from farm.scheduler.event_log import FleetLog
+from farm.scheduler.messages import (
+    Command,
+    DrainNode,
+    EpisodeEnded,
+    Event,
+    NodeDrained,
+    PublishFailure,
+    RunCancelled,
+    RunFinished,
+    RunPaused,
+    RunResumed,
+    RunSubmitted,
+    StartEpisode,
+    StopEpisode,
+    Tick,
+    WarmUp,
+)
+from farm.scheduler.metrics import FarmMetrics, Snapshot
+from farm.scheduler.node_record import FleetRecord
+from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
+from farm.scheduler.state_machine import Scheduler
+from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
+from farm.store import FleetBook, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from sandboxes.cancellation import end
+
+NodeCommand = StartEpisode | StopEpisode | WarmUp | DrainNode
+Send = Callable[[str, Sequence[NodeCommand]], None]
+"""Hand commands to a node, in order, without waiting; whoever learns that the node is dead tells NodeLost."""
+
+TICK_S = 1.0
+RESYNC_S = 15.0
+EXPIRE_EVERY_S = 600.0
+HOLD_S = 4.0
+"""So long a rebuilt scheduler lets the nodes say what they run: a few beats."""
+
+_log = logging.getLogger(__name__)
+
+
+class RunStore(Protocol):
+    async def get_run(self, run_id: str) -> RunRecord | None: ...
+
+    async def live_runs(self) -> Mapping[str, RunState]: ...
+
+    async def accepted(self, run_id: str) -> Mapping[str, set[int]]: ...
+
+    async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool: ...
+
+    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout: ...
+
+    async def run_ids(self) -> list[str]: ...
+
+    async def counts(self, run_ids: Collection[str]) -> Mapping[str, Mapping[str, float]]: ...
+
+    async def expire(self, retention_s: float) -> None: ...
+
+    @property
+    def fleet(self) -> FleetBook: ...
+
+
+class SchedulerShell:
+    """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with.
+
+    It alone forgets what was delivered longer than ``retention_s`` ago (0: never). ``life``: as ``FleetRecord`` has it.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        send: Send,
+        *,
+        settings: SchedulerSettings | None = None,
+        retention_s: float = 0.0,
+        life: str = "",
+    ) -> None:
+        self._store = store
+        self._send = send
+        self._settings = settings
+        self._scheduler = Scheduler(settings)
+        self._metrics = FarmMetrics()
+        self._fleet_log = FleetLog()
+        self._record = FleetRecord(store.fleet, life)
+        self._retention_s = retention_s
+        self._steered = 0
+        self._past: Counter[str] = Counter()
+        self._counted: set[str] | None = None
+        self._counting = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Take up the runs that the store says go on, and the nodes that it has kept. Raises StoreUnavailable."""
+        runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
+        if runs:
+            self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + HOLD_S)
+        now = time.monotonic()
+        await self._record.restore(self._scheduler.fleet, now)
+        self._fleet_log.known(self._scheduler, now)
+        for run_id in runs:
+            await self.submit(run_id)
+        self._spawn(self._tick())
+        self._spawn(self._resync())
+        self._spawn(self._expire())
+        self._spawn(self._record.keep(self._scheduler.fleet))
+
+    async def close(self) -> None:
+        await end(self._tasks)
+
+    def tell(self, events: Sequence[Event]) -> None:
+        """Take in what happened, and order what follows from it."""
+        outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
+        for event in events:
+            if isinstance(event, EpisodeEnded):
+                self._metrics.observe(event.report, self._scheduler.held_s(event, time.monotonic()))
+            now = time.monotonic()
+            self._fleet_log.before(event, self._scheduler, now)
+            began = time.perf_counter()
+            commands = self._scheduler.handle(event, now)
+            self._metrics.decided(time.perf_counter() - began)
+            self._fleet_log.after(event, self._scheduler, now)
+            for command in commands:
+                self._carry_out(command, outgoing)
+        self._record.note(self._scheduler.fleet, time.monotonic())
+        for node_id, ordered in outgoing.items():
+            self._send(node_id, ordered)
+
+    def _carry_out(self, command: Command, outgoing: defaultdict[str, list[NodeCommand]]) -> None:
+        match command:
+            case StartEpisode() | StopEpisode() | WarmUp() | DrainNode():
+                outgoing[command.node_id].append(command)
+            case PublishFailure(order, failure):
+                self._spawn(self._publish_failure(order, failure))
+            case RunFinished(run_id):
+                self._steered += 1
+                _log.info("every episode of the run has its rollout", extra={"run": run_id})
+                self._spawn(self._finish(run_id))
+
+    # Runs; the store knows of each before the scheduler does
+
+    async def submit(self, run_id: str) -> None:
+        """Take up a run as the store has it, unless it is known or has ended. Raises StoreUnavailable."""
+        while run_id not in self._scheduler.runs:
+            steered = self._steered
+            record = await self._store.get_run(run_id)
+            if record is None or record.state.ended:
+                return
+            accepted = await self._store.accepted(run_id)
+            if steered == self._steered:
+                self.tell([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
+                return
+
+    def pause(self, run_id: str) -> None:
+        self._steer(RunPaused(run_id))
+
+    def resume(self, run_id: str) -> None:
+        self._steer(RunResumed(run_id))
+
+    def cancel(self, run_id: str) -> None:
+        self._steer(RunCancelled(run_id))
+
+    def drain_node(self, node_id: str, drain: bool) -> bool:
+        """Return False if there is no such node."""
+        known = node_id in self._scheduler.fleet
+        self.tell([NodeDrained(node_id, drain)])
+        return known
+
+    def _steer(self, event: RunPaused | RunResumed | RunCancelled) -> None:
+        """What was read of the store before this may be out of date, and is read again."""
+        self._steered += 1
+        self.tell([event])
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(RESYNC_S)
+            try:
+                await self.catch_up()
+            except Exception as error:  # whatever it was, the next round looks again
+                _log.warning("the runs were not compared with the store: %s", error)
+
+    async def catch_up(self) -> None:
+        """The gateway writes a run's state before it tells us; what it could not tell is seen here."""
+        while True:
+            steered = self._steered
+            states = await self._store.live_runs()
+            if steered == self._steered:
+                break
+        for run_id, state in states.items():
+            run = self._scheduler.runs.get(run_id)
+            if run and state.ended:
+                self.cancel(run_id)
+            elif run and run.paused != (state is RunState.PAUSED):
+                self.tell([RunPaused(run_id) if state is RunState.PAUSED else RunResumed(run_id)])
+        for run_id, state in states.items():
+            if not state.ended:
+                await self.submit(run_id)
+        for run_id in self._scheduler.runs.keys() - states.keys():
+            record = await self._store.get_run(run_id)
+            if record is None or record.state.ended:
+                self.cancel(run_id)
+
+    async def _expire(self) -> None:
+        while True:
+            try:
+                await self._store.expire(self._retention_s)
+            except Exception as error:  # whatever it was, the next round goes on from there
+                _log.warning("what was delivered long ago was not forgotten: %s", error)
+            await asyncio.sleep(EXPIRE_EVERY_S)
+
+    async def _finish(self, run_id: str) -> None:
+        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
+
+    async def _publish_failure(self, order: EpisodeOrder, failure: Failure) -> None:
+        """Where the store refuses even a bare failure its group can never be complete: then the run fails."""
+        rollout = compose(order, Findings(), failure, node="")
+        try:
+            await self._until_stored(lambda: self._store.publish_by_rules(rollout, order.rewards))
+        except (UnknownRun, RunEnded):
+            self.cancel(order.run_id)
+        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner
+            _log.exception("the store refuses %s: its run has failed", rollout.rollout_id)
+            await self._fail(order.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
+        else:
+            self.tell([EpisodeEnded("", report(rollout, order, published=True))])
+
+    async def _fail(self, run_id: str, reason: str) -> None:
+        _log.error("the run has failed: %s", reason, extra={"run": run_id})
+        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
+        self.cancel(run_id)
+
+    async def _until_stored(self, write: Callable[[], Awaitable[object]]) -> None:
+        wait_s = 0.1
+        while True:
+            try:
+                await write()
+                return
+            except StoreUnavailable as error:
+                _log.warning("%s; trying again in %.1f s", error, wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, 5.0)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.tell([Tick()])
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("the scheduler met a defect of the farm", exc_info=error)
+
+    # Answers
+
+    def status(self) -> FarmStatus:
+        now = time.monotonic()
+        lost = (_lost_status(node, now) for node in self._scheduler.fleet.lost(now))
+        nodes = (*(self._node_status(node, now) for node in self._scheduler.fleet), *lost)
+        runs = tuple(
+            RunStatus(
+                run_id,
+                running=len(run.running),
+                waiting=run.total - len(run.accepted) - len(run.running),
+                retries=run.retries,
+                why_waiting=self._scheduler.why_waiting(run_id, now),
+                outage=self._scheduler.outage(run_id),
+            )
+            for run_id, run in self._scheduler.runs.items()
+        )
+        return FarmStatus(tuple(sorted(nodes, key=lambda node: node.node_id)), runs)
+
+    def _node_status(self, node: Node, now: float) -> NodeStatus:
+        state, why = node.condition(now, self._scheduler.settings)
+        return NodeStatus(
+            node_id=node.id,
+            state=state,
+            why=why,
+            slots=node.slots,
+            running=len(node.held),
+            seen_s=now - node.beat_at,
+            cpu_load=node.load.cpu,
+            memory_load=node.load.memory,
+            disk_load=node.load.disk,
+        )
+
+    async def metrics(self) -> bytes:
+        queue: Mapping[str, float] = {}
+        try:
+            queue = await self._queue()
+        except StoreUnavailable as error:
+            _log.warning("metrics without the queue's: %s", error)
+        self._metrics.snapshot = Snapshot(self.status(), queue)
+        return self._metrics.expose()
+
+    async def _queue(self) -> Mapping[str, float]:
+        """The counters of all runs since we came up: those that are drained were added up when they were."""
+        async with self._counting:
+            live = set(await self._store.live_runs())
+            counted = set(await self._store.run_ids()) if self._counted is None else self._counted
+            counts = await self._store.counts(counted | live)
+            for run_id in counted - live:
+                self._past.update(counts[run_id])
+            self._counted = live
+            queue = self._past.copy()
+            for run_id in live:
+                queue.update(counts[run_id])
+            return queue
+
+
+def _lost_status(node: LostNode, now: float) -> NodeStatus:
+    """``why`` says when it was lost, for people."""
+    lost_at = time.time() - (now - node.lost_at)
+    shown = datetime.fromtimestamp(lost_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return NodeStatus(
+        node_id=node.id,
+        state="lost",
+        why=f"lost at {shown}: {node.cause}",
+        slots=0,
+        running=0,
+        seen_s=now - node.beat_at,
+        cpu_load=0.0,
+        memory_load=0.0,
+        disk_load=0.0,
+        lost_at=lost_at,
+    )

@@ -1,0 +1,1 @@
+"""What goes over HTTP and into Redis: strict models, and their encodings."""

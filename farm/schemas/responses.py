@@ -1,0 +1,216 @@
+"""What the gateway answers, other than rollouts themselves and problem documents."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from farm.schemas.rollout import RolloutHead, RolloutRecord
+
+
+class AnswerBody(BaseModel):
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class TaskAnswer(AnswerBody):
+    id: str
+    digest: str
+
+
+class TimeoutsAnswer(AnswerBody):
+    """Seconds; null: what the nodes are configured with."""
+
+    connect_s: float | None = None
+    first_byte_s: float | None = None
+    reply_s: float | None = None
+
+
+class PolicyAnswer(AnswerBody):
+    kind: str
+    endpoint: str
+    model: str
+    sampling_params: Mapping[str, float | int | str | bool]
+    timeouts: TimeoutsAnswer = TimeoutsAnswer()
+
+
+class RunSummary(AnswerBody):
+    """Counts of a run. ``reward_mean`` is over judged rollouts; null where there are none.
+
+    ``groups_waiting`` are complete and neither acked nor dropped.
+    """
+
+    expected: int
+    accepted: int
+    solved: int
+    unjudged: int
+    reward_mean: float | None
+    tokens: int
+    groups_complete: int
+    groups_waiting: int
+    groups_acked: int
+    groups_dropped: int
+    groups_redelivered: int
+    statuses: Mapping[str, int]
+
+
+class LeftOutAnswer(AnswerBody):
+    """A task of the set that is not in the run: its id, or the name of its directory if it cannot be read."""
+
+    task: str
+    why: str
+
+
+class RunAnswer(AnswerBody):
+    """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
+
+    ``why_waiting`` says why nothing more starts; empty where nothing waits.
+    ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
+    ``left_out``: in the answer to ``only_fit``, the tasks that are not run, 1,000 at most.
+    ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
+    ``warnings`` name what is likely to fail, each with its remedy.
+    """
+
+    run_id: str
+    state: Literal["running", "paused", "finished", "cancelled", "failed"]
+    reason: str
+    created_at: float
+    ended_at: float | None
+    tasks: tuple[TaskAnswer, ...]
+    policy: PolicyAnswer
+    group_size: int
+    groups: int
+    split: str
+    seed: int
+    tools: tuple[str, ...] = ()
+    rewards: str = ""
+    summary: RunSummary
+    running: int = 0
+    waiting: int = 0
+    why_waiting: str = ""
+    outage: str = ""
+    warnings: tuple[str, ...] = ()
+    left_out: tuple[LeftOutAnswer, ...] = ()
+
+
+class DeletedAnswer(AnswerBody):
+    run_id: str
+
+
+class RunsAnswer(AnswerBody):
+    runs: tuple[RunAnswer, ...]
+
+
+class GroupAnswer(AnswerBody):
+    """A complete group. ``deliveries`` counts this one; ``unjudged`` members have a null reward."""
+
+    group_id: str
+    size: int
+    deliveries: int
+    tokens: int
+    unjudged: int
+    zero_variance: bool
+    policy_version: int | None
+    rollouts: tuple[RolloutRecord, ...]
+
+
+class LeaseAnswer(AnswerBody):
+    """``lease_id`` is null, and ``groups`` empty, where the stream is no longer open. ``expires_at``: Unix seconds."""
+
+    lease_id: str | None
+    expires_at: float | None
+    stream: Literal["open", "drained", "failed"]
+    groups: tuple[GroupAnswer, ...]
+
+
+class SettledAnswer(AnswerBody):
+    lease_id: str
+    stream: Literal["open", "drained", "failed"]
+
+
+class ExtendedAnswer(AnswerBody):
+    lease_id: str
+    expires_at: float
+
+
+class RulesAnswer(AnswerBody):
+    """A rule document. ``kept_at``: Unix seconds; 0 of the farm's own. ``current``: runs that name none follow it."""
+
+    version: str
+    current: bool
+    kept_at: float
+    document: str
+
+
+class RulesListAnswer(AnswerBody):
+    """Latest first."""
+
+    rewards: tuple[RulesAnswer, ...]
+
+
+class DistributionAnswer(AnswerBody):
+    """``counts[i]`` rewards are at most ``bounds[i]`` and above the bound before; the last counts those above all."""
+
+    judged: int
+    total: float
+    mean: float | None
+    lowest: float | None
+    highest: float | None
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class RescoreAnswer(AnswerBody):
+    """What became of the groups that were looked at.
+
+    ``groups`` counts them: ``changed``, ``same`` (they had the version), ``leased``, ``settled`` (acked or dropped) and
+    ``busy`` and ``unreadable``, which stay as they are, ``absent`` (no member is there yet). ``rollouts``, ``before``
+    and ``after`` are of the changed ones. ``next`` asks for the rest, as ``first``; null at the end. ``of``: groups of
+    the run.
+    """
+
+    run_id: str
+    version: str
+    dry_run: bool
+    groups: Mapping[str, int]
+    rollouts: int
+    before: DistributionAnswer
+    after: DistributionAnswer
+    next: int | None
+    of: int
+
+
+class RolloutsAnswer(AnswerBody):
+    """A page, newest first. ``cursor`` asks for the next one; null at the end. ``unreadable``: ids of records that
+    cannot be read, whatever was filtered by."""
+
+    rollouts: tuple[RolloutHead, ...]
+    cursor: str | None
+    unreadable: tuple[str, ...] = ()
+
+
+class NodeAnswer(AnswerBody):
+    """A node. ``lost_at``: the Unix time at which a node in state ``lost`` was lost."""
+
+    node_id: str
+    state: str
+    why: str
+    slots: int
+    running: int
+    seen_s: float
+    cpu_load: float
+    memory_load: float
+    disk_load: float
+    lost_at: float | None = None
+
+
+class NodesAnswer(AnswerBody):
+    nodes: tuple[NodeAnswer, ...]
+
+
+class FarmAnswer(AnswerBody):
+    nodes: tuple[NodeAnswer, ...]
+    runs_running: tuple[str, ...]
+
+
+class HealthAnswer(AnswerBody):
+    status: Literal["ok"] = "ok"

@@ -1,0 +1,42 @@
+"""A rollout as it is stored: payload, sidecar and head, each by itself."""
+
+import hashlib
+from dataclasses import dataclass
+
+from farm.core.rollout import Rollout, check
+from farm.core.run import parse_rollout_id, rollout_id
+from farm.schemas.rollout import RolloutRecord, head_of, sidecar_of, to_msgpack
+from farm.schemas.zstd_frames import MAX_RECORD_BYTES, pack_frame
+from farm.store.errors import GroupMismatch, RolloutTooLarge
+
+_MOST_BYTES = MAX_RECORD_BYTES // 2
+"""Of a record or a sidecar: zstd may add to it, and what holds both must fit the GiB that Redis reads of one call."""
+
+
+def run_of(rollout: str) -> str:
+    """The run of a rollout id; the empty string, which names no run, for an id of another form."""
+    parsed = parse_rollout_id(rollout)
+    return parsed[0] if parsed else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    mark: str
+    payload: bytes
+    sidecar: bytes
+    head: bytes
+
+
+def pack_rollout(rollout: Rollout) -> Packed:
+    check(rollout)
+    if run_of(rollout.rollout_id) != rollout.run_id or rollout.rollout_id != rollout_id(
+        rollout.group_id, rollout.group_index
+    ):
+        raise GroupMismatch(f"rollout id {rollout.rollout_id} is not that of {rollout.group_id}[{rollout.group_index}]")
+    record = RolloutRecord.of(rollout)
+    data = to_msgpack(record)
+    sidecar = to_msgpack(sidecar_of(rollout))
+    if max(len(data), len(sidecar)) > _MOST_BYTES:
+        raise RolloutTooLarge(f"rollout {rollout.rollout_id} is {len(data) + len(sidecar)} bytes; that is too many")
+    mark = f"{rollout.attempt}:{hashlib.sha256(data).hexdigest()[:16]}"
+    return Packed(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))

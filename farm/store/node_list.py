@@ -1,0 +1,20 @@
+"""The list of nodes that the scheduler keeps in the store."""
+
+from farm.store.redis_client import Connection
+
+
+class FleetBook:
+    """One document, which each new one replaces. Its methods may raise StoreUnavailable."""
+
+    def __init__(self, connection: Connection, prefix: str) -> None:
+        self._connection = connection
+        self._key = f"{prefix}:fleet"
+
+    async def put(self, document: bytes) -> None:
+        async with self._connection.reach() as redis:
+            await redis.set(self._key, document)
+
+    async def get(self) -> bytes | None:
+        async with self._connection.reach() as redis:
+            found: bytes | None = await redis.get(self._key)
+        return found

@@ -1,0 +1,110 @@
+"""What the store answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.core.run import RunSpec
+from farm.schemas.msgpack_encoding import MalformedRecord
+from farm.schemas.rollout import RolloutHead, from_msgpack
+from farm.schemas.run_encoding import load_run_spec
+
+
+class RunState(StrEnum):
+    """The last three are final."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (RunState.RUNNING, RunState.PAUSED)
+
+
+class StreamState(StrEnum):
+    """What a learner may still expect of a run.
+
+    ``open``: the run goes on, or a complete group is neither acked nor dropped (one that another consumer holds may
+    still come back). ``drained``: the run has ended and nothing is left to lease or unacked. ``failed``: the same,
+    of a run that failed.
+    """
+
+    OPEN = "open"
+    DRAINED = "drained"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """``counts`` holds the counters named in ``lua/store.lua``; times are Unix seconds."""
+
+    spec: RunSpec
+    state: RunState
+    reason: str
+    created_at: float
+    ended_at: float | None
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedGroup:
+    """A complete group: ``deliveries`` counts this one; ``unjudged`` members have no reward."""
+
+    group_id: str
+    size: int
+    deliveries: int
+    tokens: int
+    unjudged: int
+    zero_variance: bool
+    policy_version: int | None
+    rollout_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """``lease_id`` is empty and ``expires_at`` (Unix seconds, by Redis's clock) 0 where there are no groups."""
+
+    lease_id: str
+    run_id: str
+    expires_at: float
+    groups: tuple[LeasedGroup, ...]
+    stream: StreamState
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutPage:
+    """Newest first. ``cursor`` fetches the next page; None at the end. ``unreadable``: the ids of records that were met
+    on the way and cannot be read, whatever was filtered by."""
+
+    rollouts: tuple[RolloutHead, ...]
+    cursor: str | None
+    unreadable: tuple[str, ...] = ()
+
+
+def run_record(run: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]) -> RunRecord:
+    """Return a run from its hash in Redis and from the hash of its counters."""
+    ended = run.get(b"ended_ms")
+    return RunRecord(
+        spec=load_run_spec(run[b"spec"]),
+        state=RunState(run[b"state"].decode()),
+        reason=run[b"reason"].decode(),
+        created_at=int(run[b"created_ms"]) / 1000,
+        ended_at=int(ended) / 1000 if ended else None,
+        counts=counters(counts),
+    )
+
+
+def counters(counts: Mapping[bytes, bytes]) -> dict[str, float]:
+    """Return counters by name from their hash in Redis."""
+    return {name.decode(): float(value) for name, value in counts.items()}
+
+
+def read_head(packed: bytes) -> RolloutHead | MalformedRecord:
+    """Return a head as it is stored, or the error that it cannot be read."""
+    try:
+        return from_msgpack(RolloutHead, packed)
+    except MalformedRecord as error:  # one record that cannot be read must not hide the others
+        return error

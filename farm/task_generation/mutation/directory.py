@@ -1,0 +1,218 @@
+"""The files of a made task's directory. Of a release on the index it holds nothing but the fault, as a patch."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tomlkit
+
+from farm.task_generation.mutation.repository import Repository
+from farm.task_generation.publish import ShellTemplate
+from farm.task_generation.release_pair_directory import FAIL_TO_PASS, PASS_TO_PASS, WORKSPACE, id_list, test_script
+from farm.tasks import BASE_IMAGE
+from farm.tasks.loader import IN_WORKSPACE
+
+ARCHIVE = "source.archive"
+COVERAGE = "coverage==7.17.3"
+TOOLS = "/opt/farm-making"
+TREE = "/tmp/source/tree"
+REPORT = "/requirements.json"
+PIP = "python3 -m pip install --quiet --no-cache-dir --break-system-packages --root-user-action ignore"
+
+_FROM = ShellTemplate("""\
+FROM @base
+WORKDIR @workspace
+
+RUN @pip \\
+    @requirements
+
+""")
+
+_FETCH = ShellTemplate("""\
+    mkdir /tmp/source; \\
+    echo '@package==@version --hash=sha256:@sha256' > /tmp/source/requirements.txt; \\
+    python3 -m pip download --quiet --no-cache-dir --no-deps --no-binary :all: \\
+        --dest /tmp/source/sdist --requirement /tmp/source/requirements.txt; \\
+    archive=$(echo /tmp/source/sdist/*); \\
+""")
+
+_SOURCE = ShellTemplate("""\
+# The released sources, for every task of this release alike.
+@{copy}\
+RUN set -eu; \\
+@{fetch}\
+    python3 -c 'import shutil, sys; shutil.unpack_archive(*sys.argv[1:])' "$archive" /tmp/source/tree@format; \\
+    cp -R --no-preserve=ownership,timestamps /tmp/source/tree/*/. .; \\
+    @pip \\
+        --no-deps --use-pep517 --editable .; \\
+    rm -rf /tmp/source build dist PKG-INFO; \\
+    find . -depth \\( -name '*.egg-info' -o -name __pycache__ -o -name '.*_cache' \\) -exec rm -rf {} +
+
+""")
+
+_RESOLVE = ShellTemplate("""\
+FROM @base
+@{copy}\
+RUN set -eu; : @now; \\
+@{fetch}\
+    python3 -c 'import shutil, sys; shutil.unpack_archive(*sys.argv[1:])' "$archive" @tree@format; \\
+    @pip \\
+        --dry-run --ignore-installed --report @report @tree/* @requirements
+""")
+
+_FAULT = ShellTemplate("""\
+# The fault. Every file is written anew and has one time, or these would tell which differ; then one commit.
+COPY bug.patch /tmp/
+RUN set -eu; \\
+    git apply --whitespace=nowarn /tmp/bug.patch; \\
+    cp -R --no-preserve=ownership,timestamps . /tmp/tree; \\
+    find . -mindepth 1 -delete; \\
+    cp -R /tmp/tree/. .; \\
+    rm -rf /tmp/tree /tmp/bug.patch; \\
+    find . -exec touch --no-dereference --date 2000-01-01T00:00:00Z {} +; \\
+    git init --quiet --initial-branch main; \\
+    git add --all --force; \\
+    GIT_AUTHOR_DATE=2000-01-01T00:00:00Z GIT_COMMITTER_DATE=2000-01-01T00:00:00Z \\
+        git -c user.name=farm -c user.email=farm@@localhost commit --quiet --message 'The repository as it is'; \\
+    rm -rf .git/logs .git/hooks
+""")
+
+_SOLVE_SH = f"""\
+#!/bin/bash
+# The known solution where plain Harbor runs this task: the fault is taken back.
+set -euo pipefail
+cd {WORKSPACE}
+git apply --whitespace=nowarn --reverse /solution/bug.patch
+"""
+
+_LOCAL_TEST_SH = f"""\
+#!/bin/bash
+# The verifier where plain Harbor runs this task.
+# The farm reads the two id lists beside this file and judges from a report of its own.
+set -uo pipefail
+mkdir -p /logs/verifier
+echo 0 > /logs/verifier/reward.txt
+set -e
+cp -R /tests/{IN_WORKSPACE}. {WORKSPACE}
+cd {WORKSPACE}
+work=$(mktemp -d)
+cat /tests/fail_to_pass.txt /tests/pass_to_pass.txt | sort > "$work/expected"
+cut -d: -f1 "$work/expected" | sort -u | xargs -d '\\n' \\
+    python3 -m pytest -q -rp -o addopts= --continue-on-collection-errors > "$work/output" || true
+sed -n 's/^PASSED //p' "$work/output" | sort > "$work/passed"
+[ -z "$(comm -23 "$work/expected" "$work/passed")" ]
+echo 1 > /logs/verifier/reward.txt
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A task as it is to be written. ``patch``: from the released to the faulty repository; ``changed`` of its files
+    are the package's own."""
+
+    name: str
+    strategy: str
+    labels: tuple[str, ...]
+    difficulty: str
+    instruction: str
+    patch: str
+    changed: tuple[str, ...]
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    verify_timeout_s: int
+
+
+def source_dockerfile(repository: Repository) -> str:
+    """All but the fault: what every task of a release shares, layer by layer."""
+    requirements = " ".join(f"'{requirement}'" for requirement in repository.requirements)
+    return _FROM.substitute(
+        base=BASE_IMAGE, workspace=WORKSPACE, pip=PIP, requirements=requirements
+    ) + _SOURCE.substitute(pip=PIP, **_origin(repository))
+
+
+def resolving_environment(repository: Repository, requirements: Sequence[str], now: str) -> Mapping[str, bytes]:
+    """The image whose build resolves what a repository and ``requirements`` ask for, and leaves pip's REPORT.
+
+    ``now``: a word of this time alone, so that no cached layer gives the releases of an earlier time.
+    """
+    dockerfile = _RESOLVE.substitute(
+        base=BASE_IMAGE,
+        pip=PIP,
+        now=now,
+        tree=TREE,
+        report=REPORT,
+        requirements=" ".join(map(shlex.quote, requirements)),
+        **_origin(repository),
+    )
+    return {"Dockerfile": dockerfile.encode(), **_archive(repository)}
+
+
+def _origin(repository: Repository) -> Mapping[str, str]:
+    """Return the lines of the templates that put the sources there."""
+    if repository.archive is not None:
+        copy = f"COPY {ARCHIVE} /tmp/source/\n"
+        return {"copy": copy, "fetch": f"    archive=/tmp/source/{ARCHIVE}; \\\n", "format": " gztar"}
+    fetch = _FETCH.substitute(package=repository.package, version=repository.version, sha256=repository.sha256)
+    return {"copy": "", "fetch": fetch, "format": ""}
+
+
+def making_environment(repository: Repository) -> Mapping[str, bytes]:
+    """The image in which faults are tried: the sources as released, and coverage out of the way."""
+    tools = f"RUN python3 -m pip install --quiet --no-cache-dir --root-user-action ignore --target {TOOLS} {COVERAGE}\n"
+    return {"Dockerfile": (source_dockerfile(repository) + tools).encode(), **_archive(repository)}
+
+
+def task_files(repository: Repository, draft: Draft) -> Mapping[str, bytes]:
+    """Every file of the directory by its path; those that end in ``.sh`` are to be executable."""
+    local = repository.archive is not None
+    texts = {
+        "task.toml": _manifest(repository, draft),
+        "instruction.md": draft.instruction,
+        "environment/Dockerfile": source_dockerfile(repository) + _FAULT.substitute(),
+        "environment/bug.patch": draft.patch,
+        "solution/bug.patch": draft.patch,
+        "solution/solve.sh": _SOLVE_SH,
+        "tests/test.sh": _LOCAL_TEST_SH
+        if local
+        else test_script(repository.package, repository.version, repository.sha256),
+        FAIL_TO_PASS: id_list(draft.fail_to_pass),
+        PASS_TO_PASS: id_list(draft.pass_to_pass),
+    }
+    files = {path: text.encode() for path, text in texts.items()}
+    files |= {f"environment/{path}": content for path, content in _archive(repository).items()}
+    if local:
+        files |= {f"tests/{IN_WORKSPACE}{path}": file.content for path, file in repository.tests.items()}
+    return files
+
+
+def _archive(repository: Repository) -> Mapping[str, bytes]:
+    return {} if repository.archive is None else {ARCHIVE: repository.archive}
+
+
+def _manifest(repository: Repository, draft: Draft) -> str:
+    farm: dict[str, object] = {
+        "workspace": WORKSPACE,
+        "grading": "patch",
+        "report": "pytest",
+        "fail_to_pass": FAIL_TO_PASS,
+        "pass_to_pass": PASS_TO_PASS,
+    }
+    if repository.archive is None:
+        farm["original"] = {
+            "package": repository.package,
+            "version": repository.version,
+            "sha256": repository.sha256,
+            "changed": sorted(draft.changed),
+        }
+    document = tomlkit.document()
+    document["version"] = "1.0"
+    document["metadata"] = {
+        "difficulty": draft.difficulty,
+        "category": "bug-fix" if draft.strategy == "mutate" else "feature",
+        "tags": ["python", draft.strategy, *draft.labels],
+        "farm": farm,
+    }
+    document["verifier"] = {"timeout_sec": draft.verify_timeout_s}
+    document["agent"] = {"timeout_sec": 1800}
+    document["environment"] = {"build_timeout_sec": 600, "cpus": 1, "memory_mb": 1024, "storage_mb": 2048}
+    return tomlkit.dumps(document)

@@ -1,0 +1,1 @@
+"""Instructions of generated tasks, from how tests fail, without a model."""

@@ -1,0 +1,310 @@
+"""Task directories, read into bundles."""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from farm.core.retrieval import Retrieval, gather
+from farm.core.task import Artifact, Collect, GradingMode, ReportFormat, Separate, Task, Verifier
+from farm.core.test_frameworks import FRAMEWORKS, fault_of, holder
+from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.directory import MAX_TASK_BYTES, digest_of, read_directory
+from farm.tasks.errors import TaskError
+from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, required, text
+from farm.tasks.schema import compose
+from farm.tasks.schema.harbor_environment import composed_of, healthcheck_of, storage_of, users_of
+from farm.tasks.schema.manifest import FarmTable, Manifest, Original, Release, parse_manifest
+from farm.tasks.schema.steps import in_steps
+from farm.tasks.sdist.original import restore
+from farm.tasks.sdist.release_pair import prepare
+from farm.tasks.sdist.sdist import OnProgress
+from farm.tasks.unified_diff import PatchError, parse_patch
+from sandboxes.errors import SpecError
+from sandboxes.images.dockerfile import instructions
+from sandboxes.tools import Toolset
+
+IN_WORKSPACE = "workspace/"
+"""Below ``tests/``: what grading puts into the workspace of a pytest task that is no release pair."""
+
+MAX_TESTS = 200_000
+_DEFAULT_WORKSPACE = "/app"
+_TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127})?")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """A task as its directory describes it. Nothing was fetched, so ``bundle`` lacks what ``source`` brings: the tests
+    and the gold change."""
+
+    path: Path
+    bundle: TaskBundle
+    source: Release | Original | None
+    size: int
+    """Bytes of its files."""
+
+    @property
+    def task(self) -> Task:
+        return self.bundle.task
+
+    @property
+    def has_gold(self) -> bool:
+        told = "solve.sh" in self.bundle.solution or self.task.retrieval is not None
+        return told or self.source is not None
+
+    def load(self, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
+        """Return the whole bundle. Its source distributions come from the cache in ``state_dir`` or the package index.
+
+        Raises TaskError.
+        """
+        if self.source is None:
+            return self.bundle
+        if isinstance(self.source, Release):
+            prepared = prepare(self.source, state_dir=state_dir, on_progress=on_progress)
+        else:
+            prepared = restore(self.source, state_dir=state_dir, on_progress=on_progress)
+        bundle = replace(self.bundle, tests=prepared.tests, gold=prepared.gold)
+        _refuse_unjudgeable(self.path, bundle)
+        return bundle
+
+
+def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = None) -> TaskBundle:
+    """Load one task directory in the Harbor layout, with what its source brings. Raises TaskError."""
+    return read_task(path).load(state_dir=state_dir, on_progress=on_progress)
+
+
+def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> ReadTask:
+    """Read one task directory in the Harbor layout, of ``room`` bytes at most. Nothing is fetched. Raises TaskError."""
+    files = read_directory(path, room=room)
+    manifest = parse_manifest(path / MANIFEST, required(path, files, MANIFEST, "write it").content)
+    instruction = "" if manifest.steps else read_instruction(path, files, "instruction.md")
+    environment = below(files, "environment/")
+    for place in ("environment/Dockerfile", "tests/Dockerfile"):
+        if place in files:
+            refuse_larger(path / place, files[place].content)
+    composed = composed_of(path, environment)
+    docker_image = manifest.environment.docker_image or composed.image
+    if docker_image is None and "Dockerfile" not in environment:
+        raise TaskError(path / "environment/Dockerfile", "missing", "add it, or name environment.docker_image")
+    farm = manifest.metadata.farm
+    source = farm.source or farm.original
+    report = _report(farm)
+    tests: Mapping[str, BundleFile] = {}
+    if source is None:
+        tests = below(files, "tests/" if report is ReportFormat.REWARD_FILE else f"tests/{IN_WORKSPACE}")
+    workspace = farm.workspace or manifest.environment.workdir or composed.workdir or _workspace(environment)
+    users = users_of(path / MANIFEST, manifest, environment, report)
+    verifier_environment = _verifier_environment(manifest, files)
+    separate = _separate(path, manifest, docker_image or image_name(_task_id(path, manifest), environment), files)
+    task = Task(
+        id=_task_id(path, manifest),
+        digest=digest_of(files),
+        instruction=instruction,
+        image=docker_image or image_name(_task_id(path, manifest), environment),
+        workspace=workspace,
+        verifier=replace(_verifier(path, files, manifest, report, separate), user=users.tests),
+        agent_timeout_s=manifest.agent.timeout_sec,
+        build_timeout_s=manifest.environment.build_timeout_sec,
+        max_turns=farm.max_turns if farm.retrieval is None else farm.retrieval.max_turns,
+        tools=_tools(path, farm),
+        cpus=manifest.environment.cpus,
+        memory_mib=manifest.environment.memory_mb,
+        storage_mib=storage_of(path, manifest, manifest.environment, "environment"),
+        network=manifest.network if farm.retrieval is None else (),
+        retrieval=_retrieval(farm, workspace),
+        env=tuple(sorted({**composed.env, **manifest.environment.env}.items())),
+        healthcheck=healthcheck_of(manifest.environment.healthcheck),
+        user=users.policy,
+    )
+    bundle = TaskBundle(
+        task=task,
+        environment={} if docker_image else environment,
+        tests=tests,
+        gold=None,
+        solution=below(files, "solution/"),
+        test_patch=_test_patch(path, files, farm),
+        solution_env=tuple(sorted(manifest.solution.env.items())),
+        verifier_environment=verifier_environment,
+    )
+    if manifest.steps:
+        bundle = in_steps(path, manifest, files, bundle)
+    else:
+        _refuse_unjudgeable(path, bundle)
+    return ReadTask(path, bundle, source, sum(len(file.content) for file in files.values()))
+
+
+def image_name(task_id: str, environment: Mapping[str, BundleFile]) -> str:
+    slug = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
+    return f"farm-task-{slug}:{digest_of(environment)[:12]}"
+
+
+def _task_id(path: Path, manifest: Manifest) -> str:
+    return checked_name(path / MANIFEST, manifest.task.name or path.resolve().name, key="task.name")
+
+
+def checked_name(file: Path, name: str, *, key: str = "") -> str:
+    """Raises TaskError, about ``file``, for a name that no task may have."""
+    if not _TASK_ID.fullmatch(name):
+        raise TaskError(file, f"{name!r} is no task name", "use letters, digits, dots and dashes", key=key)
+    return name
+
+
+def _report(farm: FarmTable) -> ReportFormat:
+    if farm.report is not None:
+        return farm.report
+    expected = farm.fail_to_pass or farm.pass_to_pass or farm.source or farm.original
+    return ReportFormat.PYTEST if expected else ReportFormat.REWARD_FILE
+
+
+def _verifier(
+    path: Path, files: Mapping[str, BundleFile], manifest: Manifest, report: ReportFormat, separate: Separate | None
+) -> Verifier:
+    farm = manifest.metadata.farm
+    default = FRAMEWORKS[report].command if report.names_tests else ""
+    return Verifier(
+        mode=farm.grading if separate is None else GradingMode.SEPARATE,
+        command=default if farm.test_command is None else farm.test_command,
+        report=report,
+        fail_to_pass=_ids(path, files, "fail_to_pass", farm.fail_to_pass, report),
+        pass_to_pass=_ids(path, files, "pass_to_pass", farm.pass_to_pass, report),
+        protected=farm.protected,
+        timeout_s=manifest.verifier.timeout_sec,
+        env=tuple(sorted(manifest.verifier.env.items())),
+        separate=separate,
+        never_false=_ids(path, files, "never_false", farm.never_false, report),
+    )
+
+
+def _ids(
+    path: Path, files: Mapping[str, BundleFile], key: str, value: tuple[str, ...] | str, report: ReportFormat
+) -> tuple[str, ...]:
+    """A list, or a file of the task with one id a line; blank lines are passed over. Raises TaskError."""
+    where, ids = path / MANIFEST, value
+    if isinstance(value, str):
+        if value not in files:
+            raise TaskError(where, f"{value} is not there", "add the file", key=f"metadata.farm.{key}")
+        where = path / value
+        ids = tuple(filter(None, text(where, files[value].content).splitlines()))
+    if len(ids) > MAX_TESTS:
+        raise TaskError(where, f"names more than {MAX_TESTS} tests", "leave some out", key=f"metadata.farm.{key}")
+    for test in ids if report.names_tests else ():
+        if fault := fault_of(test, report):
+            raise TaskError(where, fault, "correct it", key=f"metadata.farm.{key}")
+    return tuple(ids)
+
+
+def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) -> bytes:
+    """Checked here, so that no episode finds out."""
+    if farm.test_patch is None:
+        return b""
+    key = "metadata.farm.test_patch"
+    if farm.source is not None:
+        raise TaskError(path / MANIFEST, "means nothing beside a source, which brings the tests", "remove it", key=key)
+    if farm.test_patch not in files:
+        raise TaskError(path / MANIFEST, f"{farm.test_patch} is not there", "add the file", key=key)
+    content = files[farm.test_patch].content
+    try:
+        if not parse_patch(content):
+            raise PatchError("empty")
+    except PatchError as error:
+        raise TaskError(path / farm.test_patch, str(error), "make it again with `git diff --binary`") from None
+    return content
+
+
+def _verifier_environment(manifest: Manifest, files: Mapping[str, BundleFile]) -> dict[str, BundleFile]:
+    """What a verifier's own image is built of: ``tests/``, where that has a Dockerfile."""
+    tests = below(files, "tests/")
+    table = manifest.verifier.environment
+    named = table is not None and table.docker_image is not None
+    return tests if manifest.separate and not named and "Dockerfile" in tests else {}
+
+
+def _separate(path: Path, manifest: Manifest, image: str, files: Mapping[str, BundleFile]) -> Separate | None:
+    """``image`` is the task's own, which the verifier's is a fresh copy of where nothing else is said."""
+    if not manifest.separate:
+        return None
+    if manifest.metadata.farm.report not in (None, ReportFormat.REWARD_FILE):
+        raise TaskError(
+            path / MANIFEST, "a verifier of its own writes a reward file", "remove it", key="metadata.farm.report"
+        )
+    if f"tests/{compose.NAME}" in files:
+        raise TaskError(path / "tests" / compose.NAME, "a sandbox is one container", "write tests/Dockerfile")
+    built = _verifier_environment(manifest, files)
+    given = manifest.verifier.environment
+    table = given or manifest.environment
+    named = given.docker_image if given is not None else None
+    if named is None and built:
+        named = image_name(f"{_task_id(path, manifest)}-verifier", built)
+    return Separate(
+        image=named or image,
+        workdir=None if given is None and named is not None else table.workdir,
+        artifacts=tuple(Artifact(item.source, item.exclude) for item in manifest.artifacts),
+        collect=tuple(Collect(item.command, item.timeout_sec) for item in manifest.verifier.collect),
+        brings_tests=named is not None,
+        cpus=table.cpus,
+        memory_mib=table.memory_mb,
+        storage_mib=storage_of(path, manifest, table, "verifier.environment" if given else "environment"),
+        env=tuple(sorted(table.env.items())),
+    )
+
+
+def _workspace(environment: Mapping[str, BundleFile]) -> str:
+    """The image's last absolute WORKDIR, where the Dockerfile says it plainly; Harbor's custom otherwise."""
+    dockerfile = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
+    lines = dockerfile.split("\n")
+    named = [
+        lines[item.first].split(None, 1)[-1].strip() for item in instructions(dockerfile) if item.name == "WORKDIR"
+    ]
+    plain = [name for name in named if name.startswith("/") and "$" not in name and posixpath.normpath(name) != "/"]
+    return posixpath.normpath(plain[-1]) if plain else _DEFAULT_WORKSPACE
+
+
+def _retrieval(farm: FarmTable, workspace: str) -> Retrieval | None:
+    table = farm.retrieval
+    if table is None:
+        return None
+    expected = gather([(file.path, file.lines) for file in table.expected], workspace)
+    return Retrieval(table.calls_per_turn, table.max_turns, table.beta, expected)
+
+
+def _tools(path: Path, farm: FarmTable) -> tuple[str, ...]:
+    try:
+        tools = Toolset.of(farm.tools)
+        if farm.retrieval is not None:
+            tools.only_reading()
+    except SpecError as error:
+        raise TaskError(path / MANIFEST, str(error), "correct the name", key="metadata.farm.tools") from None
+    return farm.tools
+
+
+def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
+    """What the verifier could never judge is found here, not by the first episode."""
+    if bundle.task.retrieval is not None:
+        return
+    verifier = bundle.task.verifier
+    if verifier.report is ReportFormat.REWARD_FILE:
+        if "test.sh" not in bundle.tests and not (verifier.separate and verifier.separate.brings_tests):
+            raise TaskError(path / "tests/test.sh", "missing", "add it, or name metadata.farm.fail_to_pass")
+        return
+    if verifier.report is ReportFormat.EXIT_CODE:
+        if not verifier.command:
+            raise TaskError(path / MANIFEST, "missing", "add it", key="metadata.farm.test_command")
+        if verifier.fail_to_pass or verifier.pass_to_pass:
+            raise TaskError(path / MANIFEST, "an exit code names no test", "remove the ids", key="metadata.farm.report")
+        return
+    key = "metadata.farm.fail_to_pass"
+    if not verifier.fail_to_pass:
+        raise TaskError(path / MANIFEST, "no test is expected to pass", "name at least one", key=key)
+    twice = sorted({*verifier.fail_to_pass} & {*verifier.pass_to_pass})
+    if twice:
+        raise TaskError(path / MANIFEST, f"{twice[0]} is in pass_to_pass too", "keep it in one list", key=key)
+    framework = FRAMEWORKS[verifier.report]
+    for placeholder in framework.placeholders:
+        if placeholder not in verifier.command:
+            raise TaskError(path / MANIFEST, f"lacks {placeholder}", "add it", key="metadata.farm.test_command")
+    if framework.in_files and (bundle.gold is not None or bundle.tests) and not bundle.test_patch:
+        for test in (*verifier.fail_to_pass, *verifier.pass_to_pass):
+            file = holder(test)
+            if file not in bundle.tests:
+                raise TaskError(path / MANIFEST, f"{test}: the tests hold no {file}", "correct the id", key=key)

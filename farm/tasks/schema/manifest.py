@@ -1,0 +1,406 @@
+"""``task.toml``: Harbor's schema 1.x, and ``[metadata.farm]`` for what Harbor cannot express."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from farm.core.nesting_limit import TooDeep
+from farm.core.task import GradingMode, ReportFormat, StepReward
+from farm.core.toml import read_toml
+from farm.tasks.errors import TaskError
+from farm.tasks.files import refuse_larger
+from farm.tasks.schema.manifest_types import (
+    AbsolutePath,
+    Command,
+    Env,
+    Excluded,
+    Hosts,
+    ImageName,
+    LineRange,
+    NetworkMode,
+    Protected,
+    RelativePath,
+    Seconds,
+    Sha256,
+    UserName,
+    Word,
+    as_tables,
+    lower,
+    none_is_no_host,
+    one_or_more,
+    size_mib,
+)
+
+MAX_HEALTHCHECK_S = 3600
+MAX_STEPS = 100
+_SHOWN_CHARS = 200
+OF_CHANGES = frozenset(
+    (
+        *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
+        *("max_turns", "source", "original", "never_false"),
+    )
+)
+"""Keys that say how a change is made and judged."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _Harbor(BaseModel):
+    """Harbor's own tables: unknown keys are passed over, as Harbor does."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Release(_Strict):
+    """A release pair: ``old`` is the repository, ``new`` brings the verifier's tests and the gold change.
+
+    The digests are those of the two source distributions.
+    """
+
+    package: Word
+    old: Word
+    new: Word
+    old_sha256: Sha256
+    new_sha256: Sha256
+
+
+class Original(_Strict):
+    """A made-up fault: the image holds ``version`` with ``changed`` files altered; as released they solve the task.
+
+    Its test files are the verifier's. ``sha256`` is that of the source distribution.
+    """
+
+    package: Word
+    version: Word
+    sha256: Sha256
+    changed: Annotated[tuple[RelativePath, ...], Field(min_length=1)]
+
+
+class ExpectedFile(_Strict):
+    path: RelativePath
+    lines: tuple[LineRange, ...]
+
+
+class RetrievalTable(_Strict):
+    """``[metadata.farm.retrieval]``: the code is to be found, not changed."""
+
+    calls_per_turn: Annotated[int, Field(ge=1, le=64)] = 8
+    max_turns: Annotated[int, Field(ge=1, le=100)] = 4
+    beta: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] = 0.5
+    expected: tuple[ExpectedFile, ...]
+
+    @model_validator(mode="after")
+    def _names_a_line(self) -> Self:
+        if not any(file.lines for file in self.expected):
+            raise ValueError("no line is expected")
+        return self
+
+
+class FarmTable(_Strict):
+    """``[metadata.farm]``. The three id lists may each be a file of the task, one id a line.
+
+    ``test_patch`` is a file of the task: the unified diff that makes the tests of what the image holds.
+    """
+
+    workspace: AbsolutePath | None = None
+    grading: GradingMode = GradingMode.PATCH
+    fail_to_pass: tuple[str, ...] | RelativePath = ()
+    pass_to_pass: tuple[str, ...] | RelativePath = ()
+    never_false: tuple[str, ...] | RelativePath = ()
+    test_command: Command | None = None
+    report: ReportFormat | None = None
+    test_patch: RelativePath | None = None
+    protected: Protected = ()
+    tools: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = ()
+    network: Annotated[Hosts, BeforeValidator(none_is_no_host)] | None = None
+    max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
+    source: Release | None = None
+    original: Original | None = None
+    retrieval: RetrievalTable | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.source is not None and self.original is not None:
+            raise ValueError("source and original exclude each other")
+        return self
+
+
+class Metadata(_Harbor):
+    farm: FarmTable = FarmTable()
+
+
+class TaskTable(_Harbor):
+    name: str | None = None
+
+
+class _Networked(_Harbor):
+    """Harbor's own way to say what may be reached; of its modes only ``allowlist`` grants something here."""
+
+    network_mode: NetworkMode | None = None
+    allowed_hosts: Hosts = ()
+
+
+class SolutionTable(_Harbor):
+    env: Env = {}
+
+
+class HealthcheckTable(_Harbor):
+    """The whole of it, with all retries, takes MAX_HEALTHCHECK_S at most."""
+
+    command: Command
+    interval_sec: Seconds = 5.0
+    timeout_sec: Seconds = 30.0
+    start_period_sec: Annotated[float, Field(ge=0, le=MAX_HEALTHCHECK_S, allow_inf_nan=False)] = 0.0
+    retries: Annotated[int, Field(ge=1, le=1000)] = 3
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> Self:
+        whole_s = self.start_period_sec + self.retries * (self.interval_sec + self.timeout_sec)
+        if whole_s > MAX_HEALTHCHECK_S:
+            told = f"start_period_sec and retries of interval_sec and timeout_sec add up to {whole_s:g} s"
+            raise ValueError(f"{told}, more than {MAX_HEALTHCHECK_S} s")
+        return self
+
+
+class AgentTable(_Networked):
+    timeout_sec: Seconds = 600.0
+    user: UserName | None = None
+
+
+class EnvironmentTable(_Networked):
+    allow_internet: bool = False
+    build_timeout_sec: Seconds = 600.0
+    docker_image: ImageName | None = None
+    os: Annotated[str, BeforeValidator(lower)] = "linux"
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    memory_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=64, le=4 << 20)] = 2048
+    storage_mb: Annotated[int, BeforeValidator(size_mib), Field(ge=1, le=64 << 20)] = 10_240
+    gpus: int = 0
+    env: Env = {}
+    workdir: AbsolutePath | None = None
+    healthcheck: HealthcheckTable | None = None
+    mcp_servers: tuple[Any, ...] = ()
+    skills_dir: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spellings(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            renamed = {"memory": "memory_mb", "storage": "storage_mb"}
+            return {renamed.get(key, key): content for key, content in value.items()}
+        return value
+
+
+class CollectTable(_Harbor):
+    command: Command
+    timeout_sec: Seconds = 300.0
+    service: str | None = None
+
+
+class ArtifactTable(_Harbor):
+    source: AbsolutePath
+    exclude: Excluded = ()
+    service: str | None = None
+
+
+MAX_ARTIFACTS = 100
+Collected = Annotated[tuple[CollectTable, ...], Field(max_length=MAX_ARTIFACTS)]
+Artifacts = Annotated[tuple[ArtifactTable, ...], BeforeValidator(as_tables), Field(max_length=MAX_ARTIFACTS)]
+
+
+class VerifierTable(_Networked):
+    timeout_sec: Seconds = 600.0
+    env: Env = {}
+    user: UserName | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentTable | None = None
+    collect: Collected = ()
+
+
+class StepAgentTable(_Networked):
+    timeout_sec: Seconds | None = None
+    user: UserName | None = None
+
+
+class StepVerifierTable(_Networked):
+    timeout_sec: Seconds | None = None
+    env: Env = {}
+    user: UserName | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentTable | None = None
+    collect: Collected = ()
+
+
+class StepTable(_Harbor):
+    """``[[steps]]``. What is not said is the task's."""
+
+    name: Word
+    agent: StepAgentTable = StepAgentTable()
+    verifier: StepVerifierTable = StepVerifierTable()
+    min_reward: Annotated[float, Field(allow_inf_nan=False)] | dict[str, float] | None = None
+    healthcheck: HealthcheckTable | None = None
+    artifacts: Artifacts = ()
+
+
+class Manifest(_Harbor):
+    """One ``task.toml``."""
+
+    schema_version: str = "1.0"
+    task: TaskTable = TaskTable()
+    metadata: Metadata = Metadata()
+    verifier: VerifierTable = VerifierTable()
+    agent: AgentTable = AgentTable()
+    environment: EnvironmentTable = EnvironmentTable()
+    solution: SolutionTable = SolutionTable()
+    steps: Annotated[tuple[StepTable, ...], Field(max_length=MAX_STEPS)] = ()
+    multi_step_reward_strategy: StepReward = StepReward.MEAN
+    artifacts: Artifacts = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether the task was written for the farm: it has a table ``[metadata.farm]``."""
+        return "farm" in self.metadata.model_fields_set
+
+    @property
+    def separate(self) -> bool:
+        """Whether the verifier has a sandbox of its own, to which only artifacts go."""
+        mode = self.verifier.environment_mode
+        given = self.verifier.environment is not None and mode is None
+        return mode == "separate" or given or self.metadata.farm.grading is GradingMode.SEPARATE
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """The hosts that a policy may reach: the farm's own key, else what Harbor's tables allow the agent."""
+        if self.metadata.farm.network is not None:
+            return self.metadata.farm.network
+        table = self.agent if self.agent.network_mode is not None else self.environment
+        return table.allowed_hosts if table.network_mode == "allowlist" else ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_version(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "version" in value:
+            return {"schema_version": value["version"], **value}
+        return value
+
+
+def parse_manifest(path: Path, content: bytes) -> Manifest:
+    """Read a ``task.toml``. Raises TaskError."""
+    refuse_larger(path, content, remedy="name files of test ids in place of lists")
+    try:
+        document = read_toml(content)
+    except TooDeep as error:
+        raise TaskError(path, str(error), "write it flatter") from None
+    except ValueError as error:  # also a number of thousands of digits, which Python does not read
+        raise TaskError(path, f"not TOML: {str(error).split(';')[0]}", "correct the syntax there") from None
+    try:
+        manifest = Manifest.model_validate(document)
+    except ValidationError as error:
+        raise _first(path, error) from None
+    _refuse_what_cannot_be_honoured(path, manifest)
+    return manifest
+
+
+def _first(path: Path, error: ValidationError) -> TaskError:
+    """The first complaint as a TaskError; for an unknown key, the nearest right one is the remedy."""
+    found = error.errors(include_url=False, include_input=False)
+    unknown = [item for item in found if item["type"] == "extra_forbidden"]
+    # Of a value that may be of two types, the complaint about its content says more than the one about its type.
+    telling = [item for item in found if item["type"] not in ("tuple_type", "string_type")]
+    first = [*unknown, *telling, *found][0]
+    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
+    key = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
+    if first["type"] == "extra_forbidden":
+        known = _keys_at(first["loc"][:-1])
+        near = difflib.get_close_matches(str(first["loc"][-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
+        return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
+    if first["type"] == "missing":
+        return TaskError(path, "missing", "add it", key=key)
+    if first["type"] == "value_error":  # the farm's own words, which may begin with the name of a variable
+        return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
+    what = str(first["msg"])[:1000]
+    return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
+
+
+def _keys_at(location: Sequence[int | str]) -> list[str]:
+    model: type[BaseModel] = Manifest
+    for part in location:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation
+        model = next(kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type))
+    return list(model.model_fields)
+
+
+def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:
+    """What would silently mean something else here is an error."""
+    _refuse_environment(path, "environment", manifest.environment)
+    if manifest.verifier.environment is not None:
+        _refuse_environment(path, "verifier.environment", manifest.verifier.environment)
+    if manifest.metadata.farm.retrieval is not None:
+        for key in sorted(OF_CHANGES & manifest.metadata.farm.model_fields_set):
+            raise TaskError(path, "means nothing where code is to be found", "remove it", key=f"metadata.farm.{key}")
+    for wrong, key, what, remedy in (
+        (
+            not manifest.schema_version.startswith("1."),
+            "schema_version",
+            f"schema {manifest.schema_version} is not known",
+            "write a task of Harbor's schema 1.x",
+        ),
+        (
+            manifest.verifier.environment_mode == "shared" and manifest.verifier.environment is not None,
+            "verifier.environment_mode",
+            "a shared verifier has no environment of its own",
+            "remove the one or the other",
+        ),
+        (
+            not services(manifest.artifacts, manifest.verifier.collect) <= {None, "main"},
+            "artifacts",
+            "there is no service but main",
+            "remove the others",
+        ),
+        (
+            any(
+                table is not None and table.network_mode in ("public", "allowlist") for table in _of_verifier(manifest)
+            ),
+            "verifier.network_mode",
+            "tests never have a network",
+            "install what they need in environment/Dockerfile, and remove the key",
+        ),
+    ):
+        if wrong:
+            raise TaskError(path, what, remedy, key=key)
+
+
+def services(artifacts: Sequence[ArtifactTable], collect: Sequence[CollectTable]) -> set[str | None]:
+    return {item.service for item in artifacts} | {item.service for item in collect}
+
+
+def _of_verifier(manifest: Manifest) -> tuple[_Networked | None, ...]:
+    return manifest.verifier, manifest.verifier.environment
+
+
+def _refuse_environment(path: Path, table: str, environment: EnvironmentTable) -> None:
+    for wrong, key, what, remedy in (
+        (environment.gpus > 0, "gpus", "sandboxes have no GPU", "take a task that needs none"),
+        (environment.os != "linux", "os", f"there are no {environment.os} sandboxes", "take one of Linux"),
+        (
+            bool(environment.mcp_servers),
+            "mcp_servers",
+            "policies here have the farm's own tools and no others",
+            "take a task that needs no server",
+        ),
+        (
+            environment.skills_dir is not None,
+            "skills_dir",
+            "policies here are told of no skills",
+            "say what is needed in instruction.md, and remove the key",
+        ),
+    ):
+        if wrong:
+            raise TaskError(path, what, remedy, key=f"{table}.{key}")

@@ -1,0 +1,149 @@
+"""The values of a ``task.toml``: paths, ids, sizes, hosts and variables, each checked when it is read."""
+
+import posixpath
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from farm.core.path_patterns import GitignorePatterns, TarPatterns, refuse_patterns
+from sandboxes.egress import AllowList
+from sandboxes.errors import SpecError
+
+DAY_S = 86_400
+MAX_COMMAND_CHARS = 16 * 1024
+MAX_NAME_CHARS = 1024
+_SIZES = {"": 1, "M": 1, "MB": 1, "MI": 1, "MIB": 1, "G": 1024, "GB": 1024, "GI": 1024, "GIB": 1024}
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([A-Za-z]*)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PART = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_REFERENCE = re.compile(
+    rf"(?P<name>(?:(?=[^/]*[.:]|localhost/){_HOST}/)?{_PART}(?:/{_PART})*)"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?"
+    r"(?:@(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}))?"
+)
+
+
+def _relative_path(value: str) -> str:
+    """A normalised relative POSIX path that stays where it starts."""
+    if not value or value.startswith("/") or "\0" in value or posixpath.normpath(value) != value:
+        raise ValueError(f"{value!r} is not a plain relative path")
+    if value.split("/")[0] in ("..", "."):
+        raise ValueError(f"{value!r} leaves the directory it starts in")
+    return value
+
+
+def _absolute_path(value: str) -> str:
+    if not value.startswith("/") or value.startswith("//") or "\0" in value or posixpath.normpath(value) != value:
+        raise ValueError(f"{value!r} is not a plain absolute path")
+    if value == "/":
+        raise ValueError("the root of the image cannot be a workspace")
+    return value
+
+
+def size_mib(value: Any) -> Any:
+    """``2048`` (MiB), ``"2G"`` or ``"512M"``, as Harbor writes them, in MiB."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    factor = _SIZES.get(match[2].upper()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{value!r} is not a size such as 2G or 512M")
+    return int(float(match[1]) * factor)
+
+
+def as_user(value: Any) -> Any:
+    """A number stands for itself."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def image_reference(value: str) -> str:
+    """The name of an image, by the grammar of `distribution/reference`, which Docker's is. Raises ValueError."""
+    match = _REFERENCE.fullmatch(value) if len(value) <= MAX_NAME_CHARS else None
+    if match is None or len(match["name"]) > 255:
+        raise ValueError(f"{value[:100]!r} is no name of an image, such as org/name:tag")
+    return value
+
+
+def none_is_no_host(value: Any) -> Any:
+    if value == "none":
+        return ()
+    if not isinstance(value, list):
+        raise ValueError(f"{value!r} is neither 'none' nor a list of hosts")
+    return value
+
+
+def one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        AllowList.parse(value).refuse_local()
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _protected(value: tuple[str, ...]) -> tuple[str, ...]:
+    refuse_patterns(value)
+    GitignorePatterns(value)
+    return value
+
+
+def _excluded(value: tuple[str, ...]) -> tuple[str, ...]:
+    refuse_patterns(value)
+    TarPatterns(value)
+    return value
+
+
+def _line_range(value: tuple[int, int]) -> tuple[int, int]:
+    if not 1 <= value[0] <= value[1]:
+        raise ValueError(f"[{value[0]}, {value[1]}] is no range of lines, from 1, both ends included")
+    return value
+
+
+def as_tables(value: Any) -> Any:
+    """Artifacts are paths, or tables with a ``source``."""
+    if not isinstance(value, list):
+        return value
+    return [{"source": item} if isinstance(item, str) else item for item in value]
+
+
+def lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _variables(value: Mapping[str, str]) -> Mapping[str, str]:
+    for name, content in value.items():
+        if not _VARIABLE.fullmatch(name) or "\0" in content:
+            raise ValueError(f"{name!r} is no variable")
+        if "$" in content:
+            raise ValueError(f"{name} asks for a variable of the host's, which no sandbox sees; write its value")
+    return value
+
+
+RelativePath = Annotated[str, AfterValidator(_relative_path)]
+AbsolutePath = Annotated[str, AfterValidator(_absolute_path)]
+Protected = Annotated[tuple[str, ...], AfterValidator(_protected)]
+"""Lines of a ``.gitignore`` file."""
+Excluded = Annotated[tuple[str, ...], AfterValidator(_excluded)]
+"""Patterns as ``tar --exclude`` reads them."""
+Command = Annotated[str, Field(max_length=MAX_COMMAND_CHARS)]
+Seconds = Annotated[float, Field(gt=0, le=DAY_S, allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Hosts = Annotated[tuple[str, ...], AfterValidator(_hosts)]
+Env = Annotated[Mapping[str, str], AfterValidator(_variables)]
+ImageName = Annotated[str, Field(max_length=1024), AfterValidator(image_reference)]
+NetworkMode = Literal["public", "no-network", "allowlist"]
+LineRange = Annotated[tuple[int, int], AfterValidator(_line_range)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+!-]*$")]
+UserName = Annotated[
+    str,
+    BeforeValidator(as_user),
+    Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$"),
+]
+"""As a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number."""

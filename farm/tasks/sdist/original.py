@@ -1,0 +1,26 @@
+"""What a made-up fault says: the tests, and the gold change that puts the released files back."""
+
+from pathlib import Path
+
+from farm.core.change import Change, ChangeKind, FileChange
+from farm.tasks.errors import TaskError
+from farm.tasks.schema.manifest import Original
+from farm.tasks.sdist.release_pair import Prepared, tests_of
+from farm.tasks.sdist.sdist import OnProgress, fetch_sdist, read_sdist
+
+
+def restore(original: Original, *, state_dir: Path, on_progress: OnProgress | None = None) -> Prepared:
+    """From the cache where the release is there. Raises TaskError."""
+    files = read_sdist(
+        fetch_sdist(original.package, original.version, original.sha256, state_dir=state_dir, on_progress=on_progress)
+    )
+    missing = [path for path in original.changed if path not in files]
+    if missing:
+        raise TaskError(original.package, f"{original.version} holds no {missing[0]}", "make the task anew")
+    gold = Change(
+        tuple(
+            FileChange(path, ChangeKind.WRITE, files[path].content, files[path].executable)
+            for path in sorted(set(original.changed))
+        )
+    )
+    return Prepared(gold, tests_of(original.package, files))

@@ -1,1 +1,0 @@
-"""Where tasks are made and proven fit."""

@@ -1,0 +1,1 @@
+"""The limits of this machine and how hard it is pressed."""

@@ -1,0 +1,297 @@
+"""One image build: BuildKit through the Docker command line, confined to package indexes and limits."""
+
+import asyncio
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sandboxes.cancellation import end, uninterrupted
+from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
+from sandboxes.images.build_logs import BuildLogs
+from sandboxes.images.confinement import BuildLimits, Confinement, PackageIndexes, confine, screen
+from sandboxes.images.confinement.mirror import Access
+from sandboxes.images.confinement.screening import Screened, Sources
+from sandboxes.images.dockerfile import grant
+from sandboxes.linux.kill_child import kill_group
+
+OnLine = Callable[[str], None]
+
+BUILDKIT_BY_DEFAULT = 23
+"""The first Docker client whose ``build`` needs the buildx plugin for BuildKit; older ones bring their own."""
+
+_FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
+_FETCH = re.compile(
+    r"#\d+ (?:\[internal\] load metadata for |resolve image config for |docker-image://|\[[^]]*\] FROM )"
+)
+"""Heads of the steps in which BuildKit fetches an image: a base, or what reads the Dockerfile."""
+_REFUSED = re.compile(
+    r"manifest unknown|not found|(?<!permission )denied|unauthorized|authentication required|no basic auth"
+    r"|no matching manifest|invalid reference|does not exist",
+    re.IGNORECASE,
+)
+_SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
+_MOUNT = re.compile(r"--mount=\S+\s+")
+_COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
+_EXIT_CODE = re.compile(r"exit code: (\d+)$")
+_KILLED = "exit code 137"
+_REASON_LIMIT = 300
+_GRACE_S = 10
+_LINE_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """Settings of builds on this machine. Steps see none of them: the farm fetches for steps.
+
+    ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
+    (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to
+    ``indexes``. ``registries``: those that a Dockerfile may name beside the public ones.
+    ``logs``: where the output of builds that fail is kept; nowhere if None.
+    """
+
+    clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ca_bundle: Path | None = None
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    indexes: PackageIndexes = field(default_factory=PackageIndexes)
+    registries: tuple[str, ...] = ()
+    limits: BuildLimits = field(default_factory=BuildLimits)
+    logs: BuildLogs | None = None
+
+    @property
+    def access(self) -> Access:
+        return Access(self.ca_bundle, self.proxies)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One build: ``context`` is a directory, ``text`` its screened Dockerfile, ``root`` the engine's data root."""
+
+    name: str
+    context: Path
+    text: str
+    timeout_s: float
+    docker_host: str | None = None
+    root: Path | None = None
+    on_line: OnLine | None = None
+
+
+def write_context(root: Path, files: Mapping[str, bytes], executables: Collection[str] = ()) -> Path:
+    """Lay out a build context. Raises ImageError for a path that would leave it."""
+    for name, content in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
+            raise ImageError(f"the build context names {name!r}, which is not a path inside it; rename the file")
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        target.chmod(0o755 if name in executables else 0o644)
+    return root
+
+
+async def find_client(settings: BuildSettings) -> Path:
+    """A Docker command line that builds with BuildKit. Raises ImageError with the remedy."""
+    seen: list[str] = []
+    for client in settings.clients:
+        version = await _ask(client, settings, "--version")
+        match = re.search(r"Docker version (\d+)", version or "")
+        if match is None:
+            continue
+        if int(match[1]) < BUILDKIT_BY_DEFAULT or await _ask(client, settings, "buildx", "version"):
+            return client
+        seen.append(f"{client} {match[1]}.x has no buildx")
+    found = "; ".join(seen) or "no docker command was found"
+    raise ImageError(f"no Docker client here can build with BuildKit ({found}); apt-get install docker-buildx-plugin")
+
+
+def read_dockerfile(name: str, context: Path, sources: Sources) -> Screened:
+    """Read and screen the Dockerfile of a build context. Raises ImageError."""
+    dockerfile = context / "Dockerfile"
+    if dockerfile.is_symlink() or not dockerfile.is_file():
+        raise ImageError(f"{name} does not build: its context has no Dockerfile; add one")
+    try:
+        return screen(dockerfile.read_text(errors="surrogateescape"), sources)
+    except ImageError as error:
+        raise ImageError(f"{name} does not build: {error}") from None
+
+
+async def build(order: Order, settings: BuildSettings, scratch: Path) -> None:
+    """Build ``order.context`` and tag it. The client is killed at the time-out and under cancellation.
+
+    Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable if a base
+    image cannot be fetched for something that may pass or the build cannot be confined.
+    """
+    client = await find_client(settings)
+    seconds = min(order.timeout_s, settings.limits.timeout_max_s)
+    ends_at = asyncio.get_running_loop().time() + seconds
+    for is_last in (False, True):
+        async with confine(order.root, settings.indexes, settings.access, settings.limits) as confinement:
+            try:
+                command = _command(client, replace(order, timeout_s=seconds), settings, confinement, scratch)
+                await _run(order, command, confinement, ends_at)
+            except TimeoutError:
+                raise ImageError(_too_long(order, settings.limits.timeout_max_s)) from None
+            except ImageError:
+                # A step that began before its doors were open may have failed for want of them. What worked is cached.
+                if is_last or not confinement.was_late or confinement.failed.done():
+                    raise
+            else:
+                return
+
+
+def _too_long(order: Order, most_s: float) -> str:
+    if order.timeout_s <= most_s:
+        told = f"not done after {order.timeout_s:g} s; raise build_timeout_sec"
+    else:
+        told = (
+            f"not done after {most_s:g} s, the most that build_timeout_max_s allows of the task's "
+            f"{order.timeout_s:g} s; raise build_timeout_max_s"
+        )
+    return f"{order.name} does not build: {told} or lighten the Dockerfile"
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    line: list[str]
+    environment: Mapping[str, str]
+
+
+def _command(client: Path, order: Order, settings: BuildSettings, confinement: Confinement, scratch: Path) -> _Command:
+    rewritten = scratch / "Dockerfile"
+    text = grant(order.text, mounts=(), arguments=list(confinement.variables))
+    rewritten.write_text(text, errors="surrogateescape")
+    # A killed farm cannot end its build; then ``timeout`` does.
+    line = ["timeout", "--signal=KILL", f"{order.timeout_s + _GRACE_S:.0f}", str(client), "build"]
+    line += ["--progress", "plain", "--network", "none", "--file", str(rewritten)]
+    for name, value in (confinement.variables | confinement.proxy_arguments).items():
+        line += ["--build-arg", f"{name}={value}"]
+    line += ["--tag", order.name, str(order.context)]
+    environment = _environment(settings)
+    if order.docker_host:
+        environment["DOCKER_HOST"] = order.docker_host
+    return _Command(line, environment)
+
+
+def _environment(settings: BuildSettings) -> dict[str, str]:
+    return {**settings.environment, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
+
+
+async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | None:
+    """The answer of a client, or None where it fails or is not there."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            client,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=_environment(settings),
+        )
+    except OSError:
+        return None
+    answer, _ = await process.communicate()
+    return answer.decode(errors="replace") if process.returncode == 0 else None
+
+
+async def _run(order: Order, command: _Command, confinement: Confinement, ends_at: float) -> None:
+    """Run the client and raise what became of it, TimeoutError at ``ends_at``."""
+    name = order.name
+    process = await asyncio.create_subprocess_exec(
+        *command.line,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=dict(command.environment),
+        start_new_session=True,
+        limit=_LINE_LIMIT,
+    )
+    last: deque[str] = deque(maxlen=60)
+
+    def take(line: str) -> None:
+        last.append(line)
+        confinement.read_progress(line)
+        if order.on_line is not None:
+            order.on_line(line)
+
+    streaming = asyncio.create_task(_stream(process, take))
+    try:
+        async with asyncio.timeout_at(ends_at):
+            waiting: set[asyncio.Future[Any]] = {streaming, confinement.failed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not confinement.failed.done():
+                await streaming
+                code = await process.wait()
+    finally:
+        await end({streaming})
+        if process.returncode is None:
+            await uninterrupted(kill_group(process))
+    if confinement.failed.done():
+        error = confinement.failed.result()
+        raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")
+    if code and is_disk_full("\n".join(last)):
+        raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
+    if code and _base_is_away(last):
+        raise RuntimeUnavailable(
+            f"{name} does not build just now: {_reason(list(last))}; see to the way to its base image's registry"
+        )
+    if code:
+        reason = _reason(list(last))
+        killed = "; if for want of memory, raise build_memory_mib" if reason.endswith(_KILLED) else ""
+        raise ImageError(f"{name} does not build: {reason}{killed}")
+
+
+def is_disk_full(said: str) -> bool:
+    """Whether that is what a program says, in the kernel's words or the C library's."""
+    return os.strerror(errno.ENOSPC).lower() in said.lower()
+
+
+def is_refused(said: str) -> bool:
+    """Whether that is what a registry that answers says of an image that it does not give, now or later; the daemon
+    passes on its words."""
+    return _REFUSED.search(said) is not None
+
+
+def _base_is_away(lines: Collection[str]) -> bool:
+    failed = next((line for line in lines if _FAILED_STEP.match(line)), None)
+    if failed is None or is_refused(failed):
+        return False
+    return any(_FETCH.match(line) and _number(line) == _number(failed) for line in lines)
+
+
+async def _stream(process: asyncio.subprocess.Process, take: OnLine) -> None:
+    assert process.stdout is not None
+    while True:
+        try:
+            raw = await process.stdout.readline()
+        except ValueError:  # a line beyond the limit: the reader has dropped it and goes on behind it
+            continue
+        if not raw:
+            return
+        line = raw.decode(errors="replace").rstrip()
+        if line:
+            take(line)
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """One line: what the failing step itself said last, and how it ended; else the builder's own last word."""
+    failed = next((index for index, line in enumerate(lines) if _FAILED_STEP.match(line)), None)
+    if failed is None:
+        complaints = [line for line in lines if line.lower().startswith("error")]
+        return (complaints or lines or ["the builder said nothing"])[-1][:_REASON_LIMIT]
+    step = f"#{_number(lines[failed])} "
+    said = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _SAID.match(line))]
+    complaints = [line for line in said if _COMPLAINT.match(line)]
+    exit_code = _EXIT_CODE.search(lines[failed])
+    header = next((line for line in lines if line.startswith(f"{step}[")), "")
+    what = _MOUNT.sub("", header.partition("] ")[2])[:_REASON_LIMIT] or "a step"
+    ending = f"{what!r} ended with exit code {exit_code[1]}" if exit_code else _FAILED_STEP.sub("", lines[failed])
+    return "; ".join(part[:_REASON_LIMIT] for part in (*(complaints or said)[-1:], ending))
+
+
+def _number(line: str) -> str:
+    return line[1:].partition(" ")[0]

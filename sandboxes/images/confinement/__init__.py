@@ -1,0 +1,18 @@
+"""Confinement of image builds: the check of Dockerfiles, the network of their steps, and their limits."""
+
+from sandboxes.images.confinement.confinement import REMEDY, Confinement, confine, find_obstacle
+from sandboxes.images.confinement.indexes import NpmRegistry, PackageIndexes, PipIndex
+from sandboxes.images.confinement.limits import BuildLimits
+from sandboxes.images.confinement.screening import screen
+
+__all__ = [
+    "REMEDY",
+    "BuildLimits",
+    "Confinement",
+    "NpmRegistry",
+    "PackageIndexes",
+    "PipIndex",
+    "confine",
+    "find_obstacle",
+    "screen",
+]

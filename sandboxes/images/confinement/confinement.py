@@ -1,0 +1,143 @@
+"""The confinement of one build: its steps have limits and reach package indexes alone."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sandboxes.cgroups.cgroups import Hierarchies, find_hierarchies
+from sandboxes.egress import EgressLog, EgressProxy, Upstreams, proxy_environment
+from sandboxes.errors import RuntimeUnavailable, SandboxError
+from sandboxes.images.confinement.indexes import PackageIndexes
+from sandboxes.images.confinement.limits import NEEDED, BuildLimits
+from sandboxes.images.confinement.mirror import Access, IndexMirror, MirrorDoor
+from sandboxes.images.confinement.progress import CopyCount
+from sandboxes.images.confinement.steps import Doors, Reports, StepWatch
+
+REMEDY = "build on a machine whose Docker daemon is local, with the farm as root, or pull a built image instead"
+
+
+class Confinement:
+    """Serve the doors of a build's steps. Use ``confine`` to make one."""
+
+    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror, upstreams: Upstreams) -> None:
+        self._token = token
+        self._allowed, self._granted = indexes.allowed(), indexes.granted()
+        self._indexes = indexes
+        self._mirror = mirror
+        self._upstreams = upstreams
+        self._doors: dict[str, list[EgressProxy]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.log = EgressLog()
+        self._copies = CopyCount()
+        self.failed: asyncio.Future[SandboxError] = asyncio.get_running_loop().create_future()
+        self.watch: StepWatch | None = None
+
+    @property
+    def proxy_arguments(self) -> dict[str, str]:
+        """Return the predefined build arguments, which enter neither an image's history nor a cache key."""
+        found = proxy_environment()
+        marked = f"{found['no_proxy']},{self._token}.invalid"
+        return {**found, "no_proxy": marked, "NO_PROXY": marked}
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the build arguments that point package managers at the mirror, the same for each build."""
+        return self._indexes.variables()
+
+    @property
+    def was_late(self) -> bool:
+        return self.watch is not None and self.watch.late
+
+    def open(self, doors: Doors) -> None:
+        self._doors[doors.step_id] = [
+            EgressProxy(
+                self._token,
+                self._allowed,
+                doors.proxy,
+                self.log,
+                granted=self._granted,
+                upstreams=self._upstreams,
+            ),
+            MirrorDoor(self._token, doors.mirror, self._mirror),
+        ]
+
+    def shut(self, step_id: str) -> None:
+        for door in self._doors.pop(step_id, ()):
+            task = asyncio.create_task(door.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def fail(self, error: SandboxError) -> None:
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def read_progress(self, line: str) -> None:
+        """Take a line of the builder's plain progress."""
+        self._copies.read(line)
+        if self.watch is not None:
+            self.watch.copies = self._copies.count
+
+    async def close(self) -> None:
+        for step_id in list(self._doors):
+            self.shut(step_id)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+@asynccontextmanager
+async def confine(
+    root: Path | None, indexes: PackageIndexes, access: Access, limits: BuildLimits
+) -> AsyncIterator[Confinement]:
+    """Watch for the steps of one build of the engine whose data root is ``root``.
+
+    Raises RuntimeUnavailable if this process cannot enter the networks of the engine's steps or limit them.
+    """
+    executor, hierarchies = _require(root)
+    token = f"farm-build-{secrets.token_hex(8)}"
+    loop = asyncio.get_running_loop()
+    async with IndexMirror.open(indexes, access) as mirror:
+        confinement = Confinement(token, indexes, mirror, access.upstreams())
+        reports = Reports(
+            opened=lambda doors: _in_loop(loop, confinement.open, doors),
+            closed=lambda step_id: _in_loop(loop, confinement.shut, step_id),
+            failed=lambda error: _in_loop(loop, confinement.fail, error),
+        )
+        confinement.watch = StepWatch(executor, token, limits, hierarchies, reports)
+        confinement.watch.start()
+        try:
+            yield confinement
+        finally:
+            await asyncio.shield(_end(confinement, confinement.watch))
+
+
+async def _end(confinement: Confinement, watch: StepWatch) -> None:
+    await asyncio.to_thread(watch.stop)
+    await asyncio.sleep(0)  # doors that the watch reported last are opened, and then closed
+    await confinement.close()
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: object, argument: object) -> None:
+    assert callable(call)
+    loop.call_soon_threadsafe(call, argument)
+
+
+def find_obstacle(root: Path | None) -> str:
+    """Say why no build of the engine whose data root is ``root`` can be confined here; "" if each can."""
+    if os.geteuid() != 0:
+        return "the farm is not root"
+    if root is None or not (root / "buildkit").is_dir():
+        return "the engine's steps are not to be seen, as its daemon is not local"
+    hierarchies = find_hierarchies()
+    if not hierarchies.unified and not NEEDED.issubset(hierarchies.places):
+        return "no cgroups for memory, processes and processor time"
+    return ""
+
+
+def _require(root: Path | None) -> tuple[Path, Hierarchies]:
+    obstacle = find_obstacle(root)
+    if root is None or obstacle:
+        raise RuntimeUnavailable(f"an image build cannot be confined: {obstacle}; {REMEDY}")
+    return root / "buildkit" / "executor", find_hierarchies()

@@ -1,0 +1,1 @@
+"""Who holds a sandbox, and whether that process lives: locks, labels, and records for a successor."""

@@ -1,0 +1,1 @@
+"""Docker's images as layers that an overlay is mounted on, shared or private."""

@@ -1,0 +1,195 @@
+"""Measure memory of the machine that a sandbox holds and that no control group counts.
+
+| held                 | why it is not counted                    | measured by                                  |
+|----------------------|------------------------------------------|----------------------------------------------|
+| file locks           | Linux 5.15 took their accounting back    | ``/proc/locks``, by device or by open files  |
+| open directories     | btrfs has a page for each, and overlayfs | descriptors, each once, and directory sizes  |
+|                      | a list of all names in it                | (module ``descriptors``)                     |
+| descriptors in       | any of them may be an open directory     | ``scm_fds`` of each unix socket, and sockets |
+| flight (unix(7))     | that nobody can look at                  | that are themselves in flight                |
+| corked UDP datagrams | they wait in pages of the socket         | ``tx_queue`` of ``/proc/PID/net/udp``        |
+| multicast groups     | the network namespace holds them         | ``/proc/PID/net/igmp``                       |
+
+``sandboxes.runtimes.seccomp`` refuses what has no honest use; the rest is bounded here. All figures are lower bounds,
+but for those of directories at their beginning, of descriptors in flight, and of a sandbox with very many descriptors.
+"""
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sandboxes.runtimes.uncounted_memory.descriptors import PROC, Inode, read_descriptors
+
+LOCK_OBJECTS = Path("/sys/kernel/slab/file_lock_cache/objects")
+
+LOCK_BYTES = 192
+DIRECTORY_BYTES = 4096
+MEMBERSHIP_BYTES = 256
+IN_FLIGHT_BYTES = 1 << 20
+"""A descriptor in flight may be an open directory, which holds as much if its 2,000 names are long."""
+
+TABLE_BYTES = 4 << 20
+"""Maximum that is read of a table of sockets."""
+
+OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
+"""File systems that no two sandboxes share."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Bounds of the uncounted memory of one sandbox. ``sampled``: the figures of descriptors are estimates."""
+
+    locks: int = 0
+    directories: int = 0
+    listed_bytes: int = 0
+    rewound_bytes: int = 0
+    corked_bytes: int = 0
+    memberships: int = 0
+    in_flight: int = 0
+    sampled: bool = False
+
+    @property
+    def certain(self) -> "Held":
+        """Return what was counted, without what was estimated or assumed."""
+        if not self.sampled:
+            return replace(self, rewound_bytes=0, in_flight=0)
+        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, sampled=False)
+
+    @property
+    def bytes(self) -> int:
+        return (
+            self.locks * LOCK_BYTES
+            + self.directories * DIRECTORY_BYTES
+            + self.listed_bytes
+            + self.rewound_bytes
+            + self.corked_bytes
+            + self.memberships * MEMBERSHIP_BYTES
+            + self.in_flight * IN_FLIGHT_BYTES
+        )
+
+    def __str__(self) -> str:
+        parts = (
+            (self.locks * LOCK_BYTES, f"{self.locks} file locks"),
+            (
+                self.directories * DIRECTORY_BYTES + self.listed_bytes + self.rewound_bytes,
+                f"{self.directories} open directories",
+            ),
+            (self.corked_bytes, f"{self.corked_bytes >> 10} KiB in corked UDP sockets"),
+            (self.memberships * MEMBERSHIP_BYTES, f"{self.memberships} multicast groups"),
+            (self.in_flight * IN_FLIGHT_BYTES, f"{self.in_flight} descriptors sent over unix sockets and not received"),
+        )
+        return ", ".join(text for part, text in parts if part >= self.bytes // 16)
+
+
+def kernel_bytes(meminfo: str) -> int:
+    """Memory that neither files nor programs have, counted or not. ``meminfo`` is the text of ``/proc/meminfo``."""
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.splitlines())}
+    others = ("MemFree", "Buffers", "Cached", "SwapCached", "AnonPages", "SReclaimable")
+    return (kib["MemTotal"] - sum(kib.get(name, 0) for name in others)) << 10
+
+
+def locks_on_machine() -> int:
+    """How many file locks the kernel holds for all; 0 if it does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(LOCK_OBJECTS.read_text().split()[0])
+    return 0
+
+
+def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int = 50_000) -> dict[str, Held]:
+    """Measure what each sandbox holds. ``groups`` has the control group of each. Blocks.
+
+    ``lock_table_bytes``: how much of ``/proc/locks`` is read, newest locks first; 0 for none.
+    ``descriptors``: maximum number of descriptors of a sandbox that are read, 50,000 in some 0.3 s; of more a random
+    part is read.
+    """
+    tasks = {name: _tasks(group) for name, group in groups.items()}
+    found = {name: Held() for name, numbers in tasks.items() if numbers}
+    opened: dict[str, set[Inode]] = {}
+    for name, held in found.items():
+        read = read_descriptors(tasks[name], descriptors)
+        held.directories, held.in_flight, held.sampled = read.directories, read.in_flight, read.sampled
+        held.listed_bytes, held.rewound_bytes = read.listed_bytes, read.rewound_bytes
+        opened[name] = read.inodes
+        _add_network(held, tasks[name])
+    if lock_table_bytes:
+        _add_locks(found, tasks, opened, _locks(lock_table_bytes))
+    return found
+
+
+def _tasks(group: Path) -> list[int]:
+    """Return the threads of a control group: by its file of version 2, or of version 1."""
+    for name in ("cgroup.threads", "tasks"):
+        with contextlib.suppress(OSError):  # there is none, or the group is gone
+            return [int(task) for task in (group / name).read_text().split()]
+    return []
+
+
+def _add_network(held: Held, tasks: list[int]) -> None:
+    for line in _lines(tasks, "net/udp") + _lines(tasks, "net/udp6"):
+        fields = line.split()
+        if len(fields) > 4 and ":" in fields[4]:
+            held.corked_bytes += int(fields[4].partition(":")[0], 16)
+    held.memberships += sum(line.startswith("\t") for line in _lines(tasks, "net/igmp"))
+
+
+def _lines(tasks: list[int], table: str) -> list[str]:
+    """Return the lines of a table of the sandbox's network namespace, by the first task that lives."""
+    for task in tasks:
+        with contextlib.suppress(OSError), (PROC / str(task) / table).open() as file:
+            return file.read(TABLE_BYTES).splitlines()[1:]
+    return []
+
+
+def _locks(at_most: int) -> Counter[Inode]:
+    """How many locks each inode has, as far as the table is read."""
+    found: Counter[Inode] = Counter()
+    text = bytearray()
+    with contextlib.suppress(OSError):
+        fd = os.open(PROC / "locks", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while len(text) < at_most and (more := os.read(fd, 1 << 16)):
+                text += more
+        finally:
+            os.close(fd)
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) > 3 and fields[-3].count(b":") == 2:
+            major, minor, number = fields[-3].split(b":")
+            found[os.makedev(int(major, 16), int(minor, 16)), int(number)] += 1
+    return found
+
+
+def _add_locks(
+    found: Mapping[str, Held],
+    tasks: Mapping[str, list[int]],
+    opened: Mapping[str, set[Inode]],
+    locks: Counter[Inode],
+) -> None:
+    """Add each lock to the sandbox whose file system has the inode, or else to the only sandbox that has it open.
+
+    The process in the table says nothing: it may have ended, and its number may be another sandbox's by now.
+    """
+    owners = {device: name for name in found for device in _own_devices(tasks[name])}
+    for inode, count in locks.items():
+        name = owners.get(inode[0])
+        if name is None:
+            holding = [other for other, inodes in opened.items() if inode in inodes]
+            name = holding[0] if len(holding) == 1 else None
+        if name is not None:
+            found[name].locks += count
+
+
+def _own_devices(tasks: list[int]) -> set[int]:
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            lines = [line.split() for line in (PROC / str(task) / "mountinfo").read_text().splitlines()]
+            if lines:
+                return {
+                    os.makedev(*map(int, fields[2].split(":")))
+                    for fields in lines
+                    if fields[4] in OWN_MOUNTS and fields[fields.index("-") + 1] in ("overlay", "tmpfs", "mqueue")
+                }
+    return set()

@@ -1,0 +1,1 @@
+"""Processes without rights that read hostile text for the index."""

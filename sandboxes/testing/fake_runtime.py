@@ -1,0 +1,400 @@
+"""Sandboxes in memory: no isolation and no daemon, the same contract. For tests of what stands on sandboxes.
+
+Failures are values handed in: an error for the n-th boot, a number of calls after which the n-th sandbox is gone and
+by whose doing, or ``FakeSandbox.die`` while a call is under way.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import posixpath
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sandboxes.egress import EgressLog
+from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
+from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
+from sandboxes.snapshot import Snapshot
+from sandboxes.spec import SandboxSpec, check_spec
+from sandboxes.testing.files import FakeFiles, Node, digest_of_files
+from sandboxes.testing.jobs import WithJobs
+from sandboxes.testing.programs import Program, Streams, captured, streams_of
+from sandboxes.testing.replay import Answers
+from sandboxes.testing.shell import NOT_FOUND, FakeShell, Processes, ShellExit
+from sandboxes.toolserver.replay import call_under_way
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+REASONS = {
+    GoneBy.MEMORY: "it ran out of memory",
+    GoneBy.INSIDE: "its first process ended by itself",
+    GoneBy.OUTSIDE: "its first process was killed",
+}
+
+T = TypeVar("T")
+
+
+class FakeRuntime:
+    """``images`` maps an image's name to its files. ``programs`` are further commands of every sandbox.
+
+    The n-th ``create`` raises the n-th of ``boot_errors`` (None: boots); the n-th sandbox that boots answers as many
+    calls as the n-th of ``lifetimes`` says (None: any number), and is then gone ``by``. Where a sequence ends nothing
+    more goes wrong.
+    """
+
+    name = "fake"
+    lacks = ()
+
+    def __init__(
+        self,
+        images: Mapping[str, Mapping[str, bytes]],
+        *,
+        programs: Mapping[str, Program] | None = None,
+        boot_errors: Iterable[SandboxError | None] = (),
+        lifetimes: Iterable[int | None] = (),
+        by: GoneBy = GoneBy.OUTSIDE,
+    ) -> None:
+        self._images = images
+        self._programs = programs or {}
+        self._boot_errors = iter(boot_errors)
+        self._lifetimes = iter(lifetimes)
+        self._by = by
+        self._numbers = itertools.count(1)
+        self.sandboxes: dict[str, FakeSandbox] = {}
+        """Those that live, by id."""
+        self._snapshots: dict[str, tuple[Snapshot, FakeFiles]] = {}
+
+    async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
+        check_spec(spec)
+        copy = self._copied(spec, base) if base else None
+        image = self._files_of(spec.image)
+        error = next(self._boot_errors, None)
+        if error is not None:
+            raise error
+        sandbox = FakeSandbox(
+            f"fake-{next(self._numbers)}",
+            spec,
+            copy or FakeFiles(image),
+            self._programs,
+            self,
+            image_digest=digest_of_files(image),
+            copied=base is not None,
+            lifetime=next(self._lifetimes, None),
+            by=self._by,
+        )
+        self.sandboxes[sandbox.id] = sandbox
+        return sandbox
+
+    def snapshot(self, sandbox: "FakeSandbox") -> Snapshot:
+        snapshot = Snapshot(f"copy-{next(self._numbers)}", sandbox.spec, sandbox.image_digest, self.forget)
+        self._snapshots[snapshot.id] = snapshot, sandbox.files.copy()
+        return snapshot
+
+    def _copied(self, spec: SandboxSpec, base: Snapshot) -> FakeFiles:
+        known, files = self._snapshots.get(base.id, (None, FakeFiles({})))
+        if known is not base:
+            raise SpecError(f"snapshot {base.id} was removed, or is another runtime's")
+        if spec.image != base.spec.image:
+            raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
+        return files.copy()
+
+    async def forget(self, snapshot_id: str) -> None:
+        self._snapshots.pop(snapshot_id, None)
+
+    @contextlib.asynccontextmanager
+    async def scope(
+        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+    ) -> AsyncIterator[Sandbox]:
+        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.remove()
+
+    async def digest_of(self, image: str) -> str:
+        return digest_of_files(self._files_of(image))
+
+    def _files_of(self, image: str) -> Mapping[str, bytes]:
+        files = self._images.get(image)
+        if files is None:
+            raise ImageError(f"image {image} is not on this machine; build or pull it first")
+        return files
+
+    async def release_images(self) -> None:
+        """There is nothing to let go of."""
+
+    async def living(self) -> AsyncIterator[str]:
+        for sandbox_id in list(self.sandboxes):
+            yield sandbox_id
+
+    async def adopt(self) -> list[Sandbox]:
+        """All that live: whoever asks is new, and they are in this process alone."""
+        return list(self.sandboxes.values())
+
+    async def reap(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        for sandbox in list(self.sandboxes.values()):
+            await sandbox.remove()
+        self._snapshots.clear()
+
+
+class FakeSandbox(WithJobs):
+    def __init__(
+        self,
+        sandbox_id: str,
+        spec: SandboxSpec,
+        files: FakeFiles,
+        programs: Mapping[str, Program],
+        runtime: FakeRuntime,
+        *,
+        image_digest: str,
+        copied: bool,
+        lifetime: int | None,
+        by: GoneBy,
+    ) -> None:
+        self.id = sandbox_id
+        self.spec = spec
+        self.image_digest = image_digest
+        self.workdir = spec.workdir or "/"
+        self.egress_log = EgressLog()
+        self.files = files
+        try:
+            self.files.need_directory(self.workdir)
+        except PathError as error:
+            refused = SnapshotError if copied else SpecError
+            raise refused(f"{spec.image} has no directory to work in at {error}") from None
+        self._programs = programs
+        super().__init__(Processes())
+        self._shells: dict[str, FakeShell] = {}
+        self._answers = Answers()
+        self._runtime = runtime
+        self._calls_left = lifetime
+        self._by = by
+        self._gone: asyncio.Future[SandboxGone] = asyncio.get_running_loop().create_future()
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout_s: float,
+        output_limit: int = MIB,
+        merge_stderr: bool = False,
+        login: bool = False,
+        call_id: str | None = None,
+    ) -> ExecResult:
+        how = (timeout_s, output_limit, merge_stderr, login)
+        asked = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, how)
+        shell = self._shell(cwd=posixpath.normpath(self._path(cwd or "")), env=env or {})
+        streams = streams_of(stdin, merge_stderr)
+
+        async def run() -> int:
+            try:
+                shell.check_program(argv[0])
+            except PathError as error:
+                streams.err += f"toolserver: {error}\n".encode()
+                return NOT_FOUND
+            return await shell.program(argv, streams)
+
+        work = self._timed(shell, run, streams, timeout_s, output_limit, session=False)
+        return await self._once(call_id, asked, work)
+
+    async def shell(
+        self,
+        command: str,
+        *,
+        session: str = "main",
+        timeout_s: float,
+        output_limit: int = MIB,
+        call_id: str | None = None,
+    ) -> ExecResult:
+        asked = ("shell", command, session, timeout_s, output_limit)
+        shell = self._shell_of(session)
+        streams = streams_of(b"", True)
+
+        async def run() -> int:
+            return await shell.run(command, streams)
+
+        work = self._timed(shell, run, streams, timeout_s, output_limit, session=True)
+        result = await self._once(call_id, asked, work)
+        if result.shell_lost:
+            self._shells.pop(session, None)
+        return result
+
+    async def restart_shell(self, session: str = "main") -> None:
+        async def restart() -> None:
+            shell = self._shells.pop(session, None)
+            if shell:
+                await self._processes.kill(shell.tree)
+
+        await self._call(restart())
+
+    async def read_file(self, path: str, *, offset: int = 0, limit: int = 64 * MIB) -> bytes:
+        async def read() -> bytes:
+            return self.files.read(self._path(path))[offset : offset + limit]
+
+        return await self._call(read())
+
+    async def write_file(
+        self, path: str, content: bytes, *, executable: bool | None = None, parents: bool = False, new: bool = False
+    ) -> bool:
+        async def write() -> bool:
+            return self.files.write(self._path(path), content, executable=executable, parents=parents, new=new)
+
+        return await self._call(write())
+
+    async def write_link(self, path: str, target: str) -> None:
+        async def link() -> None:
+            where = posixpath.normpath(self._path(path))
+            self.files.make_directory(posixpath.dirname(where))
+            self.files.put(where, Node(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
+
+        await self._call(link())
+
+    async def remove_path(self, path: str) -> None:
+        async def remove() -> None:
+            self.files.remove(self._path(path))
+
+        await self._call(remove())
+
+    async def stat(self, path: str) -> FileEntry:
+        async def stat() -> FileEntry:
+            found = self.files.stat(self._path(path))
+            return FileEntry(path, found.kind, found.mode, found.size, found.mtime_ns)
+
+        return await self._call(stat())
+
+    async def walk(self, root: str, *, prune: Sequence[str] = ()) -> list[FileEntry]:
+        async def walk() -> list[FileEntry]:
+            return list(self.files.walk(self._path(root), prune))
+
+        return await self._call(walk())
+
+    async def kill_all(self) -> None:
+        async def kill() -> ExecResult:
+            self._shells.clear()
+            await self._processes.kill()
+            return ExecResult(0, Capture(b""), Capture(b""), timed_out=False, duration_s=0.0)
+
+        await self._once(None, "kill all", kill())
+
+    async def shut_egress(self) -> None:
+        """Nothing here ever reaches a host."""
+
+    def hand_over(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+
+    async def ping(self) -> None:
+        async def answer() -> None:
+            pass
+
+        await self._call(answer())
+
+    async def snapshot(self) -> Snapshot:
+        if self._gone.done() and self.id not in self._runtime.sandboxes:
+            raise self._gone.result()
+        return self._runtime.snapshot(self)
+
+    async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
+        base = await self.snapshot()
+        try:
+            return await self._runtime.create(self.spec, base=base, boot_timeout_s=boot_timeout_s)
+        finally:
+            await self._runtime.forget(base.id)
+
+    async def remove(self) -> None:
+        await self._end(SandboxGone(f"sandbox {self.id} was removed"))
+        self._runtime.sandboxes.pop(self.id, None)
+
+    async def die(self, *, by: GoneBy = GoneBy.OUTSIDE) -> None:
+        """As when the tool server is killed: calls under way and all later ones raise SandboxGone."""
+        await self._end(SandboxGone(f"sandbox {self.id} is gone: {REASONS[by]}", by=by))
+
+    async def _end(self, why: SandboxGone) -> None:
+        if not self._gone.done():
+            self._gone.set_result(why)
+        await self._processes.kill()
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """One request: it ends with its result, or with the sandbox."""
+        if self._calls_left == 0:
+            await self.die(by=self._by)
+        if self._gone.done():
+            work.close()
+            raise self._gone.result()
+        if self._calls_left is not None:
+            self._calls_left -= 1
+        task = asyncio.ensure_future(work)
+        first: set[asyncio.Future[Any]] = {task, self._gone}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if self._gone.done():
+            raise self._gone.result()
+        return task.result()
+
+    async def _once(self, call_id: str | None, asked: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
+        """The result of a call, or what its first result was where it is a repetition."""
+        if call_id is None and (whole := call_under_way()):
+            call_id = whole.next_change()
+        if call_id is None:
+            return await self._call(work)
+        if not self._answers.knows(call_id):
+            return await self._answers.keep(call_id, asked, self._call(work))
+        work.close()
+        return await self._call(self._answers.repeat(call_id, asked))
+
+    async def _timed(
+        self,
+        shell: FakeShell,
+        work: Callable[[], Coroutine[Any, Any, int]],
+        streams: Streams,
+        timeout_s: float,
+        output_limit: int,
+        *,
+        session: bool,
+    ) -> ExecResult:
+        started = time.monotonic()
+        status: int | None = None
+        timed_out = shell_lost = False
+        task = self._processes.start(shell.tree, shell.pid, work())
+        try:
+            async with asyncio.timeout(timeout_s):
+                status = await asyncio.shield(task)
+        except TimeoutError:
+            timed_out = shell_lost = True
+            await self._processes.kill(shell.tree)
+        except ShellExit as end:
+            status, shell_lost = end.status, True
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                task.cancel()
+                raise
+            status, shell_lost = 128 + 9, True
+        return ExecResult(
+            exit_code=status,
+            stdout=captured(streams.out, output_limit),
+            stderr=Capture(b"") if streams.err is streams.out else captured(streams.err, output_limit),
+            timed_out=timed_out,
+            duration_s=time.monotonic() - started,
+            shell_lost=shell_lost and session,
+        )
+
+    def _shell_of(self, session: str) -> FakeShell:
+        return self._shells.setdefault(session, self._shell(cwd=self.workdir, env={}))
+
+    def _shell(self, *, cwd: str, env: Mapping[str, str]) -> FakeShell:
+        env = {"PATH": PATH, **self.spec.environment, **env}
+        shell = FakeShell(self.files, self._processes, self._programs, env=env, cwd=cwd, tree="")
+        shell.tree = str(shell.pid)
+        return shell
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self.workdir, path)

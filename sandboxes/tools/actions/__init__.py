@@ -1,0 +1,1 @@
+"""What the tools of all packs do: files, edits, patches, commands, searches."""

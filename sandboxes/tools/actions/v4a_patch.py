@@ -1,0 +1,349 @@
+"""Patches in the V4A format, as pure functions: a patch is parsed, and applied to texts.
+
+    *** Begin Patch
+    *** Add File: new.py
+    +its lines
+    *** Delete File: old.py
+    *** Update File: a.py
+    *** Move to: b.py
+    @@ class A:
+     a line that stays
+    -a line that goes
+    +a line that comes
+    *** End of File
+    *** End Patch
+
+What is taken and where a hunk is found follow the public ``codex-rs/apply-patch``: white space around markers is passed
+over, the first hunk may lack its ``@@``, and lines are looked for as they are, then without white space at their ends,
+then without any around them, then with plain quotes, dashes and spaces for those of typography. It differs in that a
+line that stays keeps the bytes it has, and so does the missing end of a last line that stays.
+
+A text is a file's bytes as ``editing.decode`` gives them; a line that comes ends as the file's first line does.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from sandboxes.tools.actions.edit_text import EditRefused, not_found
+from sandboxes.tools.rendering import shown_line, shown_name
+
+_BEGIN, _END = "*** Begin Patch", "*** End Patch"
+_ADD, _DELETE, _UPDATE = "*** Add File: ", "*** Delete File: ", "*** Update File: "
+_MOVE, _END_OF_FILE = "*** Move to: ", "*** End of File"
+_HEREDOCS = ("<<EOF", "<<'EOF'", '<<"EOF"')
+_BOM = "\ufeff"
+_LONGEST_PATH = 4096
+_WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+_WHITE += "\u2028\u2029\u202f\u205f\u3000"
+"""Unicode's White_Space. What Python strips of itself has four more."""
+_PLAIN = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
+    | dict.fromkeys("\u2018\u2019\u201a\u201b", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u201f", '"')
+    | dict.fromkeys("\xa0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " ")
+)
+_LENIENCES: tuple[Callable[[str], str], ...] = (
+    lambda line: line,
+    lambda line: line.rstrip(_WHITE),
+    lambda line: line.strip(_WHITE),
+    lambda line: line.strip(_WHITE).translate(_PLAIN),
+)
+MOST_LINES = 262_144
+"""Of a patch, and of a file that is updated: what is kept of a line takes far more memory than the line."""
+_MOST_WORK = 64 * 1024 * 1024
+
+
+Line = tuple[str, str]
+"""Of a hunk: ``" "``, ``"-"`` or ``"+"``, and a text. Of a file: a text, and the line end that follows it."""
+
+
+class PatchError(Exception):
+    """The text is no patch; the message is for the policy and names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """``header`` is a line that ``lines`` come after.
+
+    ``at_end``: the old ones are the file's last lines. ``number`` is the line of the patch where it begins, from 1.
+    """
+
+    header: str | None
+    lines: tuple[Line, ...]
+    at_end: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    path: str
+    move_to: str | None
+    hunks: tuple[Hunk, ...]
+
+
+Section = Add | Delete | Update
+
+
+def parse_patch(text: str) -> tuple[Section, ...]:
+    """The sections of a patch, at least one. Raises PatchError."""
+    if text.count("\n") > MOST_LINES:
+        raise PatchError(f"the patch has more than {MOST_LINES:,} lines: make several of it")
+    lines = [line.removesuffix("\r") for line in text.strip(_WHITE).split("\n")]
+    before = 0
+    if lines[0] in _HEREDOCS and lines[-1].endswith("EOF") and len(lines) >= 4:
+        lines, before = lines[1:-1], 1
+    if lines[0].strip(_WHITE) != _BEGIN:
+        raise PatchError(f'the first line of a patch is "{_BEGIN}", not "{_shown(lines[0])}"')
+    if len(lines) < 2 or lines[-1].strip(_WHITE) != _END:
+        raise PatchError(f'the last line of a patch is "{_END}", not "{_shown(lines[-1])}"')
+    sections = tuple(_sections(lines[:-1], before))
+    if not sections:
+        raise PatchError("the patch has no section: it changes no file")
+    return sections
+
+
+def _sections(lines: Sequence[str], before: int) -> Iterator[Section]:
+    """``before`` lines of the text the policy wrote are not in ``lines``."""
+    at = 1
+    while at < len(lines):
+        header, at = lines[at].strip(_WHITE), at + 1
+        if header.startswith(_ADD):
+            end = next((i for i in range(at, len(lines)) if not lines[i].startswith("+")), len(lines))
+            yield Add(_path(header, _ADD, at + before), "".join(f"{line[1:]}\n" for line in lines[at:end]))
+            at = end
+        elif header.startswith(_DELETE):
+            yield Delete(_path(header, _DELETE, at + before))
+        elif header.startswith(_UPDATE):
+            path, move_to, number = _path(header, _UPDATE, at + before), None, at + before
+            if at < len(lines) and lines[at].startswith(_MOVE):
+                move_to, at = _path(lines[at], _MOVE, at + 1 + before), at + 1
+            hunks, at = _hunks(lines, at, before)
+            if not hunks:
+                raise PatchError(f"line {number}: the update of {shown_name(path)} has no hunk")
+            yield Update(path, move_to, tuple(hunks))
+        else:
+            markers = ", ".join(f'"{marker}PATH"' for marker in (_ADD, _DELETE, _UPDATE))
+            raise PatchError(f'line {at + before}: "{_shown(header)}" begins no section; one begins with {markers}')
+
+
+def _path(line: str, marker: str, number: int) -> str:
+    path = line.removeprefix(marker).strip(_WHITE)
+    if not path or len(path) > _LONGEST_PATH or "\0" in path:
+        raise PatchError(f'line {number}: "{_shown(path)}" is no path')
+    return path
+
+
+def _hunks(lines: Sequence[str], at: int, before: int) -> tuple[list[Hunk], int]:
+    """The hunks of an update that begins at index ``at``, and the index where they end."""
+    hunks: list[Hunk] = []
+    while at < len(lines) and not lines[at].startswith("*"):
+        if not lines[at].strip(_WHITE):
+            at += 1
+            continue
+        hunk, at = _hunk(lines, at, before, first=not hunks)
+        hunks.append(hunk)
+    return hunks, at
+
+
+def _hunk(lines: Sequence[str], at: int, before: int, *, first: bool) -> tuple[Hunk, int]:
+    header, number = None, at + 1 + before
+    if lines[at] == "@@" or lines[at].startswith("@@ "):
+        header, at = lines[at][3:] or None, at + 1
+    elif not first:
+        raise PatchError(f'line {number}: a hunk begins with "@@", not "{_shown(lines[at])}"')
+    found: list[Line] = []
+    at_end = False
+    while at < len(lines) and not at_end:
+        line = lines[at]
+        if line == _END_OF_FILE and found:
+            at_end = True
+        elif line[:1] in ("", " ", "-", "+"):
+            found.append((line[:1] or " ", line[1:]))
+        elif found:
+            break
+        else:
+            said = f'"{_shown(line)}" in a hunk begins neither with a space nor with - or +'
+            raise PatchError(f"line {at + 1 + before}: {said}")
+        at += 1
+    if not found:
+        raise PatchError(f"line {number}: the hunk has no lines")
+    return Hunk(header, tuple(found), at_end, number), at
+
+
+def _shown(line: str) -> str:
+    return shown_line(line[:100])
+
+
+def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What the files become that a patch writes, moves or deletes: their texts, None for those that are gone.
+
+    ``texts`` holds every path that ``sections`` name, None where there is no file. Sections apply one after the other.
+    Raises EditRefused, whose message begins with the path.
+    """
+    changed: dict[str, str | None] = {}
+    work = 0
+    for section in sections:
+        match section:
+            case Add(path, text):
+                changed[path] = text
+            case Delete(path):
+                _there(path, changed, texts)
+                changed[path] = None
+            case Update(path, move_to, hunks):
+                text = _there(path, changed, texts)
+                work += len(hunks) * len(text)
+                try:
+                    if work > _MOST_WORK:
+                        raise EditRefused("the patch has too many hunks for files of this size: make several of it")
+                    edited = update(text, hunks)
+                except EditRefused as refusal:
+                    raise EditRefused(f"{shown_name(path)}: {refusal}") from None
+                if move_to is not None:
+                    changed[path] = None
+                changed[path if move_to is None else move_to] = edited
+    return changed
+
+
+def _there(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str | None]) -> str:
+    text = changed[path] if path in changed else texts[path]
+    if text is None:
+        raise EditRefused(f"{shown_name(path)}: there is no such file")
+    return text
+
+
+def update(text: str, hunks: Sequence[Hunk]) -> str:
+    """``text`` with ``hunks`` applied from top to bottom. Raises EditRefused, which names hunk and nearest lines."""
+    if text.count("\n") > MOST_LINES:
+        raise EditRefused(f"has more than {MOST_LINES:,} lines; change it with a program")
+    mark = _BOM if text.startswith(_BOM) else ""
+    rows = _rows(text.removeprefix(_BOM))
+    file = _Searched([body for body, _ in rows])
+    changes: list[tuple[int, Sequence[Line]]] = []
+    at = 0
+    for index, hunk in enumerate(hunks, 1):
+        try:
+            if hunk.header is not None:
+                at = _after_header(file, hunk.header, at)
+            start, lines = _place(file, hunk, at)
+        except EditRefused as refusal:
+            raise EditRefused(f"hunk {index} of {len(hunks)} (line {hunk.number} of the patch): {refusal}") from None
+        changes.append((start, lines))
+        at = start + len(_old(lines)) if _old(hunk.lines) else at
+    return mark + _written(rows, sorted(changes, key=lambda change: change[0]))
+
+
+def _rows(text: str) -> list[Line]:
+    """Lines without their ends, and these."""
+    *whole, rest = text.split("\n")
+    rows = [(line[:-1], "\r\n") if line.endswith("\r") else (line, "\n") for line in whole]
+    return [*rows, (rest, "")] if rest else rows
+
+
+class _Searched:
+    """A file's lines, to be searched for others; linear in the file's size, whatever is looked for."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        self._prepared: dict[int, tuple[str, list[int]]] = {}
+
+    def seek(self, wanted: Sequence[str], start: int, *, at_end: bool = False) -> int | None:
+        """The first index from ``start`` on where ``wanted`` is, by the strictest leniency by which it is anywhere.
+
+        ``at_end``: only the last lines are looked at, wherever ``start`` is.
+        """
+        if not wanted:
+            return start
+        first = len(self.lines) - len(wanted) if at_end else start
+        if not 0 <= first <= len(self.lines) - len(wanted):
+            return None
+        for level, lenient in enumerate(_LENIENCES):
+            text, starts = self._at(level)
+            found = text.find("\n".join(["", *map(lenient, wanted), ""]), starts[first])
+            if found >= 0:
+                return bisect_left(starts, found)
+        return None
+
+    def _at(self, level: int) -> tuple[str, list[int]]:
+        """All lines as a leniency leaves them, each between two line ends, and where each begins: at the first."""
+        if level not in self._prepared:
+            lines = [_LENIENCES[level](line) for line in self.lines]
+            starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+            self._prepared[level] = "\n".join(["", *lines, ""]), starts
+        return self._prepared[level]
+
+
+def _old(lines: Sequence[Line]) -> list[str]:
+    return [text for sign, text in lines if sign != "+"]
+
+
+def _after_header(file: _Searched, header: str, at: int) -> int:
+    found = file.seek([header], at)
+    if found is not None:
+        return found + 1
+    where, above = f" after line {at}" if at else "", file.seek([header], 0)
+    told = not_found("\n".join(file.lines), header, "it") if above is None else f"it is line {above + 1}"
+    raise EditRefused(f'"@@ {_shown(header)}": what follows @@ must be a whole line of the file{where}; {told}')
+
+
+def _place(file: _Searched, hunk: Hunk, at: int) -> tuple[int, Sequence[Line]]:
+    """The index of the line where a hunk applies, at ``at`` or later, and its lines as they apply there."""
+    lines: Sequence[Line] = hunk.lines
+    old = _old(lines)
+    if not old:  # nothing to go by: at the end, before a last line that is empty
+        return len(file.lines) - bool(file.lines and not file.lines[-1]), lines
+    found = file.seek(old, at, at_end=hunk.at_end)
+    if found is None and not old[-1]:  # an empty last line that stands for the file's last line end
+        lines = _without_last(lines)
+        found = file.seek(old[:-1], at, at_end=hunk.at_end)
+    if found is None:
+        raise EditRefused(_why_not(file, old, at, hunk.at_end))
+    return found, lines
+
+
+def _without_last(lines: Sequence[Line]) -> Sequence[Line]:
+    """Without the last old line, which is empty, and the last new one where that is empty too."""
+    last = max(index for index, (sign, _) in enumerate(lines) if sign != "+")
+    kept = [*lines[:last], *lines[last + 1 :]]
+    if lines[last][0] == "-" and kept and kept[-1] == ("+", ""):
+        kept.pop()
+    return kept
+
+
+def _why_not(file: _Searched, old: Sequence[str], at: int, at_end: bool) -> str:
+    there = file.seek(old, 0)
+    if there is not None and at_end:
+        return f'its lines are at line {there + 1}, not at the end of the file as "{_END_OF_FILE}" says'
+    if there is not None:
+        return f"its lines are at line {there + 1}, above line {at + 1}: hunks go from top to bottom"
+    return not_found("\n".join(file.lines), "\n".join(old), "what its lines expect")
+
+
+def _written(rows: Sequence[Line], changes: Sequence[tuple[int, Sequence[Line]]]) -> str:
+    """The new text. A last line without an end keeps that where it stays the last."""
+    usual = next((end for _, end in rows if end), "\n")
+    new: list[Line] = []
+    at = 0
+    for start, lines in changes:
+        new += rows[at:start]
+        at = max(at, start)
+        for sign, text in lines:
+            if sign == "+":
+                new.append((text, usual))
+            else:
+                new += [rows[at]] if sign == " " else []
+                at += 1
+    new += rows[at:]
+    return "".join(body + (end or usual) for body, end in new[:-1]) + "".join(body + end for body, end in new[-1:])

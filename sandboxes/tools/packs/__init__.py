@@ -1,0 +1,181 @@
+"""Tool packs: the tools that policies know from elsewhere, each a schema over one core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandboxes.errors import SpecError
+from sandboxes.tools.actions.apply_patch import Patches
+from sandboxes.tools.actions.files import Files
+from sandboxes.tools.actions.terminal import Terminal
+from sandboxes.tools.packs import claude_code, codex, cursor, swe_agent
+from sandboxes.tools.packs.bash import Bash
+from sandboxes.tools.packs.codebase_search import CodebaseSearch
+from sandboxes.tools.packs.edit import Edit
+from sandboxes.tools.packs.glob import Glob
+from sandboxes.tools.packs.grep import Grep
+from sandboxes.tools.packs.submit import Submit
+from sandboxes.tools.parse_call import did_you_mean
+from sandboxes.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from sandboxes.search.index_store import Library
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What the tools of every pack are made of. Without a ``library`` nothing is searched by meaning."""
+
+    max_chars: int
+    terminal: Terminal
+    files: Files
+    checked: Files
+    """Also tells what an edit broke, as editors do that run a linter."""
+    patches: Patches
+    library: Library | None
+
+    @classmethod
+    def of(cls, max_chars: int, library: Library | None) -> Core:
+        files = Files(max_chars)
+        checked = Files(max_chars, check_syntax=True)
+        return cls(max_chars, Terminal(max_chars), files, checked, Patches(files), library)
+
+
+Maker = Callable[[Core], Tool | None]
+"""Makes a tool; None where its core lacks what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    name: str
+    about: str
+    makers: Mapping[type[Tool], Maker]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.makers)
+
+
+def _search(core: Core) -> CodebaseSearch | None:
+    return None if core.library is None else CodebaseSearch(core.max_chars, core.library)
+
+
+def _cursor_search(core: Core) -> cursor.Search | None:
+    found = _search(core)
+    return None if found is None else cursor.Search(found)
+
+
+_ALL = (
+    Pack(
+        "default",
+        "the farm's own",
+        {
+            Bash: lambda core: Bash(core.terminal),
+            Edit: lambda core: Edit(core.files),
+            Grep: lambda core: Grep(core.max_chars),
+            Glob: lambda core: Glob(core.max_chars),
+            CodebaseSearch: _search,
+            Submit: lambda core: Submit(),
+        },
+    ),
+    Pack(
+        "claude-code",
+        "those of Claude Code",
+        {
+            claude_code.Bash: lambda core: claude_code.Bash(core.terminal),
+            claude_code.BashOutput: lambda core: claude_code.BashOutput(core.terminal),
+            claude_code.KillShell: lambda core: claude_code.KillShell(core.terminal),
+            claude_code.Read: lambda core: claude_code.Read(core.files),
+            claude_code.Write: lambda core: claude_code.Write(core.files),
+            claude_code.Edit: lambda core: claude_code.Edit(core.files),
+            claude_code.MultiEdit: lambda core: claude_code.MultiEdit(core.files),
+            claude_code.ClaudeGrep: lambda core: claude_code.ClaudeGrep(core.max_chars),
+            claude_code.ClaudeGlob: lambda core: claude_code.ClaudeGlob(core.max_chars),
+            claude_code.LS: lambda core: claude_code.LS(core.files),
+            claude_code.TodoWrite: lambda core: claude_code.TodoWrite(),
+        },
+    ),
+    Pack(
+        "codex",
+        "those of the Codex CLI",
+        {
+            codex.Shell: lambda core: codex.Shell(core.max_chars, core.patches),
+            codex.ApplyPatch: lambda core: codex.ApplyPatch(core.patches),
+            codex.UpdatePlan: lambda core: codex.UpdatePlan(),
+        },
+    ),
+    Pack(
+        "cursor",
+        "those of Cursor's agent",
+        {
+            cursor.Search: _cursor_search,
+            cursor.ReadFile: lambda core: cursor.ReadFile(core.files),
+            cursor.RunTerminalCommand: lambda core: cursor.RunTerminalCommand(core.terminal),
+            cursor.ListDir: lambda core: cursor.ListDir(core.files),
+            cursor.GrepSearch: lambda core: cursor.GrepSearch(core.max_chars),
+            cursor.FileSearch: lambda core: cursor.FileSearch(core.max_chars),
+            cursor.SearchReplace: lambda core: cursor.SearchReplace(core.files),
+            cursor.Write: lambda core: cursor.Write(core.files),
+            cursor.DeleteFile: lambda core: cursor.DeleteFile(core.files),
+        },
+    ),
+    Pack(
+        "swe-agent",
+        "those of SWE-agent's default configuration",
+        {
+            swe_agent.Bash: lambda core: swe_agent.Bash(core.terminal),
+            swe_agent.StrReplaceEditor: lambda core: swe_agent.StrReplaceEditor(core.checked),
+            Submit: lambda core: Submit(),
+        },
+    ),
+)
+PACKS: Mapping[str, Pack] = {pack.name: pack for pack in _ALL}
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A pack, and which of its tools there are to be, in the pack's order."""
+
+    pack: Pack
+    kinds: tuple[type[Tool], ...]
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(kind.name for kind in self.kinds)
+
+    def make(self, core: Core) -> list[Tool]:
+        return [tool for kind in self.kinds if (tool := self.pack.makers[kind](core)) is not None]
+
+
+def choose(words: Sequence[str]) -> Choice:
+    """What ``words`` ask for: at most one pack, else the default one; and tools of it, which then are all there are,
+    or, each with a ``-`` before it, tools of it that there are not. No words: all of the default pack.
+
+    Raises SpecError, whose message names the nearest right word.
+    """
+    packs = [word for word in words if word in PACKS]
+    if len(packs) > 1:
+        raise SpecError(f"{packs[0]!r} and {packs[1]!r} are two packs of tools; name one")
+    pack = PACKS[packs[0] if packs else DEFAULT]
+    named = [word for word in words if word not in PACKS and not word.startswith("-")]
+    off = [word[1:] for word in words if word.startswith("-")]
+    for name in (*named, *off):
+        if name not in pack.tools:
+            raise SpecError(_unknown(name, pack))
+    if named and off:
+        raise SpecError(f"{named[0]!r} and '-{off[0]}': name the tools that there are to be, or those that are not")
+    kinds = tuple(kind for kind in pack.makers if (not named or kind.name in named) and kind.name not in off)
+    if not kinds:
+        raise SpecError(f"no tool of {pack.name} is left; leave one")
+    return Choice(pack, kinds)
+
+
+def _unknown(name: str, pack: Pack) -> str:
+    elsewhere = [other.name for other in _ALL if name in other.tools]
+    if elsewhere:
+        return f"{name!r} is no tool of {pack.name}, but of {' and '.join(elsewhere)}: name that pack too"
+    near = did_you_mean(name, [*pack.tools, *PACKS])
+    return f"no tool named {name!r}{near}; the tools are {', '.join(pack.tools)}, and the packs {', '.join(PACKS)}"

@@ -1,0 +1,340 @@
+"""The wire between host and tool server, as ``toolserver/src/request.h`` describes it.
+
+What the server sends is hostile: every length is bounded, every value parsed into the narrowest type, and anything
+else is a ProtocolError.
+"""
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from sandboxes.errors import ProtocolError
+from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, FileKind, JobOutput
+
+VERSION: Final = 3
+FRAME_MAX: Final = 66 * MIB
+REQUEST_MAX: Final = 65 * MIB - 9
+CONTENT_MAX: Final = 64 * MIB
+CAPTURE_MAX: Final = 32 * MIB
+READ_CHUNK: Final = 4 * MIB
+TEXTS_MAX: Final = 65536
+SESSION_MAX: Final = 63
+TIMEOUT_MAX_MS: Final = 2**32 - 1
+JOB_OUTPUT_MAX: Final = 28_000
+INPUT_MAX: Final = MIB
+ENVIRONMENT_MAX: Final = 4096
+CHOSEN: Final = 1 << 63
+
+_HEADER = struct.Struct("<IQB")
+_STAT = struct.Struct("<BIQq")
+_LISTED = struct.Struct("<BIQqI")
+"""And the length of the path that comes after it."""
+_KINDS = {ord("f"): FileKind.FILE, ord("d"): FileKind.DIRECTORY, ord("l"): FileKind.SYMLINK, ord("o"): FileKind.OTHER}
+_TIMED_OUT, _SHELL_LOST, _RUNS_STILL = 1, 2, 4
+
+
+class Op(IntEnum):
+    PING = 1
+    EXEC = 2
+    SHELL = 3
+    RESTART = 4
+    READ = 5
+    WRITE = 6
+    LINK = 7
+    REMOVE = 8
+    STAT = 9
+    WALK = 10
+    KILL_ALL = 11
+    CANCEL = 12
+    WORK_IN = 13
+    LOG_IN = 14
+    START = 15
+    LISTEN = 16
+    TYPE = 17
+    END = 18
+
+
+class WriteFlag(IntEnum):
+    EXECUTABLE = 1
+    PLAIN = 2
+    PARENTS = 4
+    NEW = 8
+
+
+class Unsendable(ValueError):
+    """What was asked cannot be put into a request; the message says why, and goes on after "the command"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``errno`` 0: ``body`` is what was asked for; otherwise the server refused and the body is empty."""
+
+    id: int
+    errno: int
+    body: bytes
+
+
+def frame(request_id: int, op: Op, *parts: bytes) -> bytes:
+    """Raises Unsendable."""
+    body = b"".join(parts)
+    if len(body) > REQUEST_MAX:
+        raise Unsendable(f"is larger than {REQUEST_MAX} bytes")
+    return _HEADER.pack(9 + len(body), request_id, op) + body
+
+
+def chosen_id(call_id: str) -> int:
+    """The request id that stands for a caller's own: never one of those that are counted up from 62 random bits."""
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()
+    return CHOSEN | int.from_bytes(digest[:8], "little")
+
+
+def blob(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
+
+
+def text(value: str) -> bytes:
+    """Raises Unsendable for what no path, argument or command can hold.
+
+    Surrogates that stand for undecodable bytes go back to those bytes.
+    """
+    try:
+        data = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Unsendable("holds half a surrogate pair") from None
+    if b"\0" in data:
+        raise Unsendable("holds a zero byte")
+    return blob(data) + b"\0"
+
+
+def texts(values: Sequence[str]) -> bytes:
+    if len(values) > TEXTS_MAX:
+        raise Unsendable(f"is a list of more than {TEXTS_MAX}")
+    return len(values).to_bytes(4, "little") + b"".join(map(text, values))
+
+
+def caps(timeout_s: float, output_limit: int) -> bytes:
+    """A time-out of at least a millisecond, and a limit split evenly between an output's head and its tail."""
+    limit = max(0, min(output_limit, CAPTURE_MAX))
+    timeout_ms = max(1, min(round(timeout_s * 1000), TIMEOUT_MAX_MS))
+    return struct.pack("<III", timeout_ms, limit - limit // 2, limit // 2)
+
+
+def exec_request(
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str],
+    stdin: bytes,
+    timeout_s: float,
+    output_limit: int,
+    merge_stderr: bool,
+    login: bool = False,
+) -> bytes:
+    additions = [f"{name}={value}" for name, value in env.items()]
+    return b"".join(
+        (
+            bytes((merge_stderr | login << 1,)),
+            caps(timeout_s, output_limit),
+            text(cwd or ""),
+            texts(argv),
+            texts(additions),
+            blob(stdin),
+        )
+    )
+
+
+class FrameSplitter:
+    """Cuts a byte stream into answers."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """The answers that are complete with ``data``. Raises ProtocolError; nothing more may be fed after that."""
+        self._buffer += data
+        answers = []
+        at = 0
+        while len(self._buffer) - at >= 4:
+            length = int.from_bytes(self._buffer[at : at + 4], "little")
+            if not 9 <= length <= FRAME_MAX:
+                raise ProtocolError(f"the tool server sent a frame of {length} bytes")
+            if len(self._buffer) - at < 4 + length:
+                break
+            answers.append(_answer(bytes(memoryview(self._buffer)[at + 4 : at + 4 + length])))
+            at += 4 + length
+        del self._buffer[:at]
+        return answers
+
+
+def _answer(data: bytes) -> Answer:
+    request_id, refused = int.from_bytes(data[:8], "little"), data[8]
+    if refused == 0:
+        return Answer(request_id, 0, data[9:])
+    errno = int.from_bytes(data[9:], "little")
+    if refused != 1 or len(data) != 13 or not 1 <= errno <= 4095:
+        raise ProtocolError("the tool server sent a malformed refusal")
+    return Answer(request_id, errno, b"")
+
+
+class Reader:
+    """Reads one answer's body from its beginning; every method raises ProtocolError when it is not as expected."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._at = 0
+
+    def take(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._body):
+            raise ProtocolError("the tool server sent an answer that ends too early")
+        data = self._body[self._at : end]
+        self._at = end
+        return data
+
+    def unsigned(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def blob(self, limit: int) -> bytes:
+        length = self.unsigned(4)
+        if length > limit:
+            raise ProtocolError(f"the tool server sent {length} bytes where {limit} were allowed")
+        return self.take(length)
+
+    @property
+    def exhausted(self) -> bool:
+        return self._at == len(self._body)
+
+    def end(self) -> None:
+        if not self.exhausted:
+            raise ProtocolError("the tool server sent more than an answer")
+
+
+def empty(body: bytes) -> None:
+    Reader(body).end()
+
+
+def version(body: bytes) -> int:
+    reader = Reader(body)
+    value = reader.unsigned(2)
+    reader.end()
+    return value
+
+
+def content(body: bytes, limit: int) -> bytes:
+    reader = Reader(body)
+    data = reader.blob(limit)
+    reader.end()
+    return data
+
+
+def replaced(body: bytes) -> bool:
+    reader = Reader(body)
+    value = reader.unsigned(1)
+    reader.end()
+    if value > 1:
+        raise ProtocolError(f"the tool server wrote over {value} files at once")
+    return bool(value)
+
+
+def exec_result(body: bytes, output_limit: int) -> ExecResult:
+    exit_code, flags, duration_us, spill, stdout, stderr = _result(body, _TIMED_OUT | _SHELL_LOST, output_limit)
+    timed_out = bool(flags & _TIMED_OUT)
+    return ExecResult(
+        exit_code=None if timed_out else exit_code,
+        stdout=stdout,
+        stderr=stderr,
+        timed_out=timed_out,
+        duration_s=duration_us / 1e6,
+        shell_lost=bool(flags & _SHELL_LOST),
+        spill=spill,
+    )
+
+
+def _result(body: bytes, known: int, output_limit: int) -> tuple[int, int, int, str | None, Capture, Capture]:
+    """Exit code, flags (of those that are ``known``), microseconds, spill, and both captures."""
+    reader = Reader(body)
+    exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
+    if exit_code > 255 or flags & ~known:
+        raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
+    spill = _spill(reader)
+    stdout, stderr = _capture(reader, output_limit), _capture(reader, output_limit)
+    reader.end()
+    return exit_code, flags, duration_us, spill, stdout, stderr
+
+
+def job_output(body: bytes) -> JobOutput:
+    exit_code, flags, duration_us, spill, output, _ = _result(body, _RUNS_STILL, JOB_OUTPUT_MAX)
+    return JobOutput(output, None if flags else exit_code, duration_us / 1e6, spill)
+
+
+def number(body: bytes) -> int:
+    reader = Reader(body)
+    value = reader.unsigned(4)
+    reader.end()
+    return value
+
+
+def listen_request(job: int, wait_s: float, quiet_s: float) -> bytes:
+    wait_ms, quiet_ms = (max(0, min(round(seconds * 1000), TIMEOUT_MAX_MS)) for seconds in (wait_s, quiet_s))
+    return struct.pack("<III", job, wait_ms, quiet_ms)
+
+
+def _spill(reader: Reader) -> str | None:
+    path = reader.blob(64)
+    directory, _, name = path.rpartition(b"/")
+    if reader.take(1) != b"\0" or (path and (directory != b"/tmp/.farm-output" or not name.isdigit())):
+        raise ProtocolError("the tool server named a spill file that cannot be one")
+    return path.decode("ascii") or None
+
+
+def _capture(reader: Reader, output_limit: int) -> Capture:
+    limit = max(output_limit, 4608)  # the server's own words when a program does not start
+    head, tail = reader.blob(limit), reader.blob(limit)
+    elided = reader.unsigned(8)
+    if len(head) + len(tail) > limit:
+        raise ProtocolError(f"the tool server sent {len(head) + len(tail)} bytes where {limit} were allowed")
+    return Capture(head, tail, elided) if elided else Capture(head + tail)
+
+
+def file_entry(body: bytes, path: str) -> FileEntry:
+    reader = Reader(body)
+    entry = _entry(reader, path)
+    reader.end()
+    return entry
+
+
+def _entry(reader: Reader, path: str) -> FileEntry:
+    return _described(path, *_STAT.unpack(reader.take(_STAT.size)))
+
+
+def _described(path: str, kind: int, mode: int, size: int, mtime_ns: int) -> FileEntry:
+    if kind not in _KINDS or mode > 0o7777 or size >= 2**63:
+        raise ProtocolError("the tool server described a file that cannot be one")
+    return FileEntry(path, _KINDS[kind], mode, size, mtime_ns)
+
+
+def walk_entries(body: bytes) -> list[FileEntry]:
+    """Sorted by path; each path once, relative, and inside the walked root."""
+    entries: dict[str, FileEntry] = {}
+    at = 0
+    while at < len(body):  # not by a Reader, which takes twice as long
+        begins = at + _LISTED.size
+        if begins > len(body):
+            raise ProtocolError("the tool server sent an answer that ends too early")
+        *stat, length = _LISTED.unpack_from(body, at)
+        at = begins + length
+        if length > MIB or at > len(body):
+            raise ProtocolError(f"the tool server sent {length} bytes of a path")
+        path = body[begins:at].decode("utf-8", "surrogateescape")
+        entry = _described(path, *stat)
+        if entry.kind is FileKind.DIRECTORY or path in entries or not _is_below(path):
+            raise ProtocolError("the tool server listed a file that cannot be in the directory")
+        entries[path] = entry
+    return [entries[path] for path in sorted(entries)]
+
+
+def _is_below(path: str) -> bool:
+    return "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))

@@ -1,0 +1,173 @@
+"""The toolbox: what is mounted read-only at ``/.farm`` in every sandbox, so that any image will do.
+
+bin/toolserver   the first process
+bin/bash         the shell of the sessions
+bin/busybox      for images that hold nothing
+bin/rg, lib/     ripgrep with its own loader and libraries
+
+Beside it, and not in any sandbox, lies the starter, which makes sandboxes on this machine.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxes.errors import RuntimeUnavailable
+from sandboxes.ownership.scratch_dirs import scratch
+
+SOURCES = Path(__file__).with_name("src")
+STARTER_SOURCES = Path(__file__).parents[1] / "starter"
+INSIDE = "inside"
+PACKAGES = {
+    "make": "make",
+    "musl-gcc": "musl-tools",
+    "gcc": "gcc libc6-dev",
+    "bash-static": "bash-static",
+    "busybox": "busybox-static",
+    "rg": "ripgrep",
+}
+"""The programs a toolbox is made of or with, and the Debian packages that hold them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """``path``: a directory to be mounted read-only at ``/.farm``."""
+
+    path: Path
+
+    @property
+    def below(self) -> Path:
+        """An empty directory: an overlay without an upper layer has two layers at least."""
+        return self.path.with_name("below")
+
+    @property
+    def starter(self) -> Path:
+        """The program that ``sandboxes/starter/starter.c`` describes."""
+        return self.path.with_name("starter")
+
+    @property
+    def starter_library(self) -> Path:
+        """The same, to be loaded into an OCI runtime."""
+        return self.path.with_name("starter.so")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Files of this machine that go into a toolbox, by their names in it."""
+
+    files: dict[str, Path]
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        sources = {
+            f"{directory.name}/{path.name}": path
+            for directory in (SOURCES, STARTER_SOURCES)
+            for path in directory.iterdir()
+            if path.is_file()
+        }
+        for name, path in sorted({**sources, **self.files}.items()):
+            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()[:32]
+
+
+def ensure_toolbox(state_dir: Path) -> Toolbox:
+    """The toolbox below ``state_dir/toolbox``, named by the digest of all that is in it, built where it is not there.
+
+    Blocks for some seconds when it builds. Raises RuntimeUnavailable where a package lacks or the build fails.
+    """
+    programs = _find_programs()
+    parts = _find_parts(programs)
+    path = state_dir / "toolbox" / parts.digest()
+    if path.is_dir():
+        return Toolbox(path / INSIDE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with scratch(path.parent) as place:
+        building = place / "toolbox"
+        _build(building, parts, programs)
+        try:
+            building.rename(path)
+        except OSError:
+            if not path.is_dir():  # otherwise somebody else has built the same
+                raise
+    return Toolbox(path / INSIDE)
+
+
+def _find_programs() -> dict[str, Path]:
+    found = {name: shutil.which(name) for name in PACKAGES}
+    lacking = [PACKAGES[name] for name, path in found.items() if path is None]
+    busybox = found["busybox"]
+    if busybox is not None and _libraries(Path(busybox)) is not None:
+        lacking.append(PACKAGES["busybox"])
+    if lacking:
+        raise RuntimeUnavailable(f"the toolbox cannot be built; as root: apt-get install {' '.join(lacking)}")
+    return {name: Path(path).resolve() for name, path in found.items() if path is not None}
+
+
+def _find_parts(programs: dict[str, Path]) -> _Parts:
+    files = {"bin/bash": programs["bash-static"], "bin/busybox": programs["busybox"]}
+    libraries = _libraries(programs["rg"])
+    if libraries is None:
+        files["bin/rg"] = programs["rg"]
+    else:
+        files["lib/rg"] = programs["rg"]
+        files |= {f"lib/{name}": path for name, path in libraries.items()}
+    return _Parts(files)
+
+
+def _libraries(program: Path) -> dict[str, Path] | None:
+    """The shared libraries of a program by name, its loader as ``ld.so``; None for a static one."""
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
+    if listed.returncode != 0 or "statically linked" in listed.stdout:
+        return None
+    return dict(_parse_libraries(listed.stdout))
+
+
+def _parse_libraries(listing: str) -> Iterator[tuple[str, Path]]:
+    for line in listing.splitlines():
+        if found := re.match(r"\s*(\S+) => (/\S+)", line):
+            yield found[1], Path(found[2]).resolve()
+        elif found := re.match(r"\s*(/\S+)", line):
+            yield "ld.so", Path(found[1]).resolve()
+
+
+def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
+    inside = building / INSIDE
+    (inside / "bin").mkdir(parents=True)
+    (inside / "lib").mkdir()
+    (building / "below").mkdir()
+    _compile(STARTER_SOURCES, building, programs)
+    _compile(SOURCES, inside / "bin", programs)
+    for name, source in parts.files.items():
+        shutil.copyfile(source, inside / name)
+    for path in (
+        building,
+        building / "below",
+        inside,
+        *inside.rglob("*"),
+    ):  # for anybody inside, whatever the umask here is
+        os.chmod(path, 0o755)
+
+
+def _compile(sources: Path, place: Path, programs: dict[str, Path]) -> None:
+    with scratch() as made:  # make cannot write where a path has spaces
+        make = [str(programs["make"]), "-s", "-C", str(sources), f"DESTDIR={made}"]
+        make += [f"CC={programs['musl-gcc']}", f"HOST_CC={programs['gcc']}"]
+        compiled = subprocess.run(make, capture_output=True, text=True, check=False)
+        if compiled.returncode != 0:
+            raise RuntimeUnavailable(f"the {sources.name} does not compile: {compiled.stderr.strip()[-2000:]}")
+        for binary in made.iterdir():
+            shutil.copy(binary, place)
+
+
+def main(state_dir: str) -> None:
+    """Build it and print where it is; what ``images/toolbox/build.sh`` runs."""
+    try:
+        print(ensure_toolbox(Path(state_dir)).path)
+    except RuntimeUnavailable as error:
+        sys.exit(str(error))
