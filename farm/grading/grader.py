@@ -3,10 +3,11 @@
 import asyncio
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
@@ -17,6 +18,7 @@ from farm.grading.decoys.control_run import (
     confirmable,
     is_controlled,
     is_settled,
+    plan_runs,
     unconfirmed,
     unsteady,
     without_unconfirmed,
@@ -83,20 +85,36 @@ async def grade(
             again = await judge(rng, before=False, asked=task.verifier)
             return with_time_of(keep_findings(first, again), first)
         return first
-    # The control run comes first: code that remembers the other run cannot compare them then.
-    control = await judge(rng, before=False, asked=task.verifier, control=ControlRun.SOME)
-    if control.unreported or is_settled(control):
-        return control
-    first = await judge(rng, before=False, asked=task.verifier)
-    verdict = after_control(task.verifier, keep_findings(control, first), control)
-    asked = confirmable(task.verifier, verdict)
-    if asked is None or not unconfirmed(asked, control):
+    return await _judge_controlled(task.verifier, judge, rng)
+
+
+async def _judge_controlled(
+    verifier: Verifier, judge: "partial[Coroutine[Any, Any, Verdict]]", rng: random.Random
+) -> Verdict:
+    """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
+    before, after = plan_runs(verifier, rng)
+    controls: list[Verdict] = []
+    for _ in range(before):
+        controls.append(await judge(rng, before=False, asked=verifier, control=ControlRun.SOME))
+        if controls[-1].unreported or is_settled(controls[-1]):
+            return reduce(with_time_of, controls[:-1], controls[-1])
+    first = await judge(rng, before=False, asked=verifier)
+    asked = confirmable(verifier, first)
+    for _ in range(after if asked is not None else 0):
+        controls.append(await judge(rng, before=False, asked=asked, control=ControlRun.SOME, failed=first.missing))
+    verdict = first
+    for control in controls:
+        verdict = after_control(verifier, keep_findings(control, verdict), control)
+    if asked is None or verdict.tampered:
+        return verdict
+    open_tests = {test for control in controls for test in unconfirmed(asked, control)}
+    if not open_tests:
         return verdict
     control = await judge(rng, before=False, asked=asked, control=ControlRun.LAST, failed=first.missing)
-    verdict = unsteady(after_control(task.verifier, keep_findings(control, verdict), control))
+    verdict = unsteady(after_control(verifier, keep_findings(control, verdict), control))
     if verdict.tampered or not unconfirmed(asked, control):
         return verdict
-    return without_unconfirmed(task.verifier, verdict, unconfirmed(asked, control), control.reason)
+    return without_unconfirmed(verifier, verdict, unconfirmed(asked, control), control.reason)
 
 
 async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, rng: random.Random) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ WAITING = """
     timerfd_create timerfd_gettime timerfd_settime
 """
 TALKING = """
-    accept accept4 bind connect getpeername getsockname getsockopt listen mq_getsetattr mq_notify mq_open
+    accept accept4 bind connect getpeername getsockname listen mq_getsetattr mq_notify mq_open
     mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv msgsnd pipe pipe2 recvfrom recvmmsg recvmsg semctl
     semget semop semtimedop shutdown socketpair
 """
@@ -79,10 +79,14 @@ and share of the processor are not theirs to set."""
 C_INT = 0xFFFFFFFF
 """What the kernel takes of an argument that is an int. A filter compares 64 bits, and a caller may set the others."""
 
+SOL_SOCKET = 1
+COOKIES = frozenset((57, 71))
+"""SO_COOKIE and SO_NETNS_COOKIE count up for the whole machine, so a sandbox could leave a note in them."""
+
 OPTIONS_REFUSED: Mapping[int, frozenset[int]] = {
     # SOL_SOCKET: SO_ATTACH_FILTER, ATTACH_BPF, ATTACH_REUSEPORT_CBPF, ATTACH_REUSEPORT_EBPF, SO_TIMESTAMPING (old and
     # new), SO_ZEROCOPY
-    1: frozenset((26, 50, 51, 52, 37, 65, 60)),
+    SOL_SOCKET: frozenset((26, 50, 51, 52, 37, 65, 60)),
     # SOL_IP: IP_UNBLOCK_SOURCE to IP_MSFILTER, the MCAST_* options for sources
     0: frozenset((37, 38, 39, 40, 41, 43, 44, 46, 47, 48)),
     # SOL_TCP: TCP_MD5SIG, TCP_MD5SIG_EXT, TCP_AO_ADD_KEY, TCP_AO_DEL_KEY, TCP_AO_INFO
@@ -183,7 +187,10 @@ def profile(*, own_disk: bool = False) -> dict[str, Any]:
 
 
 def _socket_options() -> Iterator[dict[str, Any]]:
-    """Allow the options of each level but those in ``OPTIONS_REFUSED``; pretend to set those in ``OPTIONS_IGNORED``."""
+    """Allow to set the options of each level but those in ``OPTIONS_REFUSED``, and to read all but ``COOKIES``.
+
+    Pretend to set those in ``OPTIONS_IGNORED``.
+    """
     for level, refused in OPTIONS_REFUSED.items():
         at_level = (1, level, "SCMP_CMP_EQ", 0)
         ignored = OPTIONS_IGNORED.get(level, frozenset())
@@ -193,6 +200,14 @@ def _socket_options() -> Iterator[dict[str, Any]]:
             yield _when("setsockopt", at_level, condition)
     for condition in _unless(1, frozenset(OPTIONS_REFUSED), 0, 1024):
         yield _when("setsockopt", condition)
+    for option in sorted(COOKIES):
+        yield _refused(
+            "getsockopt", errno.ENOPROTOOPT, (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), (2, option, "SCMP_CMP_EQ", 0)
+        )
+    for condition in _unless(2, COOKIES):
+        yield _when("getsockopt", (1, SOL_SOCKET, "SCMP_CMP_EQ", 0), condition)
+    for condition in _unless(1, frozenset((SOL_SOCKET,)), 0, 1024):
+        yield _when("getsockopt", condition)
 
 
 def _sending() -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from farm.grading.decoys.control_run import (
     confirmable,
     is_controlled,
     is_settled,
+    plan_runs,
     unconfirmed,
     unsteady,
     without_unconfirmed,
@@ -159,6 +160,14 @@ def test_kept_tests_become_false_if_no_other_can(seed: int) -> None:
 def test_each_test_is_false_in_some_run_and_true_in_another() -> None:
     runs = [chosen_of("ab", "", ControlRun.SOME, seed) for seed in range(40)]
     assert {tuple(sorted(run.false)) for run in runs} == {(f"{PATH}::test_a",), (f"{PATH}::test_b",)}
+
+
+@pytest.mark.parametrize(("names", "plans"), [("abcd", {(1, 0)}), ("abc", {(2, 0)}), ("a", {(0, 2), (1, 1), (2, 0)})])
+def test_few_tests_have_more_control_runs(names: str, plans: set[tuple[int, int]]) -> None:
+    verifier = replace(make_verifier(), fail_to_pass=tuple(f"{PATH}::test_{name}[1]" for name in names))
+    assert {plan_runs(verifier, random.Random(seed)) for seed in range(40)} == plans
+    spared = replace(verifier, never_false=(f"{PATH}::test_a",))
+    assert plan_runs(spared, random.Random(1))[0] + plan_runs(spared, random.Random(1))[1] == 2
 
 
 def test_one_test_alone_becomes_false() -> None:

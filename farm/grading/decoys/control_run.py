@@ -24,6 +24,8 @@ MOST_KEPT = 4
 """Pass-to-pass tests that are made false if no fail-to-pass test can be."""
 
 
+ENOUGH, MORE_RUNS = 4, 2
+"""With fewer fail-to-pass tests than ``ENOUGH`` there are ``MORE_RUNS`` control runs instead of one."""
 UNSTEADY = "audit_unsteady"
 _CERTAIN = [PREFIX + kind for kind in sorted(CERTAIN)]
 
@@ -50,6 +52,19 @@ class Chosen:
 def is_controlled(verifier: Verifier) -> bool:
     """Return True if changes that solve something are shown in a control run: the tests are Python's."""
     return is_python(verifier) and bool(verifier.fail_to_pass)
+
+
+def plan_runs(verifier: Verifier, rng: random.Random) -> tuple[int, int]:
+    """Return how many control runs come before the run that counts, and how many behind it.
+
+    Code that guesses is right with a chance that falls with the number of fail-to-pass tests, so with few of them there
+    are more control runs. A single one is false in each control run, so the place of the run that counts is drawn.
+    """
+    names = set(map(without_parameters, verifier.fail_to_pass)) - set(map(without_parameters, verifier.never_false))
+    if len(names) >= ENOUGH:
+        return 1, 0
+    before = MORE_RUNS if len(names) > 1 else rng.randrange(MORE_RUNS + 1)
+    return before, MORE_RUNS - before
 
 
 def is_settled(control: Verdict) -> bool:

@@ -17,7 +17,15 @@ from contextlib import suppress
 from typing import Any
 
 from farm.grading.tripwire.channel import open_channel
-from farm.grading.tripwire.library import MEMORY, OTHERS_ARE_PUBLIC, UNWATCHED_MODULES, follow_library, watch_memory
+from farm.grading.tripwire.library import (
+    MEMORY,
+    OTHERS_ARE_PUBLIC,
+    UNWATCHED_MODULES,
+    apart,
+    follow_library,
+    follow_tests,
+    watch_memory,
+)
 from farm.grading.tripwire.lines import FAR, LOADERS, NEAR, PACKAGE, QUIET, follow_lines
 from farm.grading.tripwire.watches import (
     follow_runner,
@@ -46,7 +54,7 @@ def install(settings: Any) -> None:
     tests = frozenset(settings["tests"])
     report_home, stdlib = posixpath.dirname(report), posixpath.dirname(os.__file__)
     here = f"{home}/sitecustomize.py"
-    own = os.urandom(8).hex()  # names of the tripwire's own events
+    own = os.urandom(8).hex()  # for names of events
     made, place_of, path_of, is_changed, holds, culprit, passes, started = follow_lines(settings, own)
     channel = open_channel(settings)
     if channel is None:
@@ -151,6 +159,7 @@ def install(settings: Any) -> None:
         if when == "setup":  # of another try, if there was one
             phases[test] = {}
         phases.setdefault(test, {})[when] = args[2] is True
+        check_test(args[3])
         check_library(full=False)
 
     def frames(event: str, args: Any, frame: Any) -> None:
@@ -269,7 +278,7 @@ def install(settings: Any) -> None:
             finding("locks", by, event)
 
     hold, check_runner, of_change = follow_runner(place_of, is_changed, finding, report, tests)
-    check_library = follow_library(stdlib, of_change, finding)
+    check_library, check_test = follow_library(stdlib, of_change, finding), follow_tests(of_change, finding)
 
     def check(full: bool) -> None:
         check_runner(full)
@@ -367,19 +376,6 @@ def install(settings: Any) -> None:
     ):
         watch_calls(own + event, module, function, user)
     sys.addaudithook(hook)
-
-
-def apart(function: Any) -> Any:
-    """Return a function of this module with a copy of the globals, in which each function has that copy too.
-
-    Code under test reads the globals of the functions that it calls. Those stand in for other modules' and are made by
-    functions named ``watch_``, which keep the globals of this module.
-    """
-    names = dict(globals())
-    for name, value in names.copy().items():
-        if type(value) is type(function) and not name.startswith("watch_"):
-            names[name] = type(function)(value.__code__, names, name, value.__defaults__)
-    return names[function.__name__]
 
 
 def chain() -> None:

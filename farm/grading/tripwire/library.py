@@ -95,6 +95,75 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
     return check_library
 
 
+def instructions() -> Any:
+    """Yield for each opcode the one that it specializes, and the length of its cache; None for one of a debugger."""
+    dis: Any = __import__("dis")
+    numbers, caches = dis._all_opmap, dis._inline_cache_entries
+    names = {number: name for name, number in numbers.items()}
+    for number in range(256):
+        base = dis.deoptmap.get(names.get(number, ""), names.get(number, ""))
+        known = base in numbers and not base.startswith(("INSTRUMENTED", "ENTER_EXECUTOR"))
+        length = caches.get(base, 0) if type(caches) is dict else caches[numbers.get(base, 0)]
+        yield (numbers[base], length) if known else None
+
+
+def follow_tests(of_change: Any, finding: Any) -> Any:
+    """Return a function that is called after each phase of a test and finds code of it that was written over.
+
+    Whoever can write into memory needs no event to make the code of a test return at once. pytest drops
+    ``sys.last_type`` and its like before each test, so an object of the change there learns when one begins.
+    """
+    entries_of, kind_of, system = vars, type, sys.__dict__
+    function_kind = type(follow_tests)
+    kept: Any = {}  # by the identity of a code object: its words at first sight, and itself
+    table: Any = []  # by opcode: the one that it specializes, and the number of words behind it that hold a cache
+
+    def words_of(code: Any) -> Any:
+        """Return the instructions as they were compiled, from those that run; None if they cannot be told."""
+        running = getattr(code, "_co_code_adaptive", None)
+        if running is None:
+            return bytes(bytearray(code.co_code))  # a copy
+        if not table:
+            table.extend(instructions())
+        words, at = bytearray(), 0
+        while at < len(running):
+            known = table[running[at]]
+            if known is None:
+                return None
+            words += bytes((known[0], running[at + 1]))
+            at += 2 + 2 * known[1]
+        return bytes(words)
+
+    def check_test(item: Any) -> None:
+        function = entries_of(item).get("_obj")
+        function = getattr(function, "__func__", function) if kind_of(function) is not function_kind else function
+        if kind_of(function) is function_kind:
+            code = function.__code__
+            words = words_of(code)
+            first, _ = kept.setdefault(id(code), (words, code))
+            if words is not None and first is not None and words != first:
+                finding("test_code", ("", 0), "the code of " + code.co_name + " was written over")
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            by = of_change(kind_of(system.get(name)))
+            if by and not isinstance(system[name], BaseException):
+                finding("runner", by, "an object of the change in sys." + name)
+
+    return check_test
+
+
+def apart(function: Any) -> Any:
+    """Return a function of this module with a copy of the globals, in which each function has that copy too.
+
+    Code under test reads the globals of the functions that it calls. Those stand in for other modules' and are made by
+    functions named ``watch_``, which keep the globals of this module.
+    """
+    names = dict(globals())
+    for name, value in names.copy().items():
+        if type(value) is type(function) and not name.startswith("watch_"):
+            names[name] = type(function)(value.__code__, names, name, value.__defaults__)
+    return names[function.__name__]
+
+
 class Slotted:
     """Has a slot, whose kind is of use."""
 

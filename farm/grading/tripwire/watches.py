@@ -29,12 +29,12 @@ OBSERVED = "from_item_and_call"
 
 
 def watch_phases(reports: Any, event: str) -> None:
-    """Report each phase of a test of pytest's as an event: the test's id, the phase, and whether it raised."""
+    """Report each phase of a test of pytest's as an event: its id, the phase, whether it raised, and the test."""
     kind, audit = reports.TestReport, sys.audit
     make = vars(kind)[OBSERVED].__func__
 
     def from_item_and_call(cls: Any, item: Any, call: Any) -> Any:
-        audit(event, item.nodeid, call.when, call.excinfo is not None)
+        audit(event, item.nodeid, call.when, call.excinfo is not None, item)
         return make(cls, item, call)
 
     setattr(kind, OBSERVED, classmethod(from_item_and_call))

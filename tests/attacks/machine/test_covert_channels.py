@@ -196,6 +196,27 @@ async def test_pages_of_files_are_neither_counted_nor_evicted(pair: tuple[Sandbo
     assert (said["plain"], said["hipri"], said["random"], said["dontneed"]) == (16, 16, 0, 0)
 
 
+COOKIES = """
+import json, socket
+here, there = socket.socketpair()
+told = {}
+for name, level, option in (("cookie", 1, 57), ("namespace", 1, 71), ("type", 1, 3), ("protocol", 6, 1), ("ip", 0, 1)):
+    try:
+        told[name] = (socket.socket() if level != 1 else here).getsockopt(level, option)
+    except OSError as error:
+        told[name] = -error.errno
+print(json.dumps(told))
+"""
+
+
+async def test_numbers_of_sockets_are_not_told(pair: tuple[Sandbox, Sandbox]) -> None:
+    """They count up for the whole machine: eight bits crossed from one sandbox to a later one in each of 12 notes."""
+    done = await pair[0].exec(["python3", "-c", COOKIES], timeout_s=WAIT_S)
+    told = json.loads(text(done))
+    assert (told["cookie"], told["namespace"]) == (-errno.ENOPROTOOPT, -errno.ENOPROTOOPT)
+    assert min(told["type"], told["protocol"], told["ip"]) >= 0
+
+
 MACHINE_FILES = "cd /proc; for file in $(find . -maxdepth 1 ! -name '[0-9]*' ! -type l ! -name .); do"
 
 
