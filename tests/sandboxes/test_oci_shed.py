@@ -8,7 +8,7 @@ import pytest
 from sandboxes.toolserver import toolbox
 from tests.services import needs_root, require_program
 
-STARTER = Path(toolbox.__file__).parent / "starter"
+STARTER = Path(toolbox.__file__).parents[1] / "starter"
 
 PROGRAM = r"""
 #include <error.h>

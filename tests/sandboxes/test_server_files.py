@@ -23,7 +23,7 @@ from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary
 
 WAIT_S = 60.0
-SERVER = Path(sandboxes.__file__).parent / "toolserver"
+SERVER = Path(sandboxes.__file__).parent / "toolserver" / "src"
 QUICKER = """
 int __real_unlink(const char *path);
 int __wrap_unlink(const char *path);
