@@ -1,4 +1,4 @@
-"""Reads a Parquet file in a process of its own: ``parquet_reader.py FILE MAX_GROUP_BYTES``; a row a line, as JSON.
+"""Read a Parquet file in a process of its own: ``parquet_worker.py FILE MAX_GROUP_BYTES``; a row a line, as JSON.
 
 The file is anybody's and the library that reads it is C++: what brings it down brings down no more than this. Exit
 code 3: there is no pyarrow. What else is wrong is the last line, ``{"fault": …}`` in place of ``{"row": …}``.

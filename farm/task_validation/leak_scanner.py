@@ -1,4 +1,4 @@
-"""What runs in a sandbox: ``residue_inside.py JOB RESULT``. Standard library alone, of Python 3.8 too; the host only
+"""The program that runs in a sandbox: ``inside.py JOB RESULT``. Standard library alone, of Python 3.8 too; the host only
 reads it.
 
 JOB is JSON: ``passages`` (base64 of bytes that must stand nowhere), ``names`` (of functions and classes that are gone),

@@ -89,7 +89,7 @@ async def find_residue(sandbox: Sandbox, secrets: Secrets) -> list[Residue] | No
         "prune": _PRUNED,
         "most": MOST_FOUND,
     }
-    program = files("farm.workshop").joinpath("residue_inside.py").read_bytes()
+    program = files("farm.task_validation").joinpath("leak_scanner.py").read_bytes()
     await sandbox.write_file(f"{_PLACE}/inside.py", program, parents=True)
     await sandbox.write_file(f"{_PLACE}/job.json", json.dumps(job).encode())
     command = f"exec python3 -I -B {_PLACE}/inside.py {_PLACE}/job.json {_PLACE}/result.jsonl"

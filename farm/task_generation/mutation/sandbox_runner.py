@@ -1,4 +1,4 @@
-"""What runs in a sandbox beside pytest: ``inside.py JOB RESULT``. Standard library, pytest and coverage alone.
+"""The program that runs in a sandbox beside pytest: ``inside.py JOB RESULT``. Standard library, pytest and coverage alone.
 
 Shipped as text; the host never imports it but to read it. JOB is JSON:
 

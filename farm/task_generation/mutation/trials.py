@@ -27,7 +27,7 @@ SURVEYS = 2
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _SPARE_S = 60
 _CLOCK = 4
-"""As ``inside.py`` has it: so much longer may a trial take by the clock."""
+"""As ``sandbox_runner`` has it: a trial may take so much longer by the clock."""
 _SUITE = Verifier(
     GradingMode.PATCH, FRAMEWORKS[ReportFormat.PYTEST].command, ReportFormat.PYTEST, (), (), (), SURVEY_TIMEOUT_S
 )
@@ -204,7 +204,7 @@ def _timeout_s(trial: Trial, survey: Survey) -> float:
 
 async def _ask(sandbox: Sandbox, job: Mapping[str, Any], timeout_s: float) -> tuple[list[bytes], str]:
     """The lines that came, and how it ended."""
-    program = files("farm.task_generation.mutation").joinpath("inside.py").read_bytes()
+    program = files("farm.task_generation.mutation").joinpath("sandbox_runner.py").read_bytes()
     await sandbox.write_file(f"{_PLACE}/inside.py", program, parents=True)
     await sandbox.write_file(f"{_PLACE}/job.json", json.dumps(job, ensure_ascii=True).encode())
     command = f"exec python3 {_PLACE}/inside.py {_PLACE}/job.json {_PLACE}/result.jsonl"
