@@ -1,5 +1,5 @@
-"""The program that runs in a sandbox: ``inside.py JOB RESULT``. Standard library alone, of Python 3.8 too; the host only
-reads it.
+"""The program that runs in a sandbox: ``inside.py JOB RESULT``, with the standard library alone, from Python 3.8 on.
+The host only reads it.
 
 JOB is JSON: ``passages`` (base64 of bytes that must stand nowhere), ``names`` (of functions and classes that are gone),
 ``modules`` (of each a path, and base64 of its source as solved and as it is), ``prune`` (directories not to look into),

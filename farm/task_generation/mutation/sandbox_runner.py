@@ -1,6 +1,6 @@
-"""The program that runs in a sandbox beside pytest: ``inside.py JOB RESULT``. Standard library, pytest and coverage alone.
+"""The program that runs in a sandbox beside pytest: ``inside.py JOB RESULT``, with coverage and the standard library.
 
-Shipped as text; the host never imports it but to read it. JOB is JSON:
+It is sent as text, and the host never imports it. JOB is JSON:
 
 - ``{"mode": "survey", "files": [test file], "roots": [directory or file of the package]}`` gives one line
   ``{"outcomes": {id: outcome}, "durations": {id: seconds}, "lines": {file: {line: [id's index in "outcomes"]}},
