@@ -54,17 +54,17 @@ async def grade(
 ) -> Verdict:
     """Judge a change of the task's workspace.
 
-    ``worked_in``: the agent's sandbox, out of which the change was taken; modes other than ``patch`` need it.
-    ``turns``: so many test commands may run at once; a time-out begins with the command's turn. ``tracebacks``: whether
-    pytest says where tests failed, on which no verdict depends and which takes up to a third of the command.
-    ``stress``: what that is put under; where an order was asked for, the component ``ordered`` says whether it was had.
-    ``alone``: no test runs behind a false test like it, and there is no control run.
-    ``baseline`` spares a walk where it is of the image that the sandbox boots from. ``verify_s`` caps the task's own
-    limit on the verifier. ``rng`` names the canary and the report: it must not be
-    guessable by the agent. Raises VerifierError where the verifier does not work even with nothing changed or the task
-    cannot be judged this way, and the errors of ``sandboxes`` for infrastructure: SandboxGone among them, unless it
-    was by the change's doing. A change whose code makes the command hang, die or report nothing, or takes the sandbox
-    down, is judged 0.
+    ``worked_in`` is the agent's sandbox, from which the change was taken. All modes but ``patch`` need it.
+    ``verify_s`` caps the task's own limit on the test command, in seconds. ``turns`` bounds how many test commands run
+    at once; the time-out begins when the command has its turn. ``rng`` chooses false tests and names, which the agent
+    must not be able to guess. ``baseline`` spares a walk of the workspace if it is of the same image.
+    ``tracebacks``: pytest shows where tests failed, which takes up to a third of the command; no verdict depends on it.
+    ``stress``: load or another order of tests; if an order was asked for, the component ``ordered`` tells whether the
+    tests ran in it. ``alone``: there is no control run, and no test runs behind a false test like it.
+
+    A change that makes the command hang, die or report nothing, or that ends the sandbox, is judged 0. Raises
+    VerifierError if the verifier does not work with nothing changed, or if the task cannot be judged this way. Raises
+    the errors of ``sandboxes`` for infrastructure, and SandboxGone unless the change ended the sandbox.
     """
     task = bundle.task
     if task.retrieval is not None:
@@ -76,8 +76,8 @@ async def grade(
     refuse_unfit(task.verifier, bundle.tests)
     given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
     judge = partial(_judge, bundle, change, runtime, *given)
-    # Tests of another language run behind false tests like them, which may disturb them. Nothing runs twice where the
-    # agent worked, in another order, or with nothing changed.
+    # Tests of another language run behind false tests like them, which may disturb them. Tests run once in the agent's
+    # own sandbox, in another order, and with nothing changed.
     twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
     if not (twice and is_controlled(task.verifier)) or change.empty:
         first = await judge(rng, before=twice, asked=task.verifier)

@@ -10,7 +10,7 @@ from farm.grading.tripwire.watches import plain, watch_calls
 SHARE = 50
 """One part of so many of the time of the tests may be spent on this."""
 SET_BY_PROGRAMS = frozenset({("warnings", "showwarning"), ("os", "environ", "data")})
-"""What the documentation of Python tells programs to replace, and what holds no function."""
+"""Parts that the documentation of Python tells programs to replace, and one that holds no function."""
 
 UNWATCHED_MODULES = (
     " readline ctypes _ctypes _cffi_backend _testcapi _testinternalcapi _xxsubinterpreters _interpreters "
@@ -110,8 +110,8 @@ def instructions() -> Any:
 def follow_tests(of_change: Any, finding: Any) -> Any:
     """Return a function that is called after each phase of a test and finds code of it that was written over.
 
-    Whoever can write into memory needs no event to make the code of a test return at once. pytest drops
-    ``sys.last_type`` and its like before each test, so an object of the change there learns when one begins.
+    Code that can write into memory causes no event when it makes a test return at once. pytest drops ``sys.last_type``
+    and its like before each test, so an object of the change there learns when a test begins.
     """
     entries_of, kind_of, system = vars, type, sys.__dict__
     function_kind = type(follow_tests)
