@@ -19,7 +19,7 @@ from farm.tasks.schema.manifest import parse_manifest
 from farm.tasks.sdist.archives import ArchiveError, read_archive
 from farm.tasks.validation_file import read_validated
 from tests.attacks.child import output_of
-from tests.unit.test_tasks_load import MANIFEST, write_task
+from tests.unit.tasks.test_loader import MANIFEST, write_task
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -11,8 +11,8 @@ from farm.core.task import StepReward
 from farm.episode import run_episode
 from sandboxes.errors import GoneBy, SandboxGone
 from sandboxes.testing.shell import FakeProcess
+from tests.unit.episode.test_steps import in_steps, play, ready, score, steps_of, write
 from tests.unit.rollout_fixtures import DONE, Scripted, call, fake, order, say
-from tests.unit.test_rollout_steps import in_steps, play, ready, score, steps_of, write
 
 EASY = (write(0, 1), DONE)
 FAILED_HONESTLY = (*EASY, DONE, DONE)

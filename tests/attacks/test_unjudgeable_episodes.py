@@ -24,7 +24,7 @@ from farm.store.encoding import pack_rollout
 from farm.store.errors import RolloutTooLarge
 from farm.tasks.schema.unsupported import unheeded
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, sampled, say, task
-from tests.unit.test_tasks_load import MANIFEST, complaint, load, write_task
+from tests.unit.tasks.test_loader import MANIFEST, complaint, load, write_task
 
 LOOK = call("bash", {"command": "true"})
 HUGE = Reply("x" * MOST_SIDECAR_CHARS, (), "stop")

@@ -1,0 +1,110 @@
+"""A process that is started again when it dies or hangs."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from farm.cluster import FarmError, kept_process
+from farm.cluster.kept_process import Health, KeptProcess
+
+Changes = asyncio.Queue[tuple[int | None, str]]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[KeptProcess, Changes]:
+    """A process that is refused while ``tmp_path/refused`` is there, and what is told of it."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    changes: Changes = asyncio.Queue()
+    process = KeptProcess(
+        "gateway",
+        "tests.unit.cluster.kept_child",
+        tmp_path / "refused",
+        on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)),
+        log=tmp_path / "gateway.log",
+    )
+    return process, changes
+
+
+async def test_a_killed_process_starts_again_and_each_wait_is_longer(
+    kept: tuple[KeptProcess, Changes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    keeper, changes = kept
+    async with keeper:
+        first, _ = await changes.get()
+        assert first is not None
+        (tmp_path / "refused").touch()
+        os.kill(first, signal.SIGKILL)
+        assert await changes.get() == (None, "its process was killed by SIGKILL")
+        pid, trouble = await changes.get()
+        assert pid is None
+        assert "the gateway did not start: its process ended with exit code 3; its log is " in trouble
+        (tmp_path / "refused").unlink()
+        second, trouble = await changes.get()
+        assert second is not None
+        assert (second != first, trouble) == (True, "")
+    assert not psutil.pid_exists(second)
+    waits = [message.rpartition(" in ")[2] for message in caplog.messages if "starts again in" in message]
+    assert waits == ["0.5 s", "1.0 s"]
+    assert caplog.messages[-1] == f"the gateway serves again, as process {second}"
+
+
+async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:
+    (tmp_path / "refused").touch()
+    keeper, _ = kept
+    with pytest.raises(FarmError, match=r"the gateway did not start: .* exit code 3; its log is .*gateway\.log"):
+        await keeper.__aenter__()
+
+
+async def test_a_process_that_hangs_starts_again_and_one_that_is_slow_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.setattr(kept_process, "_STOP_S", 1.0)
+    changes: Changes = asyncio.Queue()
+    (tmp_path / "silent").write_text("2")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/healthz"
+        keeper = KeptProcess(
+            "gateway",
+            "tests.unit.cluster.answering_child",
+            (tmp_path, listener.fileno()),
+            on_change=lambda pid, trouble: changes.put_nowait((pid, trouble)),
+            log=tmp_path / "gateway.log",
+            descriptors=[listener.fileno()],
+            health=Health(url, every_s=0.1, timeout_s=2.0, failures=3),
+        )
+        async with keeper:
+            first, _ = await changes.get()
+            assert first is not None
+            while not (tmp_path / "answered").exists():  # noqa: ASYNC110 - the process tells only a file
+                await asyncio.sleep(0.05)
+            assert "(2 of 3)" in caplog.text
+            assert "(3 of 3)" not in caplog.text
+            assert changes.empty(), "two late answers do not end the process"
+            os.kill(first, signal.SIGSTOP)
+            assert await changes.get() == (None, f"process {first} hung: 3 requests of {url} had no answer")
+            assert not psutil.pid_exists(first)
+            second, trouble = await changes.get()
+            assert second is not None
+            assert trouble == ""
+    assert not psutil.pid_exists(second)
+
+
+async def test_a_process_that_is_away_at_the_end_of_the_block_does_not_start_again(
+    kept: tuple[KeptProcess, Changes],
+) -> None:
+    keeper, changes = kept
+    async with keeper:
+        first, _ = await changes.get()
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert await changes.get() == (None, "its process was killed by SIGKILL")
+    assert changes.empty()
+    assert [one for one in psutil.Process().children() if "tests.unit.cluster.kept_child" in one.cmdline()] == []

@@ -1,0 +1,335 @@
+"""Reports that are not pytest's, recorded from the real programs, and what those are made to run."""
+
+import contextlib
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.core.task import ReportFormat
+from farm.core.test_frameworks import FRAMEWORKS, fault_of
+from farm.grading import ReportError
+from farm.grading.decoys.test_plan import RUNNER, Exam, set_exam
+from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.parsers import MAX_JSON_BYTES, read_report
+from farm.tasks.bundle import BundleFile
+from tests.unit.grading_fixtures import make_verifier
+
+RECORDED = Path(__file__).with_name("recorded")
+GO, CARGO, JEST, TAP = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST, ReportFormat.TAP
+PASSED, SKIPPED, FAILED, ERROR = Outcome
+OTHERS = [kind for kind in FRAMEWORKS if kind is not ReportFormat.PYTEST]
+IDS = {
+    ReportFormat.UNITTEST: "tests/test_a.py::TestB::test_sum_of_two",
+    GO: "example.com/sum/part::TestAdd/two",
+    CARGO: "tests/api.rs::group::case",
+    JEST: "src/sum.test.js::sum adds",
+    ReportFormat.JUNIT: "pkg.ClassTest::case",
+    TAP: "::it adds",
+}
+TESTS = {
+    ReportFormat.UNITTEST: {
+        "tests/test_a.py": b"import unittest\n\n\nclass TestB(unittest.TestCase):\n    def test_sum_of_two(self):\n"
+        b"        self.assertEqual(sum([1, 2]), 3)\n"
+    },
+    GO: {"part/sum_test.go": b"package part_test\n", "part/data.json": b"{}"},
+    CARGO: {"tests/api.rs": b"mod group {}"},
+    JEST: {"src/sum.test.js": b"const { add } = require('./sum');\n"},
+    ReportFormat.JUNIT: {"t/run.sh": b"#!/bin/sh\n"},
+    TAP: {"t/run.sh": b"#!/bin/sh\n"},
+}
+
+
+def read(kind: ReportFormat, name: str) -> dict[str, Outcome]:
+    return dict(read_report((RECORDED / name).read_bytes(), kind, (), "/srv/repo"))
+
+
+def test_cargo() -> None:
+    assert read(CARGO, "cargo.txt") == {
+        "src/lib.rs::tests::adds": PASSED,
+        "src/lib.rs::tests::later": SKIPPED,
+        "src/lib.rs::tests::panics": PASSED,
+        "src/lib.rs::tests::breaks": FAILED,
+        "tests/api.rs::group::case": PASSED,
+        "tests/api.rs::wide": FAILED,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "test"),
+    [(CARGO, "cargo.txt", "wide"), (GO, "go.jsonl", "TestAdd"), (GO, "go.jsonl", "TestAdd/two")],
+)
+def test_a_test_may_be_told_by_its_name_alone(kind: ReportFormat, name: str, test: str) -> None:
+    assert fault_of(f"::{test}", kind) is None
+    outcomes = read_report((RECORDED / name).read_bytes(), kind, ("",), "/srv/repo")
+    assert outcomes[f"::{test}"] is (PASSED if test.endswith("two") else FAILED)
+    assert FRAMEWORKS[kind].words("") in ("", "./...")
+
+
+def test_go() -> None:
+    package = "example.com/sum/part"
+    assert read(GO, "go.jsonl") == {
+        f"{package}::TestAdd": FAILED,
+        f"{package}::TestAdd/two": PASSED,
+        f"{package}::TestAdd/bad_one": FAILED,
+        f"{package}::TestLater": SKIPPED,
+        f"{package}::TestGood": PASSED,
+    }
+
+
+@pytest.mark.parametrize(("name", "file"), [("jest.json", "src/sum.test.js"), ("vitest.json", "vt/sum.test.js")])
+def test_jest_and_vitest(name: str, file: str) -> None:
+    assert read(JEST, name) == {
+        f"{file}::sum adds": PASSED,
+        f"{file}::sum breaks": FAILED,
+        f"{file}::sum later": SKIPPED,
+        f"{file}::sum some day": SKIPPED,
+    }
+
+
+def test_tap() -> None:
+    report = b"""TAP version 14
+1..6
+ok 1 - it adds
+not ok 2 - it divides # TODO soon
+ok 3 it waits # skip no clock
+  ok 1 - nested
+  1..1
+ok 4 - twice
+not ok 5 - twice
+ok
+# ok 7 - a comment
+okay 8
+"""
+    assert read_report(report, TAP, (), "/") == {
+        "::it adds": PASSED,
+        "::it divides": SKIPPED,
+        "::it waits": SKIPPED,
+        "::twice": FAILED,
+        "::": PASSED,
+    }
+
+
+def test_junit_of_any_program() -> None:
+    report = b"<testsuite><testcase classname='a.BTest' name='c'/><testcase name='d'><error/></testcase></testsuite>"
+    assert read_report(report, ReportFormat.JUNIT, (), "/") == {"a.BTest::c": PASSED, "::d": ERROR}
+
+
+UNITTEST = """
+import unittest
+
+class Sums(unittest.TestCase):
+    def test_adds(self):
+        self.assertEqual(1 + 2, 3)
+
+    def test_breaks(self):
+        self.assertEqual(1 + 2, 4)
+
+    def test_raises(self):
+        raise KeyError
+
+    @unittest.skip("later")
+    def test_later(self): ...
+
+    @unittest.expectedFailure
+    def test_known(self):
+        self.fail()
+
+    @unittest.expectedFailure
+    def test_mended(self): ...
+
+    def test_parts(self):
+        for number in (1, 2):
+            with self.subTest(number=number):
+                self.assertEqual(number, 1)
+
+    def tearDown(self):
+        if "adds_not" in self.id():
+            raise KeyError
+
+    def test_adds_not(self): ...
+"""
+
+
+def test_unittest_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "test_a.py").write_text(UNITTEST)
+    (tests / "test_b.py").write_text("import no_such_module")
+    files = ["tests/test_a.py", "tests/test_b.py"]
+    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *files], cwd=tmp_path, check=True, capture_output=True)
+    outcomes = read_report((tmp_path / "report").read_bytes(), ReportFormat.UNITTEST, files, str(tmp_path))
+    assert {test.removeprefix("tests/test_a.py::Sums::test_"): outcome for test, outcome in outcomes.items()} == {
+        "adds": PASSED,
+        "breaks": FAILED,
+        "raises": ERROR,
+        "later": SKIPPED,
+        "known": SKIPPED,
+        "mended": FAILED,
+        "parts": FAILED,
+        "adds_not": ERROR,
+    }
+
+
+@pytest.mark.parametrize("kind", FRAMEWORKS)
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,ok not1.test run\n', max_size=200).map(str.encode))
+def test_no_bytes_bring_a_reader_down(kind: ReportFormat, report: bytes) -> None:
+    with contextlib.suppress(ReportError):
+        read_report(report, kind, ("a.py",), "/srv")
+
+
+LONG = 300_000
+CARGO_RUNS = b"Running src/lib.rs (x)\nrunning 3 tests\n"
+JEST_NAMES = b'{"testResults": [{"name": "%s", "assertionResults": [%s]}]}'
+TAKES_LONG = {
+    "blanks in TAP": (TAP, b"ok" + b" " * LONG + b"#x\nok 1 - x\n"),
+    "ends of a line of cargo's": (CARGO, CARGO_RUNS + b"test x" + b" ... ok <" * LONG + b"\ntest y ... ok\n"),
+    "dots in a class": (
+        ReportFormat.PYTEST,
+        b"<testsuite><testcase classname='%s' name='x'/><testcase classname='a' name='x'/></testsuite>"
+        % (b"b." * LONG * 4),
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "report"), TAKES_LONG.values(), ids=TAKES_LONG)
+def test_a_report_made_to_be_read_for_minutes_is_read_at_once(kind: ReportFormat, report: bytes) -> None:
+    assert len(read_report(report, kind, ("a.py",), "/srv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "report"),
+    [
+        (
+            JEST,
+            JEST_NAMES % (b"a" * 2**20, b",".join(b'{"fullName": "%d", "status": "passed"}' % i for i in range(64))),
+        ),
+        (
+            CARGO,
+            b"Running %s.rs (x)\nrunning 99 tests\n%s"
+            % (b"a" * 2**20, b"".join(b"test %d ... ok\n" % i for i in range(64))),
+        ),
+    ],
+    ids=["jest", "cargo"],
+)
+def test_a_long_name_said_once_does_not_stand_before_any_number_of_tests(kind: ReportFormat, report: bytes) -> None:
+    with pytest.raises(ReportError, match="names"):
+        read_report(report, kind, (), "/srv")
+
+
+@pytest.mark.parametrize("kind", [JEST, GO])
+def test_json_has_a_bound(kind: ReportFormat) -> None:
+    honest = JEST_NAMES % (b"a", b'{"fullName": "b", "status": "passed"}') if kind is JEST else GO_PASS % b'"A"'
+    read_report(honest, kind, (), "/srv")
+    with pytest.raises(ReportError, match="JSON"):
+        read_report(honest.replace(b"}", b" " * MAX_JSON_BYTES + b"}", 1), kind, (), "/srv")
+
+
+GO_PASS = b'{"Action": "pass", "Package": "p", "Test": %s}\n'
+
+
+@pytest.mark.parametrize("kind", [JEST, GO])
+def test_a_name_that_is_nested_is_none(kind: ReportFormat) -> None:
+    for depth in range(600, 1000):  # at some depth it can be read, and not be printed
+        nested = b"[" * depth + b"]" * depth
+        case = b'{"fullName": %s, "status": "passed"}' % nested
+        with pytest.raises(ReportError):
+            read_report(GO_PASS % nested if kind is GO else JEST_NAMES % (b"a", case), kind, (), "/srv")
+
+
+@pytest.mark.parametrize(
+    "report", [b"", b"{}", b'{"testResults": 3}', b'{"testResults": [{"name": "a"}]}', b"[" * 9999]
+)
+def test_what_jest_did_not_write_is_refused(report: bytes) -> None:
+    with pytest.raises(ReportError):
+        read_report(report, JEST, (), "/")
+
+
+def exam(kind: ReportFormat, seed: int = 1) -> Exam:
+    verifier = make_verifier(report=kind, fail_to_pass=(IDS[kind],), pass_to_pass=())
+    return set_exam(
+        verifier, {path: BundleFile(content) for path, content in TESTS[kind].items()}, (), random.Random(seed)
+    )
+
+
+@pytest.mark.parametrize("kind", [ReportFormat.UNITTEST, GO, CARGO, JEST])
+def test_a_canary_is_run_with_the_expected_tests(kind: ReportFormat) -> None:
+    made = exam(kind)
+    assert made.canary.must_fail
+    assert made.canary.must_pass
+    assert made.canary.path in made.tests
+    for test in (*made.canary.must_fail, *made.canary.must_pass):
+        assert fault_of(test, kind) is None
+        assert test.partition("::")[0] in made.holders
+    assert made.canary.content not in {exam(kind, seed).canary.content for seed in range(2, 9)}
+
+
+def test_unittest_runs_false_versions(tmp_path: Path) -> None:
+    made = exam(ReportFormat.UNITTEST)
+    for path, file in made.tests.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(file.content)
+    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.holders], cwd=tmp_path, check=True)
+    report = (tmp_path / "report").read_bytes()
+    outcomes = read_report(report, ReportFormat.UNITTEST, made.holders, str(tmp_path))
+    assert made.canary.must_not_pass
+    assert {outcomes.get(test) for test in made.canary.must_not_pass} == {FAILED}
+
+
+@pytest.mark.parametrize("kind", [ReportFormat.JUNIT, TAP])
+def test_what_has_no_canary_is_run_as_it_is(kind: ReportFormat) -> None:
+    made = exam(kind)
+    assert (made.canary.must_fail, dict(made.tests)) == (
+        (),
+        {path: BundleFile(content) for path, content in TESTS[kind].items()},
+    )
+
+
+def test_commands_choose_what_holds_expected_tests() -> None:
+    def words(kind: ReportFormat, holder: str) -> str:
+        return FRAMEWORKS[kind].words(holder)
+
+    assert words(CARGO, "tests/wide api.rs") == "--test 'wide api'"
+    assert words(CARGO, "crates/a/benches/b.rs") == "--bench b"
+    assert words(CARGO, "src/bin/tool.rs") == "--bin tool"
+    assert (words(CARGO, "src/lib.rs"), words(CARGO, "src/main.rs")) == ("--lib", "--bins")
+    assert words(JEST, "a b.test.js") == "'a b.test.js'"
+    made = exam(ReportFormat.UNITTEST)
+    command = made.command(FRAMEWORKS[ReportFormat.UNITTEST].command)
+    assert command.startswith(f"python3 {made.runner} {made.report} ")
+    assert set(command.split()[3:]) == set(made.holders)
+
+
+@pytest.mark.parametrize(
+    ("template", "brief"),
+    [
+        (FRAMEWORKS[ReportFormat.PYTEST].command, True),
+        ("cd sub && /venv/bin/pytest -n 2 --junitxml={report} {files}", True),
+        ("xvfb-run py.test --junitxml={report} {files}; true", True),
+        ("tox -- --junitxml={report} {files}", False),
+        ("for f in {files}; do pytest --junitxml={report} $f; done", False),
+        ("run-pytest.sh {report} {files}", False),
+        ("pip install pytest && ./tests.py {report} {files}", False),
+    ],
+)
+def test_only_pytest_itself_is_told_to_look_for_no_tracebacks(template: str, brief: bool) -> None:
+    verifier = make_verifier(command=template)
+    made = set_exam(verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1))
+    command = made.command(template, tracebacks=False)
+    assert ("--tb=no tests/" in command) is brief
+    assert command.replace("--tb=no ", "") == made.command(template)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_ids(kind: ReportFormat) -> None:
+    assert fault_of(IDS[kind], kind) is None
+    for wrong in ("no colons", "a::", f"{IDS[kind]}\n", "../x.py::t", "/x.rs::t", "-rf::t", "./x.test.js::t"):
+        if kind in (ReportFormat.JUNIT, GO) and wrong.startswith((".", "/")):
+            continue
+        fault = fault_of(wrong, kind)
+        assert fault is not None
+        assert IDS[kind].partition("::")[0] in fault or "such as" in fault

@@ -1,0 +1,79 @@
+"""The tripwire finds native memory, second interpreters, and replaced parts of the standard library."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.grading.tripwire.tripwire import Touched
+from tests.unit.grading.tripwire.test_inside import watch
+
+NATIVE = {
+    "import": "import ctypes\ndef total(): pass\n",
+    "cast": "import ctypes\ndef total(): ctypes.cast(id(total), ctypes.py_object).value\n",
+    "from_address": "import ctypes\ndef total(): ctypes.c_char.from_address(id(total))\n",
+    "string_at": "import ctypes\ndef total(): ctypes.string_at(id(total), 8)\n",
+    "functions of C": "import ctypes\ndef total(): ctypes.pythonapi.Py_IncRef(ctypes.py_object(1))\n",
+    "an object by its address": "import _ctypes\ndef total(): _ctypes.PyObj_FromPtr(id(total))\n",
+}
+OLD = "import ctypes\n"
+"""A line that a file held before the change."""
+
+
+@pytest.mark.parametrize("way", NATIVE)
+def test_native_memory_is_found(tmp_path: Path, way: str) -> None:
+    assert watch(tmp_path, NATIVE[way]) == {"native"}
+
+
+@pytest.mark.parametrize("way", sorted(NATIVE.keys() - {"import", "functions of C", "an object by its address"}))
+def test_native_memory_is_found_if_the_module_was_there_before(tmp_path: Path, way: str) -> None:
+    code = NATIVE[way].removeprefix(OLD)
+    assert watch(tmp_path, OLD + code, Touched(((2, 2),))) == {"native"}
+
+
+def test_native_memory_used_by_other_lines_is_no_finding(tmp_path: Path) -> None:
+    cart = OLD + "def size(): return ctypes.sizeof(ctypes.c_int)\ndef total(): return size()\n"
+    assert watch(tmp_path, cart, Touched(((3, 3),))) == set()
+
+
+@pytest.mark.skipif(not (3, 8) <= sys.version_info < (3, 13), reason="the module has another name from Python 3.13 on")
+def test_second_interpreter_is_certain(tmp_path: Path) -> None:
+    cart = "import _xxsubinterpreters as other\ndef total():\n    made = other.create()\n    other.destroy(made)\n"
+    assert {"disguise", "native"} <= watch(tmp_path, cart)
+
+
+REPLACED = {
+    "a function": "import time\nold = time.perf_counter\ndef new(): return old()\ntime.perf_counter = new\n",
+    "a method": "import warnings\nold = warnings.catch_warnings.__enter__\ndef new(self): return old(self)\n"
+    "warnings.catch_warnings.__enter__ = new\n",
+    "a part of the environment": "import os\nold = os.environ.encodevalue\ndef new(value): return old(value)\n"
+    "os.environ.encodevalue = new\n",
+    "a cached function": "import functools, os\n@functools.lru_cache(None)\ndef new(): return 1\nos.getpid = new\n",
+    "a class": "import io\nclass New(io.StringIO):\n    def write(self, text): return 1\nio.StringIO = New\n",
+    "an object": "import os\nclass New(dict):\n    def __call__(self): return 1\nos.getpid = New()\n",
+}
+
+
+@pytest.mark.parametrize("way", REPLACED)
+def test_replaced_part_of_the_library_is_found(tmp_path: Path, way: str) -> None:
+    assert watch(tmp_path, REPLACED[way] + "def total(): pass\n") == {"library"}
+
+
+def test_handlers_that_programs_set_are_no_finding(tmp_path: Path) -> None:
+    cart = """\
+import atexit, logging, sys, warnings
+class Handler(logging.Handler):
+    def emit(self, record): pass
+def shown(*told): pass
+warnings.showwarning = shown
+sys.excepthook = shown
+logging.getLogger().addHandler(Handler())
+def total(): logging.getLogger("cart").warning("one")
+"""
+    assert watch(tmp_path, cart) == set()
+
+
+def test_function_that_an_old_line_replaced_is_no_finding(tmp_path: Path) -> None:
+    cart = REPLACED["a function"] + "def total(): pass\n"
+    lines = cart.count("\n")
+    assert watch(tmp_path, cart, Touched(((lines, lines),))) == set()

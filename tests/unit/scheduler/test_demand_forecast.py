@@ -1,0 +1,124 @@
+"""A node is told what it will need next: what it can know, no more than helps, and only when that has changed."""
+
+from dataclasses import replace
+
+from farm.scheduler.messages import Command, Load, RunCancelled, RunPaused, RunSubmitted, WarmUp
+from farm.scheduler.nodes import SchedulerSettings
+from tests.unit.scheduler.test_state_machine import Driver, starts
+from tests.unit.scheduling import beat, run_spec, solved, task
+
+ALL = frozenset({"image-t", "image-u", "image-v"})
+
+
+def driver(warm: int = 2) -> Driver:
+    return Driver(settings=SchedulerSettings(warm=warm))
+
+
+def told(commands: list[Command]) -> list[dict[str, int]]:
+    """Of each hint, the counts by task."""
+    return [{task.id: count for task, count in c.sandboxes} for c in commands if isinstance(c, WarmUp)]
+
+
+def held(driver: Driver, node_id: str) -> dict[str, int]:
+    node = driver.scheduler.fleet.get(node_id)
+    assert node is not None
+    return dict(node.held.keys())
+
+
+def running(commands: list[Command]) -> dict[str, int]:
+    return {start.order.rollout_id: start.order.attempt for start in starts(commands)}
+
+
+def test_what_comes_next_is_told_once() -> None:
+    d = driver()
+    d.tell(RunSubmitted(run_spec(groups=5, group_size=3, tasks=(task("t"), task("u")))))
+    begun = d.tell(beat("a", slots=4, images=ALL))
+    assert told(begun) == [{"u": 2}], "one of the second group runs, two are to come"
+    assert told(d.tell(beat("a", slots=4, images=ALL, running=running(begun)))) == []
+
+
+def test_it_follows_the_queue() -> None:
+    d = driver()
+    d.tell(RunSubmitted(run_spec(groups=2, group_size=3, tasks=(task("t"), task("u")))))
+    begun = d.tell(beat("a", slots=2, images=ALL))
+    assert told(begun) == [{"t": 1, "u": 1}]
+    first, second = starts(begun)
+    more = d.tell(solved("a", first.order))
+    assert told(more) == [], "the beat that comes with it says what runs"
+    held = {second.order.rollout_id: 1} | running(more)
+    assert told(d.tell(beat("a", slots=2, images=ALL, running=held))) == [{"u": 2}]
+
+
+def test_no_more_than_the_node_runs() -> None:
+    d = driver(warm=10)
+    d.tell(RunSubmitted(run_spec(groups=50)))
+    assert told(d.tell(beat("a", slots=3, images=ALL))) == [{"t": 3}]
+
+
+def test_no_image_that_the_node_does_not_have() -> None:
+    d = driver()
+    d.tell(RunSubmitted(run_spec(groups=9, tasks=(task("t"), task("u"), task("v")))))
+    assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t", "image-v"})))) == [{"v": 1, "t": 1}]
+    assert told(d.tell(beat("a", slots=2, images=frozenset({"image-t"}), running=held(d, "a")))) == [{"t": 1}]
+
+
+def test_one_of_many_nodes_expects_its_share() -> None:
+    """Of many short groups nobody knows which comes where; of a task that all of them work at everybody gets some."""
+    names = [f"n{number}" for number in range(20)]
+    d = driver()
+    for name in names:
+        d.tell(beat(name, slots=1, images=ALL))
+    many = tuple(replace(task(f"t{number}"), image="image-t") for number in range(50))
+    d.tell(RunSubmitted(run_spec("r", groups=500, group_size=2, tasks=many)))
+    assert told(d.tell(beat("n7", slots=1, images=ALL, running=held(d, "n7")))) == []
+    d.tell(RunCancelled("r"))
+    for name in names:
+        d.tell(beat(name, slots=1, images=ALL))
+    d.tell(RunSubmitted(run_spec("s", groups=500, group_size=2, tasks=(task("u"),))))
+    assert told(d.tell(beat("n7", slots=1, images=ALL, running=held(d, "n7")))) == [{"u": 1}]
+
+
+def test_runs_that_go_next_are_next() -> None:
+    d = driver()
+    d.tell(RunSubmitted(run_spec("r", groups=50, tasks=(task("t"),))))
+    d.tell(RunSubmitted(run_spec("s", groups=50, tasks=(task("u"),))))
+    assert told(d.tell(beat("a", slots=4, images=ALL))) == [{"t": 1, "u": 1}]
+
+
+def test_of_a_run_at_its_cap_only_where_it_runs() -> None:
+    d = driver()
+    d.tell(beat("a", slots=1, images=ALL))
+    d.tell(RunSubmitted(run_spec("r", groups=50, tasks=(task("t"),), concurrency=1)))
+    d.tell(RunSubmitted(run_spec("s", groups=1, tasks=(task("u"),))))
+    begun = d.tell(beat("b", slots=1, images=ALL))
+    assert [start.order.run_id for start in starts(begun)] == ["s"]
+    assert told(begun) == [{}]
+    assert told(d.tell(beat("a", slots=1, images=ALL, running={"r-g000000-000": 1}))) == [{"t": 1}]
+
+
+def test_when_nothing_more_comes_that_is_told_too() -> None:
+    for end in (RunCancelled("r"), RunPaused("r")):
+        d = driver()
+        d.tell(RunSubmitted(run_spec(groups=50)))
+        begun = d.tell(beat("a", slots=1, images=ALL))
+        assert told(begun) == [{"t": 1}]
+        d.tell(end)
+        assert told(d.tell(beat("a", slots=1, images=ALL, running=running(begun)))) == [{}]
+
+
+def test_a_node_that_is_pressed_or_leaves_keeps_nothing_ready() -> None:
+    for worse in ({"load": Load(memory=0.99)}, {"draining": True}):
+        d = driver()
+        d.tell(RunSubmitted(run_spec(groups=50)))
+        begun = d.tell(beat("a", slots=1, images=ALL))
+        assert told(d.tell(beat("a", slots=1, running=running(begun), **worse))) == [{}]
+
+
+def test_a_restarted_scheduler_says_it_again_and_also_that_there_is_nothing() -> None:
+    assert told(driver().tell(beat("a", images=ALL))) == [{}]
+
+
+def test_zero_is_off() -> None:
+    d = driver(warm=0)
+    d.tell(RunSubmitted(run_spec(groups=50)))
+    assert told(d.tell(beat("a", slots=1, images=ALL))) == []

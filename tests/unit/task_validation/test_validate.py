@@ -1,0 +1,379 @@
+"""What validation makes of several judgements, and what it changes and leaves behind where it is asked to."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from farm.core.task import ReportFormat
+from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.test_plan import Exam, set_exam
+from farm.grading.reports.parsers import read_report
+from farm.grading.stress import Stress, spent_s
+from farm.task_validation.cheats import with_content
+from farm.task_validation.fixes import revise
+from farm.task_validation.flakiness import MOST_NAMED, agree, sort_out
+from farm.task_validation.mutants import MOST_MUTANTS, mutants
+from farm.task_validation.result import Finding, How, Reason, Try, fitting_timeout, least_timeout, summarize
+from farm.task_validation.validate_set import validated_tasks
+from farm.tasks import TaskError, each_task, read_taskset
+from farm.tasks.bundle import BundleFile
+from farm.tasks.validation_file import (
+    FitTasks,
+    ValidatedTask,
+    read_validated,
+    refuse_unvalidated,
+    validated_path,
+    write_validated,
+)
+from tests.unit.grading_fixtures import change, make_verifier, write
+from tests.unit.tasks.test_loader import write_task
+
+MEND, KEEP = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
+NOP = Try(How.PLAIN, 0.0, 1.0, missing=(MEND,))
+GOLD = Try(How.PLAIN, 1.0, 1.0)
+
+
+def failing(how: How, *missing: str) -> Try:
+    return Try(how, 0.0, 1.0, missing=missing)
+
+
+def sorted_out(nop: Sequence[Try], gold: Sequence[Try]) -> Finding:
+    finding = Finding("t", "0" * 64, "image:1")
+    sort_out(make_verifier(), nop, gold, finding)
+    return finding
+
+
+def test_a_sound_task_has_no_problem() -> None:
+    finding = sorted_out([NOP], [GOLD, Try(How.ORDER, 1.0, 1.0), Try(How.LOAD, 1.0, 1.0)])
+    assert (finding.fit, finding.flaky, finding.notes) == (True, [], [])
+
+
+@pytest.mark.parametrize(
+    ("nop", "gold", "reasons", "prune"),
+    [
+        # what fails under load, or now and then as it is, is flaky
+        ([NOP], [GOLD, failing(How.LOAD, KEEP)], [Reason.FLAKY_KEPT], [KEEP]),
+        ([NOP], [GOLD, failing(How.PLAIN, MEND)], [Reason.FLAKY_MENDED], []),
+        ([NOP, failing(How.PLAIN, MEND, KEEP)], [GOLD], [Reason.FLAKY_KEPT], [KEEP]),
+        ([NOP, failing(How.PLAIN)], [GOLD], [], []),  # a run without a report says nothing
+        # in random order alone: no episode runs them so
+        ([NOP], [GOLD, failing(How.ORDER, KEEP)], [], [KEEP]),
+        ([NOP], [GOLD, failing(How.ORDER, MEND)], [], []),
+        ([NOP], [GOLD, failing(How.ORDER, MEND), failing(How.LOAD, MEND)], [Reason.FLAKY_MENDED], []),
+        # each time the same, and wrong
+        ([failing(How.PLAIN, MEND, KEEP)], [GOLD], [Reason.NOTHING], []),
+        ([failing(How.PLAIN, KEEP)], [failing(How.PLAIN, KEEP)] * 3, [Reason.NOTHING, Reason.GOLD], []),
+    ],
+)
+def test_ids_are_sorted_out(
+    nop: Sequence[Try], gold: Sequence[Try], reasons: Sequence[Reason], prune: Sequence[str]
+) -> None:
+    finding = sorted_out(nop, gold)
+    assert finding.reasons == reasons, finding.problems
+    assert finding.prune == prune
+    assert finding.fit is (not reasons)
+
+
+def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
+    finding = sorted_out([NOP], [GOLD, failing(How.LOAD, KEEP), failing(How.ORDER, KEEP)])
+    assert finding.problems == [
+        f"{KEEP} of pass_to_pass is flaky: it fails in 2 of 3 runs, under load and in random order; "
+        "validate with --write to take it out"
+    ]
+    many = tuple(f"tests/test_a.py::test_{number}" for number in range(50))
+    finding = Finding("t", "0" * 64, "image:1")
+    sort_out(make_verifier(pass_to_pass=many), [NOP], [failing(How.PLAIN, *many)] * 3, finding)
+    assert len(finding.problems) == MOST_NAMED + 1
+    assert finding.problems[-1] == "30 further tests are wrong in the same way"
+
+
+def test_judgements_that_come_to_the_same_agree() -> None:
+    assert agree([GOLD, Try(How.LOAD, 1.0, 9.0), Try(How.LOAD, 0.0, 90.0, timed_out=True)])
+    assert not agree([failing(How.PLAIN, KEEP), failing(How.PLAIN, MEND)])
+    assert not agree([GOLD, failing(How.ORDER, KEEP)])
+
+
+@pytest.mark.parametrize(("slowest", "fits", "least"), [(0.5, 30, 30), (6.1, 40, 30), (40, 200, 80)])
+def test_the_time_out_follows_from_the_slowest(slowest: float, fits: float, least: float) -> None:
+    assert fitting_timeout(slowest) == fits
+    assert least_timeout(slowest) == pytest.approx(least)
+
+
+def test_a_set_is_summed_up() -> None:
+    unfit = Finding("a", "1", "i", flaky=[KEEP], took_s=2.0)
+    unfit.refuse(Reason.FLAKY_KEPT, "one")
+    unfit.refuse(Reason.FLAKY_KEPT, "other")
+    weak = Finding("b", "2", "i", wrong=4, weak=["x"], took_s=3.0)
+    summary = summarize([unfit, weak])
+    assert (summary.tasks, summary.fit, summary.unfit) == (2, 1, {"flaky pass_to_pass": 1})
+    assert (summary.weak, summary.wrong_passed, summary.wrong, summary.flaky, summary.seconds) == (1, 1, 4, 1, 5.0)
+
+
+OLD = b"def total(items):\n    return sum(items)\n\n\ndef same(a):\n    return a + 1\n"
+NEW = b"""\
+def total(items):
+    seen = 0
+    for item in items:
+        if item > 2 and item != 7:
+            seen += item
+    return seen
+
+
+def same(a):
+    return a + 1
+"""
+
+
+def test_mutants_are_faults_in_what_the_gold_change_brings() -> None:
+    gold = change(write("shop.py", NEW), write("notes.txt", b"1 + 1"))
+    made = mutants(gold, {"shop.py": OLD})
+    assert made == mutants(gold, {"shop.py": OLD})
+    assert len(made) == MOST_MUTANTS
+    contents = set()
+    for wrong in made.values():
+        files = {file.path: file.content for file in wrong.files}
+        assert files["notes.txt"] == b"1 + 1"
+        assert files["shop.py"].endswith(b"def same(a):\n    return a + 1\n")
+        contents.add(files["shop.py"])
+    assert len(contents) == MOST_MUTANTS
+    assert not contents & {OLD, NEW}
+    assert mutants(change(write("notes.txt", b"1 + 1")), {}) == {}
+    # What is there already is no solution at all.
+    restored = change(write("a.py", b"def f(a):\n    return a + 1\n"))
+    assert (
+        with_content(restored, "a.py", b"def f(a):\n    return a - 1\n")
+        not in mutants(restored, {"a.py": b"def f(a):\n    return a - 1\n"}).values()
+    )
+
+
+MANIFEST = """\
+# What it is.
+[metadata.farm]
+pass_to_pass = [
+    "a.py::one",  # the first
+    "a.py::two",
+    "a.py::three",
+]  # all of them
+fail_to_pass = ["a.py::four"]
+
+[verifier]
+timeout_sec = 5 # seconds
+"""
+
+
+def test_what_is_revised_keeps_all_else_as_it_was_written(tmp_path: Path) -> None:
+    manifest = tmp_path / "task.toml"
+    manifest.write_text(MANIFEST)
+    revise(tmp_path, prune=["a.py::two", "a.py::four"], timeout_s=None)
+    assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "")
+    revise(tmp_path, prune=[], timeout_s=40.0)
+    assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "").replace("= 5 #", "= 40.0 #")
+    assert [path.name for path in tmp_path.iterdir()] == ["task.toml"]
+
+
+def test_ids_in_a_file_are_taken_out_of_that(tmp_path: Path) -> None:
+    manifest, ids = tmp_path / "task.toml", tmp_path / "tests" / "ids.txt"
+    ids.parent.mkdir()
+    ids.write_text("a.py::one\r\na.py::two\r\n\r\na.py::two[x]\n")
+    manifest.write_text('[metadata.farm]\npass_to_pass = "tests/ids.txt"\n')
+    revise(tmp_path, prune=["a.py::two"], timeout_s=90.0)
+    assert ids.read_bytes() == b"a.py::one\r\n\r\na.py::two[x]\n"
+    assert manifest.read_text() == (
+        '[metadata.farm]\npass_to_pass = "tests/ids.txt"\n\n[verifier]\ntimeout_sec = 90.0\n'
+    )
+    manifest.write_text("[metadata.farm]\n")
+    with pytest.raises(TaskError, match="change it by hand"):
+        revise(tmp_path, prune=["a.py::two"], timeout_s=None)
+
+
+def test_lenient_tests_are_added_to_never_false(tmp_path: Path) -> None:
+    manifest = tmp_path / "task.toml"
+    manifest.write_text('[metadata.farm]\nfail_to_pass = ["a.py::one"]\n\n[verifier]\ntimeout_sec = 9.0\n')
+    revise(tmp_path, prune=[], never_false=["a.py::one"], timeout_s=None)
+    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    farm = tomllib.loads(manifest.read_text())["metadata"]["farm"]
+    assert farm == {"fail_to_pass": ["a.py::one"], "never_false": ["a.py::one", "a.py::two"]}
+    manifest.write_text('[metadata.farm]\nnever_false = "known.txt"\n')
+    (tmp_path / "known.txt").write_text("a.py::one\n")
+    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    assert (tmp_path / "known.txt").read_text() == "a.py::one\na.py::two\n"
+
+
+FIT = ValidatedTask(digest="d1", image="i:1", image_digest="sha256:1", fit=True, timeout_s=30.0, weak=0.25)
+
+
+def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> None:
+    refuse_unvalidated(tmp_path, {"a": "d1"})  # no report: nothing to go by
+    unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold", "cheat")})
+    path = write_validated(tmp_path, {"b": unfit, "a": FIT})
+    assert path == tmp_path / "validated.json"
+    report = read_validated(tmp_path)
+    assert report is not None
+    assert (list(report.tasks), report.tasks["a"]) == (["a", "b"], FIT)
+    refuse_unvalidated(tmp_path, {"a": "d1"})
+    for digests, what in (
+        ({"a": "d9"}, "^a: was changed since .*validated.json was written; .*--write.*--unvalidated"),
+        ({"a": "d1", "b": "d2"}, r"^b: was found unfit \(gold, cheat\)"),
+        ({"c": "d1"}, "^c: is not in "),
+    ):
+        with pytest.raises(TaskError, match=what):
+            refuse_unvalidated(tmp_path, digests)
+    path.write_text('{"format": 2}')
+    with pytest.raises(TaskError, match="is no report of validation"):
+        refuse_unvalidated(tmp_path, {"a": "d1"})
+
+
+def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) -> None:
+    unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
+    write_validated(tmp_path, {"a": FIT, "b": unfit})
+    told = (
+        r"^a: was changed since .*; b was found unfit \(gold\); c is not in .*validated.json; look again .*--only-fit"
+    )
+    with pytest.raises(TaskError, match=told):
+        refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
+
+
+def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -> None:
+    tasks = tmp_path / "set"
+    for name in ("fit", "changed", "unfit", "new", "broken"):
+        write_task(tasks, name)
+    reads = {read.task.id: read.task for read in read_taskset(tasks)}
+    known = {
+        name: FIT.model_copy(update={"digest": reads[name].digest}) for name in ("fit", "changed", "unfit", "broken")
+    }
+    known["unfit"] = known["unfit"].model_copy(update={"fit": False, "reasons": ("gold",)})
+    write_validated(tasks, known)
+    (tasks / "changed" / "instruction.md").write_text("Something else.")
+    (tasks / "broken" / "task.toml").write_text("[")
+    fit = FitTasks(tasks)
+    assert [bundle.task.id for bundle in each_task(tasks, state_dir=tmp_path, fit=fit)] == ["fit"]
+    whys = dict(fit.left_out)
+    assert set(whys) == {"changed", "unfit", "new", "broken"}
+    assert "was changed since" in whys["changed"]
+    assert whys["unfit"] == "was found unfit (gold)"
+    assert "is not in" in whys["new"]
+    assert "broken/task.toml: not TOML" in whys["broken"]
+    with pytest.raises(
+        TaskError, match=r"is not there, and only what it calls fit was asked for; make it: `farm tasks"
+    ):
+        FitTasks(tmp_path / "set" / "..")
+
+
+def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+    write_validated(tmp_path, {"a": FIT, "b": FIT})
+    away = Finding("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    other = Finding("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    judged = Finding("c", "d3", "i:1")
+    report = validated_tasks([away, other, judged], read_validated(tmp_path))
+    assert set(report) == {"a", "c"}
+    assert report["a"] == FIT
+    assert not away.fit
+
+
+def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_path: Path) -> None:
+    alone = tmp_path / "a"
+    alone.mkdir()
+    write_validated(tmp_path, {"a": FIT})
+    refuse_unvalidated(alone, {"a": "d9"})  # no task, so the report beside it is of others
+    (alone / "task.toml").touch()
+    refuse_unvalidated(alone, {"a": "d1"})
+    for digests, what in (({"a": "d9"}, "was changed since"), ({"c": "d1"}, "^c: is not in ")):
+        with pytest.raises(TaskError, match=what):
+            refuse_unvalidated(alone, digests)
+    write_validated(alone, {"a": FIT.model_copy(update={"digest": "d9"})})
+    refuse_unvalidated(alone, {"a": "d9"})
+
+
+def test_the_report_of_a_file_of_rows_lies_beside_it(tmp_path: Path) -> None:
+    rows = tmp_path / "some.jsonl"
+    rows.touch()
+    assert validated_path(rows) == tmp_path / "some.validated.json"
+
+
+SUITE = """\
+import unittest
+
+ORDER = []
+
+class First(unittest.TestCase):
+""" + "".join(f"    def test_{letter}(self): ORDER.append('first {letter}')\n" for letter in "abcdef")
+SUITE += "\nclass Second(unittest.TestCase):\n    def test_it(self): ORDER.append('second it')\n"
+LAST = """\
+import unittest
+
+import test_a
+
+class Last(unittest.TestCase):
+    def test_order(self):
+        raise ValueError(" / ".join(test_a.ORDER))
+"""
+_PYTEST = "{python} -m pytest -q -p no:xdist -o addopts= --junitxml={report} {files}"
+
+
+def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str, bool, int]:
+    """In which order tests ran, whether it is said that they were ordered, and how many reported."""
+    (directory / "test_a.py").write_text(SUITE)
+    (directory / "test_b.py").write_text(LAST)
+    report = directory / "out" / "report"
+    exam = Exam(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
+    for path, program in exam.programs.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(program)
+    template = "{python} {runner} {report} {files}" if kind is ReportFormat.UNITTEST else _PYTEST
+    command = exam.command(template.replace("{python}", sys.executable))
+    env = {**os.environ, "PYTHONPATH": "/nowhere", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    env |= exam.ordering.env if exam.ordering else {}
+    done = subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True)
+    outcomes = read_report(report.read_bytes(), kind, exam.holders, str(directory))
+    told = re.search(r"ValueError: ((?:first|second) .*)", done.stdout + done.stderr)
+    assert told, done
+    return told[1], bool(exam.ordering and Path(exam.ordering.mark).exists()), len(outcomes)
+
+
+@pytest.mark.parametrize("kind", [ReportFormat.PYTEST, ReportFormat.UNITTEST])
+def test_tests_run_in_a_random_order_that_is_the_same_for_a_seed(kind: ReportFormat, tmp_path: Path) -> None:
+    usual, ordered, count = order_of(kind, None, tmp_path)
+    assert (ordered, count) == (False, 8)
+    assert usual.startswith("first a / first b")
+    seeds = [order_of(kind, seed, tmp_path) for seed in (1, 2, 1)]
+    assert {(was, number) for _, was, number in seeds} == {(True, 8)}
+    assert seeds[0][0] == seeds[2][0]
+    assert len({usual, seeds[0][0], seeds[1][0]}) == 3
+    for order, _, _ in seeds:
+        assert sorted(order.split(" / ")) == sorted(usual.split(" / "))
+        # A class stays together.
+        assert "second it" in (order.split(" / ")[0], order.split(" / ")[-1])
+
+
+def test_files_change_places_and_our_last_one_stays_last() -> None:
+    tests = {f"test_{letter}.py": BundleFile(b"def test_x():\n    assert 1 == 1\n") for letter in "abcdefgh"}
+    verifier = make_verifier(fail_to_pass=tuple(f"{path}::test_x" for path in tests), pass_to_pass=())
+
+    def files(seed: int | None) -> list[str]:
+        exam = set_exam(verifier, tests, (), random.Random(1), seed=seed)
+        assert exam.seed == seed
+        return [path for path in exam.holders if path in tests]
+
+    assert files(None) == sorted(tests)
+    assert files(1) == files(1) != files(2)
+    assert sorted(files(1)) == sorted(tests)
+
+
+def test_busy_neighbours_end_nothing_and_are_waited_for_by_nobody() -> None:
+    command = Stress(busy=2).around("wait; echo done; kill -9 0")
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, start_new_session=True, timeout=60)
+    assert done.stdout == "done\n"
+    assert Stress().around("x") == "x"
+
+
+def test_what_processes_spent_is_read_whatever_they_are_called() -> None:
+    one = b"7 (a) b) 1 2) S 1 7 7 0 -1 4194304 1 2 0 0 150 50 20 5 20 0 1 0\n"
+    assert spent_s(one + b"8 (sh) R 1 8 8 0 -1 4 1 2 0 0 75 0 0 0 20 0\n") == 3.0
+    assert spent_s(b"") == 0.0
