@@ -74,8 +74,10 @@ def test_text_has_no_terminal_codes_and_cannot_look_like_a_line_of_its_own(log: 
 
 
 def test_requests_of_libraries_write_no_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("uvicorn", "uvicorn.error"):  # a server of an earlier test may have configured them
-        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    served = logging.getLogger("uvicorn.error")  # a server of an earlier test may have configured it
+    monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+    for setting, value in {"propagate": True, "level": logging.NOTSET, "_cache": {}}.items():
+        monkeypatch.setattr(served, setting, value)
     for name in ("httpx", "httpcore.connection", "uvicorn.error", "urllib3.connectionpool"):
         logging.getLogger(name).info("a request")
         logging.getLogger(name).warning("a failure of %s", name)
