@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold, from a bare machine: formatting, lint, types, layers, all the tests, nothing left behind.
 #   tests/run.sh                 all of it
+#   tests/run.sh fast            what needs no Docker and no Ray: formatting, lint, types, layers, unit tests, the store
 #   tests/run.sh ARGS…           only pytest, with these arguments (the services are still brought up)
 set -euo pipefail
 
@@ -9,6 +10,22 @@ source "$(dirname "$0")/../deploy/lib.sh"
 cd "$ROOT"
 # A test reads no configuration but its own.
 for name in "${!FARM_@}"; do unset "$name"; done
+
+check_statically() {
+  say "formatting, lint, types, layers"
+  "$bin/ruff" format --check .
+  "$bin/ruff" check .
+  quietly "mypy --strict" "$bin/mypy"
+  quietly "import-linter" "$bin/lint-imports"
+}
+
+if [ "${1:-}" = fast ]; then
+  install_packages
+  make_venv dev
+  bin="$VENV/bin"
+  check_statically
+  exec "$bin/pytest" -n 2 -q --instafail -m "not docker and not ray and not slow" tests/unit tests/integration/test_store_*.py
+fi
 
 # gVisor's, one of the OCI runtimes that Docker may be told of; Go, for attacks on its test runner.
 PROGRAMS+=(runsc:runsc go:golang-go)
@@ -41,11 +58,7 @@ status=0
 if [ $# -gt 0 ]; then
   "$bin/pytest" "$@" || status=$?
 else
-  say "formatting, lint, types, layers"
-  "$bin/ruff" format --check .
-  "$bin/ruff" check .
-  quietly "mypy --strict" "$bin/mypy"
-  quietly "import-linter" "$bin/lint-imports"
+  check_statically
   say "tests"
   "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 3600 || status=$?
 fi
