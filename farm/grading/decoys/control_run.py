@@ -15,7 +15,7 @@ from enum import Enum, auto
 from farm.core.task import Verifier
 from farm.core.test_frameworks import holder, is_python, without_parameters
 from farm.grading.decoys.false_tests import falsify
-from farm.grading.decoys.python_source import function_of, places_of
+from farm.grading.decoys.python_source import callers_of, function_of, places_of
 from farm.grading.reports.outcome import Outcome
 from farm.grading.tripwire.tripwire import CERTAIN, PREFIX
 from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
@@ -120,7 +120,14 @@ def choose_false(
             chosen = free
     made = falsify(sources, [*chosen, *sorted(together), *sorted(possible.names - mended.keys())], rng)
     own = {name for name in mended if function_of(name) in places_of(sources.get(holder(name), b""))}
-    return Chosen(made.files, made.names, frozenset(own - made.names - possible.shared))
+    callers = {name for name in own if _calls_false(sources[holder(name)], name, made.names)}
+    return Chosen(made.files, made.names, frozenset(own - made.names - possible.shared - callers))
+
+
+def _calls_false(source: bytes, test: str, false: Collection[str]) -> bool:
+    """Return True if a test calls another one of its file that is false, and so may fail with it."""
+    beside = [function_of(name) for name in false if holder(name) == holder(test)]
+    return function_of(test) in callers_of(source, beside)
 
 
 def _some(names: Sequence[str], least: int, rng: random.Random) -> Sequence[str]:

@@ -6,7 +6,7 @@ import keyword
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -73,6 +73,22 @@ def functions(body: Iterable[ast.stmt], prefix: str = "") -> Iterator[tuple[str,
             yield prefix + statement.name, statement, body
         elif isinstance(statement, ast.ClassDef):
             yield from functions(statement.body, f"{prefix}{statement.name}::")
+
+
+def callers_of(source: bytes, called: Collection[str]) -> frozenset[str]:
+    """Return the functions of a test file that name one of ``called``, which are functions of the same file."""
+    names = {name.rpartition("::")[2] for name in called}
+    module = parse_tests(source) if names else None
+    if module is None:
+        return frozenset()
+    return frozenset(name for name, function, _ in functions(module.body) if names & _named(function))
+
+
+def _named(function: Function) -> set[str]:
+    nodes = list(ast.walk(function))
+    return {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.attr for node in nodes if isinstance(node, ast.Attribute)
+    }
 
 
 def words_of(sources: Iterable[bytes]) -> tuple[str, ...]:

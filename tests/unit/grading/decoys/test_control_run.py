@@ -201,3 +201,29 @@ class TestMore(TestBase):
         assert {ids[0], ids[2]} <= chosen.false
         assert chosen.true <= {ids[1]}
         assert chosen.true.isdisjoint(chosen.false)
+
+
+def test_tests_that_call_a_false_test_need_not_pass_again() -> None:
+    source = b"""\
+def test_a(wanted=40):
+    assert f(0) == wanted
+    assert f(2) == 42
+
+
+def test_b():
+    test_a(wanted=40)
+
+
+class TestC:
+    def test_c(self):
+        assert f(1) == 41
+
+    def test_d(self):
+        self.test_c()
+"""
+    ids = [f"{PATH}::{name}" for name in ("test_a", "test_b", "TestC::test_c", "TestC::test_d")]
+    asked = replace(make_verifier(), fail_to_pass=tuple(ids), pass_to_pass=(), never_false=(ids[1], ids[3]))
+    chosen = [choose_false({PATH: source}, asked, (), ControlRun.SOME, random.Random(seed)) for seed in range(30)]
+    assert {test for one in chosen for test in one.false} == {ids[0], ids[2]}
+    assert all((ids[0] in one.false) == (ids[1] not in one.true) for one in chosen)
+    assert all((ids[2] in one.false) == (ids[3] not in one.true) for one in chosen)
