@@ -319,7 +319,7 @@ async def test_a_token_written_otherwise_shares_its_keys(store: Store, tmp_path:
 
 async def test_a_long_answer_takes_no_room_and_makes_no_second_run(store: Store, tmp_path: Path) -> None:
     tasks = [(replace(TASK, id=f"task-{number}"), b"bundle") for number in range(500)]
-    async with gateway(store, tmp_path, prepare=lambda path, tools: tasks) as http:
+    async with gateway(store, tmp_path, prepare=lambda path, tools, fit=None: tasks) as http:
         headers = as_("operator") | {"idempotency-key": "k"}
         first = await http.post("/v1/runs", json=RUN, headers=headers)
         assert first.status_code == 201, first.text[:300]
