@@ -51,7 +51,7 @@ class Readiness:
 
             def hear(event: EpisodeEvent) -> None:
                 if event.kind is EventKind.TURN_STARTED and event.turn == 0:
-                    want.enter_context(pool.wanting(sandbox_spec(bundle.task, labels={})))
+                    want.enter_context(pool.wanting(sandbox_spec(bundle.task, labels={}, hides_tests=True)))
                 elif event.kind is EventKind.GRADING:
                     want.close()
 
