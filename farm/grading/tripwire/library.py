@@ -95,6 +95,10 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
     return check_library
 
 
+PARTS = ("co_exceptiontable", "co_consts", "co_names", "co_filename", "co_name")
+"""Parts of a code object that stay the same objects; the first says where an exception goes on."""
+
+
 def instructions() -> Any:
     """Yield for each opcode the one that it specializes, and the length of its cache; None for one of a debugger."""
     dis: Any = __import__("dis")
@@ -139,9 +143,11 @@ def follow_tests(of_change: Any, finding: Any) -> Any:
         function = getattr(function, "__func__", function) if kind_of(function) is not function_kind else function
         if kind_of(function) is function_kind:
             code = function.__code__
-            words = words_of(code)
-            first, _ = kept.setdefault(id(code), (words, code))
-            if words is not None and first is not None and words != first:
+            words, parts = words_of(code), [getattr(code, name, None) for name in PARTS]
+            first, first_parts, _ = kept.setdefault(id(code), (words, parts, code))
+            differ = words is not None and first is not None and words != first
+            pairs = zip(parts, first_parts)  # noqa: B905 - Pythons before 3.10 know no other
+            if differ or any(one is not other for one, other in pairs):
                 finding("test_code", ("", 0), "the code of " + code.co_name + " was written over")
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             by = of_change(kind_of(system.get(name)))

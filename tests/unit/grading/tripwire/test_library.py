@@ -1,10 +1,13 @@
 """The tripwire finds native memory, second interpreters, and replaced parts of the standard library."""
 
+import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from farm.grading.tripwire.library import follow_tests
 from farm.grading.tripwire.tripwire import Touched
 from tests.unit.grading.tripwire.test_inside import watch
 
@@ -77,3 +80,41 @@ def test_function_that_an_old_line_replaced_is_no_finding(tmp_path: Path) -> Non
     cart = REPLACED["a function"] + "def total(): pass\n"
     lines = cart.count("\n")
     assert watch(tmp_path, cart, Touched(((lines, lines),))) == set()
+
+
+class Item:
+    """A test as pytest holds it."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._obj = function
+
+
+def dividing() -> int:
+    try:
+        return 1 // 0
+    except ZeroDivisionError:
+        return 3
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions had no table before")
+@pytest.mark.parametrize("part", ["the instructions", "the exception table"])
+def test_code_of_a_test_that_was_written_over_is_found(part: str) -> None:
+    found: list[str] = []
+    check = follow_tests(lambda value: None, lambda kind, by, what: found.append(kind))
+    code = dividing.__code__
+    memory = ctypes.string_at(id(code), code.__sizeof__())
+    other = b"\x84\x01\x02\x03"
+    if part == "the instructions":
+        at, new = memory.find(code._co_code_adaptive) + 2, bytes(2)  # type: ignore[attr-defined]
+    else:
+        at, new = memory.find(id(code.co_exceptiontable).to_bytes(8, "little")), id(other).to_bytes(8, "little")
+    for _ in range(50):  # so often that the interpreter specializes the instructions
+        assert dividing() == 3
+        check(Item(dividing))
+    assert found == []
+    ctypes.memmove(id(code) + at, new, len(new))
+    try:
+        check(Item(dividing))
+    finally:
+        ctypes.memmove(id(code) + at, memory[at : at + len(new)], len(new))
+    assert found == ["test_code"]
