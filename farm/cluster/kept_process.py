@@ -35,7 +35,7 @@ OnChange = Callable[[int | None, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a process shows that it works: it answers at ``url``, whatever the status of the answer.
+    """How a process shows that it works: it answers at ``url``, with any status.
 
     The process hangs if ``failures`` probes in a row have had no answer within ``timeout_s`` each. A process with much
     to do answers late now and then, so the bounds are wide.
@@ -114,7 +114,7 @@ class KeptProcess:
                     await process.stdin.drain()
                     process.stdin.close()
                 if await process.stdout.readline() == READY:
-                    self._on_change(process.pid, "")
+                    self._tell(process.pid, "")
                     return
                 await process.wait()  # a signal to a process that has just ended would lose its exit code
         except TimeoutError:
@@ -123,6 +123,13 @@ class KeptProcess:
         assert process.returncode is not None
         cause = cause or f"its process {how_ended(process.returncode)}"
         raise FarmError(f"the {self._name} did not start: {cause}; its log is {self._log}")
+
+    def _tell(self, pid: int | None, cause: str) -> None:
+        """Call ``on_change``. A full disk must not end the keeping."""
+        try:
+            self._on_change(pid, cause)
+        except OSError as error:
+            _log.warning("the state of the %s is not noted: %s", self._name, error)
 
     async def _keep(self) -> None:
         """Start the process again whenever it has ended or hangs."""
@@ -134,7 +141,7 @@ class KeptProcess:
             if time.monotonic() - began >= _STEADY_S:
                 wait_s = _FIRST_WAIT_S
             while True:
-                self._on_change(None, cause)
+                self._tell(None, cause)
                 _log.error("the %s is away: %s; it starts again in %.1f s", self._name, cause, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
@@ -186,7 +193,7 @@ async def _hangs(health: Health) -> int:
                 async with asyncio.timeout(health.timeout_s):
                     await client.get(health.url)
                 failures = 0
-            except (httpx.HTTPError, TimeoutError) as error:
+            except (httpx.HTTPError, OSError) as error:
                 failures += 1
                 what = f"{type(error).__name__} {error}".strip()
                 _log.warning("%s has no answer: %s (%d of %d)", health.url, what, failures, health.failures)

@@ -95,9 +95,10 @@ async def _judge_controlled(
     before, after = plan_runs(verifier, rng)
     controls: list[Verdict] = []
     for _ in range(before):
-        controls.append(await judge(rng, before=False, asked=verifier, control=ControlRun.SOME))
-        if controls[-1].unreported or is_settled(controls[-1]):
-            return reduce(with_time_of, controls[:-1], controls[-1])
+        control = await judge(rng, before=False, asked=verifier, control=ControlRun.SOME)
+        if control.unreported or is_settled(control):
+            return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
+        controls.append(control)
     first = await judge(rng, before=False, asked=verifier)
     asked = confirmable(verifier, first)
     for _ in range(after if asked is not None else 0):

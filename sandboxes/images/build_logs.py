@@ -1,4 +1,4 @@
-"""The output of image builds that failed, kept for whoever looks for the cause."""
+"""The output of image builds that failed, kept to look for the cause."""
 
 import contextlib
 import logging

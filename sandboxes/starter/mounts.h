@@ -7,7 +7,7 @@
 
 #define PLACE "/mnt" /* hidden by a tmpfs, where only we see it */
 #define DISK PLACE "/disk"
-#define LAYER PLACE "/layer" /* files that every sandbox has, whatever its image: sandboxes/runtimes/oci/images/common_layer.py */
+#define LAYER PLACE "/layer" /* files that every sandbox has: sandboxes/runtimes/oci/images/common_layer.py */
 #define ROOTFS PLACE "/rootfs"
 #define STATE PLACE "/state"
 #define USERS PLACE "/users"

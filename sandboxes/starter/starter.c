@@ -15,10 +15,11 @@
    A request is one packet, its fields end with a zero byte:
        S ID FIRST LIMITS OPTIONS ABOVE COUNT LAYER... ARGUMENT...
                                                with the listening socket                   answer: S, ID, status
-   S mounts an overlay with OPTIONS at ROOTFS, of ABOVE (the layer of LAYER_FD if it is empty) on so many LAYERs, then runs the OCI runtime, which finds the socket as
-   descriptor 3 and writes its complaints to DISK/ID/err. LIMITS are pairs of a resource of setrlimit(2) and its limit. Unless FIRST is 0, there is a user namespace at USERS, in which the ids from 0
-   are those from FIRST outside, and so the layers' owners are mapped. A status is a shell's: 128 and the signal for a
-   death by one.
+   S mounts an overlay with OPTIONS at ROOTFS, of ABOVE (the layer of LAYER_FD if it is empty) on so many LAYERs. Then it
+   runs the OCI runtime, which finds the socket as descriptor 3 and writes its complaints to DISK/ID/err. LIMITS are pairs
+   of a resource of setrlimit(2) and its limit. Unless FIRST is 0, there is a user namespace at USERS, in which the ids
+   from 0 are those from FIRST outside, and so the layers' owners are mapped. A status is a shell's: 128 and the signal for
+   a death by one.
        E PID                                   of a first process that has ended           answer: E, PID, status,
                                                -1 where it was another's child
        B                                       all that have ended are nobody's any more   answers: E, PID, status

@@ -114,7 +114,7 @@ async def test_unused_packed_layers_are_removed_and_made_again(layers: PackedLay
         os.utime(image, (0, 0))
         await layers.sweep()
         assert packed_in(tmp_path) == []
-        assert await asyncio.to_thread(source.exists)  # whoever mounts it just now is not disturbed
+        assert await asyncio.to_thread(source.exists)  # a start that mounts it just now goes on
     async with layers.sources([layer]):
         assert len(packed_in(tmp_path)) == 1
 

@@ -161,7 +161,8 @@ def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdi
         components={**first.components, "false_unreported": unreported},
     )
     failed = set(map(without_parameters, first.missing))
-    made_up = is_settled(control) or any(name not in failed for name in control.passed_false)
+    believed = () if first.unreported else control.passed_false  # without a report there is nothing to compare
+    made_up = is_settled(control) or any(name not in failed for name in believed)
     return discredit(verifier, both, control.reason) if control.tampered and made_up and not first.tampered else both
 
 

@@ -1,4 +1,4 @@
-"""Send what the tripwire finds into its FIFO; in the sandbox, as part of ``tripwire_inside``."""
+"""Send what the tripwire finds into its FIFO; in the sandbox, as part of ``inside``."""
 
 import os
 import time

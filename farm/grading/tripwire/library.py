@@ -1,5 +1,4 @@
-"""Find what a change put into the standard library, and name what of it can do without an event; in the sandbox, as
-part of ``tripwire_inside``."""
+"""Find what a change put into the standard library or wrote over; in the sandbox, as part of ``inside``."""
 
 import sys
 import time
@@ -96,7 +95,7 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
 
 
 PARTS = ("co_exceptiontable", "co_consts", "co_names", "co_filename", "co_name")
-"""Parts of a code object that stay the same objects; the first says where an exception goes on."""
+"""Parts of a code object that stay the same objects; the first leads an exception to its handler."""
 
 
 def instructions() -> Any:

@@ -1,4 +1,4 @@
-"""Find the line of the change that an event is by; in the sandbox, as part of ``tripwire_inside``."""
+"""Find the line of the change that an event is by; in the sandbox, as part of ``inside``."""
 
 import os
 import posixpath

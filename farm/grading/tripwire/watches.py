@@ -1,4 +1,4 @@
-"""Watches of the tripwire beside the events of Python; they run in the sandbox, as part of ``tripwire_inside``."""
+"""Watches of the tripwire beside the events of Python; they run in the sandbox, as part of ``inside``."""
 
 import gc
 import sys

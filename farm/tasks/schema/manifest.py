@@ -1,9 +1,8 @@
 """``task.toml``: Harbor's schema 1.x, and ``[metadata.farm]`` for what Harbor cannot express."""
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -12,6 +11,7 @@ from farm.core.task import GradingMode, ReportFormat, StepReward
 from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
 from farm.tasks.files import refuse_larger
+from farm.tasks.schema.manifest_errors import first_error
 from farm.tasks.schema.manifest_types import (
     AbsolutePath,
     Command,
@@ -36,7 +36,6 @@ from farm.tasks.schema.manifest_types import (
 
 MAX_HEALTHCHECK_S = 3600
 MAX_STEPS = 100
-_SHOWN_CHARS = 200
 OF_CHANGES = frozenset(
     (
         *("grading", "fail_to_pass", "pass_to_pass", "test_command", "report", "test_patch", "protected", "network"),
@@ -301,40 +300,9 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     try:
         manifest = Manifest.model_validate(document)
     except ValidationError as error:
-        raise _first(path, error) from None
+        raise first_error(path, error, Manifest) from None
     _refuse_what_cannot_be_honoured(path, manifest)
     return manifest
-
-
-def _first(path: Path, error: ValidationError) -> TaskError:
-    """The first complaint as a TaskError; for an unknown key, the nearest right one is the remedy."""
-    found = error.errors(include_url=False, include_input=False)
-    unknown = [item for item in found if item["type"] == "extra_forbidden"]
-    # Of a value that may be of two types, the complaint about its content says more than the one about its type.
-    telling = [item for item in found if item["type"] not in ("tuple_type", "string_type")]
-    first = [*unknown, *telling, *found][0]
-    key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
-    key = key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
-    if first["type"] == "extra_forbidden":
-        known = _keys_at(first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1])[:_SHOWN_CHARS], known, n=1, cutoff=0.0)
-        return TaskError(path, "unknown key", f"the nearest one is {near[0]!r}", key=key)
-    if first["type"] == "missing":
-        return TaskError(path, "missing", "add it", key=key)
-    if first["type"] == "value_error":  # the farm's own words, which may begin with the name of a variable
-        return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
-    what = str(first["msg"])[:1000]
-    return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
-
-
-def _keys_at(location: Sequence[int | str]) -> list[str]:
-    model: type[BaseModel] = Manifest
-    for part in location:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation
-        model = next(kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type))
-    return list(model.model_fields)
 
 
 def _refuse_what_cannot_be_honoured(path: Path, manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """A process that is started again when it dies or hangs."""
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -53,6 +54,29 @@ async def test_a_killed_process_starts_again_and_each_wait_is_longer(
     waits = [message.rpartition(" in ")[2] for message in caplog.messages if "starts again in" in message]
     assert waits == ["0.5 s", "1.0 s"]
     assert caplog.messages[-1] == f"the gateway serves again, as process {second}"
+
+
+async def test_keeping_goes_on_if_the_state_cannot_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    changes: Changes = asyncio.Queue()
+
+    def on_change(pid: int | None, trouble: str) -> None:
+        changes.put_nowait((pid, trouble))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    module, refused = "tests.unit.cluster.kept_child", tmp_path / "refused"
+    async with KeptProcess("gateway", module, refused, on_change=on_change, log=tmp_path / "gateway.log"):
+        first, _ = await changes.get()
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert (await changes.get())[0] is None
+        second, _ = await changes.get()
+        assert second is not None
+        assert psutil.pid_exists(second)
+    assert not psutil.pid_exists(second)
+    assert "the state of the gateway is not noted" in caplog.text
 
 
 async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:

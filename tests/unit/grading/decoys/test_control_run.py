@@ -77,6 +77,12 @@ def test_a_false_test_that_passes_by_chance_takes_no_other_credit() -> None:
     assert (by_chance.tampered, by_chance.components["fail_to_pass_passed"]) == (False, 2.0)
 
 
+def test_a_run_without_a_report_shows_no_result_that_is_made_up() -> None:
+    crashed = decide(VERIFIER, Canary("", b"", (), ()), Evidence(fault="no report"), pristine=False)
+    verdict = after_control(VERIFIER, crashed, judged(ALL, NEW))
+    assert (verdict.reward, verdict.tampered) == (0.0, False)
+
+
 def test_findings_that_are_certain_settle_a_control_run() -> None:
     lied = discredit(VERIFIER, judged(ALL), "a canary passed")
     assert is_settled(lied)
