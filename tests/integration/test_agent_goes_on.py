@@ -1,6 +1,7 @@
 """A node agent that is killed amid an episode: it comes back, and the episode is none the worse for it."""
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
@@ -148,14 +149,12 @@ def nap(seconds: float) -> str:
 
 
 def sleeper(seconds: str) -> int | None:
-    """The process that runs ``sleep`` of it, on all of this machine."""
+    """Find the process on this machine that runs ``sleep`` with ``seconds``."""
     wanted = b"sleep\0" + seconds.encode() + b"\0"
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes().endswith(wanted):
-                return int(path.parent.name)
-        except OSError:
-            continue
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # the process may end while its command line is read
+            if Path("/proc", pid, "cmdline").read_bytes().endswith(wanted):
+                return int(pid)
     return None
 
 

@@ -78,8 +78,9 @@ async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
     oci_runtime: OciRuntime, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image, limits=Limits(memory_mib=ROOMY))) as sandbox:
+        # More than the memory limit, and less than the disk share of one sandbox on a machine with little free disk.
         written = await sandbox.exec(
-            ["dd", "if=/dev/zero", "of=/big", "bs=1048576", f"count={2 * ROOMY}"], timeout_s=WAIT_S
+            ["dd", "if=/dev/zero", "of=/big", "bs=1048576", f"count={ROOMY + 64}"], timeout_s=WAIT_S
         )
         assert written.exit_code == 0, written.stderr.head
         script = f"echo > /started; until test -e /go; do sleep 0.01; done; {' '.join(HUNGRY)} & {' '.join(HUNGRY)}"
