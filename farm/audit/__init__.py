@@ -1,5 +1,5 @@
 """What a policy did with its tools that a person should look at, and counts of how it works."""
 
-from farm.audit.behaviour import Behaviour, watch
+from farm.audit.behaviour import AuditResult, audit_turns
 
-__all__ = ["Behaviour", "watch"]
+__all__ = ["AuditResult", "audit_turns"]

@@ -1,4 +1,4 @@
-"""The scheduler from any process of the farm; what the gateway calls a SchedulerPort."""
+"""The scheduler from any process of the farm; what the gateway calls a SchedulerClient."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from farm.core.run import RunSpec
 from farm.scheduler.status import FarmStatus
 
 
-class RayScheduler:
+class RaySchedulerClient:
     """Every method raises a RayError while the scheduler is away; Ray restarts it."""
 
     def __init__(self, actor: Any) -> None:

@@ -1,14 +1,14 @@
 """The farm over HTTP: runs, leases and rollouts under ``/v1``."""
 
 from farm.gateway.app import make_app
-from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
 from farm.gateway.server import AddressTaken, listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
 
 __all__ = [
     "AddressTaken",
     "Prepare",
-    "SchedulerPort",
+    "SchedulerClient",
     "SchedulerUnavailable",
     "TasksetError",
     "listen",

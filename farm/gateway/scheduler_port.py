@@ -10,7 +10,7 @@ class SchedulerUnavailable(Exception):
     """The scheduler does not answer; one line that names the remedy."""
 
 
-class SchedulerPort(Protocol):
+class SchedulerClient(Protocol):
     """Every method may raise SchedulerUnavailable, or any exception of its transport, which is taken as the same.
 
     The run is in the store before ``submit`` is called, and its new state before ``pause``, ``resume`` and
