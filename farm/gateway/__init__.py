@@ -1,9 +1,9 @@
 """The farm over HTTP: runs, leases and rollouts under ``/v1``."""
 
 from farm.gateway.app import make_app
-from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
 from farm.gateway.server import AddressTaken, listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 
 __all__ = [
     "AddressTaken",

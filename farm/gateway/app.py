@@ -13,8 +13,8 @@ from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import health, leases, nodes, rewards, rollouts, runs
-from farm.gateway.scheduler_port import SchedulerClient
 from farm.gateway.tasksets import Prepare
+from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import MOST_FIELDS
 from farm.store import Store

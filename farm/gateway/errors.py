@@ -8,8 +8,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from farm.gateway.scheduler_port import SchedulerUnavailable
 from farm.rewards import BadRules
+from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.complaints import complaints
 from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
 from farm.schemas.requests import NOT_AVAILABLE

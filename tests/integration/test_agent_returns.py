@@ -92,7 +92,7 @@ async def test_a_killed_agent_comes_back_and_its_run_completes(
     config = Config(state_dir=state_dir, slots=2, runtime=kind, join_token=SecretStr(JOIN_TOKEN))
     async with start_farm(config, serve=serve) as farm:
         agent_pid = await farm.agent.pid()
-        await farm.scheduler.submit(await submit(stores[0], tiny_image, groups=3))
+        await farm.scheduler.submit((await submit(stores[0], tiny_image, groups=3)).run_id)
         await until(two_at_work)
         os.kill(agent_pid, signal.SIGKILL)
         await until(finished)

@@ -45,7 +45,8 @@ class Farm:
         return Gate(self.directory / "hold")
 
     async def run(self, run_id: str, *, groups: int, group_size: int = 2) -> None:
-        await self.running.scheduler.submit(await submit(self.store, run_id, groups=groups, group_size=group_size))
+        await submit(self.store, run_id, groups=groups, group_size=group_size)
+        await self.running.scheduler.submit(run_id)
 
     async def ended(self, run_id: str) -> list[RolloutHead]:
         async def finished() -> bool:

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
-from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 

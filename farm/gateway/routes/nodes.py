@@ -8,7 +8,7 @@ from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.routes.runs import ask_scheduler
-from farm.gateway.scheduler_port import SchedulerClient
+from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import EmptyBody
 from farm.schemas.responses import NodeAnswer, NodesAnswer

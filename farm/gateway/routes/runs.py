@@ -15,10 +15,10 @@ from farm.core.run import RunSpec
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
-from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
 from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.scheduler.status import FarmStatus, RunStatus
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
@@ -60,7 +60,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     begun = await store.get_run(run_id)
     if begun is not None:
         await store.put_run(begun.spec)
-        await _notify_scheduler(request.app.state.scheduler.submit(begun.spec))
+        await _notify_scheduler(request.app.state.scheduler.submit(begun.spec.run_id))
         return await _load_run(request, run_id)
     policy = body.policy_spec()
     if policy.kind == "openai":
@@ -103,7 +103,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         created_at=time.time(),
     )
     await store.put_run(spec)
-    await _notify_scheduler(request.app.state.scheduler.submit(spec))
+    await _notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
     left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
     return answer.model_copy(update={"left_out": tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)})
