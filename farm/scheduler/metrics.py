@@ -39,14 +39,16 @@ TURNS = (0, 1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500)
 
 @dataclass(slots=True)
 class FarmSnapshot:
-    """What the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the store."""
+    """The values that the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the
+    store.
+    """
 
     status: FarmStatus = field(default_factory=lambda: FarmStatus((), ()))
     queue: Mapping[str, float] = field(default_factory=dict)
 
 
 class FarmMetrics:
-    """Episode series grow with each report; all else is read from ``snapshot`` when somebody scrapes."""
+    """The farm's metrics. Each report adds to the series of episodes; a scrape reads the rest from ``snapshot``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -128,7 +130,10 @@ class FarmMetrics:
         self.registry.register(self)
 
     def observe(self, report: EpisodeReport, held_s: float | None) -> None:
-        """``held_s``: seconds since the episode was ordered, None where it was not ordered by this scheduler."""
+        """Count an episode's report.
+
+        ``held_s``: seconds since the episode was assigned, or None if another scheduler assigned it.
+        """
         if held_s is not None and "turnaround_s" in report.metrics:
             self._dispatch.observe(max(0.0, held_s - report.metrics["turnaround_s"]))
         if report.failure:
