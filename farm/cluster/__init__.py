@@ -1,7 +1,8 @@
-"""Many machines as one farm: the scheduler, the node agents, and bringing them up and down.
+"""Many machines as one farm: starting, joining and stopping it, and Ray.
 
-Here stands what asks whether a farm runs, which must cost nothing; what starts one, and Ray with it, is imported from
-``farm.cluster.launch``.
+This room decides how the processes of a farm start, restart and end. Enter at ``launch`` to start or join a farm, and
+at ``state_dir`` to ask what runs. This module imports no Ray, so that the question costs little;
+``farm.cluster.launch`` does.
 """
 
 from farm.cluster.errors import ClusterError

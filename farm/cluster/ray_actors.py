@@ -1,6 +1,6 @@
-"""What Ray runs: one scheduler, and one node agent a machine. Thin: all that is decided is decided elsewhere.
+"""The Ray actors: one scheduler, and one node agent per machine. They only pass calls on.
 
-Both open themselves at their first call, since Ray restarts an actor's process without telling anybody.
+Both open themselves at their first call, because Ray restarts an actor's process without a notice.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 def agent_name(ray_node_id: str) -> str:
-    """Return the name of an agent's actor, which is new each time: Ray may still hold the one before."""
+    """Return the name of an agent's actor. It differs each time, because Ray may still hold the actor before."""
     return f"agent-{ray_node_id[:10]}"
 
 
 class SchedulerActor:
-    """Async actor: one process, one event loop, one ``SchedulerService``."""
+    """The actor around one ``SchedulerService``: one process, one event loop."""
 
     def __init__(self, plan: SchedulerConfig) -> None:
         open_log(plan.log_dir / "scheduler.log", plan.log_level)
@@ -67,11 +67,11 @@ class SchedulerActor:
         return os.getpid()
 
     async def redis_url(self) -> str:
-        """For nodes that join: the store that all share."""
+        """Return the URL of the store that all nodes share, for nodes that join."""
         return self._plan.redis_url
 
     async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
-        """Take in what the agent of a node reports; ``agent`` is the name of its actor."""
+        """Handle events of a node. ``agent`` is the name of the actor of the node's agent."""
         service = await self._service()
         if node_id not in self._agents or self._names[node_id] != agent:
             self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent, NAMESPACE)
@@ -91,7 +91,10 @@ class SchedulerActor:
             task.add_done_callback(self._confirming.discard)
 
     async def _confirm(self, node_id: str, agent: Any, sent: Any) -> None:
-        """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
+        """Await the delivery of commands. If the agent's actor is dead, report the node as lost at once.
+
+        Other lost commands show in the node's next heartbeats.
+        """
         try:
             await sent
         except ActorDiedError:
@@ -101,11 +104,11 @@ class SchedulerActor:
             if self._opened is not None:
                 self._opened.handle_events([NodeLost(node_id)])
         except RayError as error:
-            _log.warning("an order did not reach the node: %s", error, extra={"node": node_id})
+            _log.warning("a command did not reach the node: %s", error, extra={"node": node_id})
 
 
 class NodeAgentActor:
-    """Async actor around one ``NodeAgent``."""
+    """The actor around one ``NodeAgent``."""
 
     def __init__(self, plan: NodeConfig, log_level: str) -> None:
         own = node_log(plan.state_dir / "log", plan.node_id)
@@ -155,7 +158,9 @@ class NodeAgentActor:
         await self._scheduler.tell.remote(self._plan.node_id, name, list(events))
 
     async def pid(self) -> int:
-        """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""
+        """Return the id of the agent's process. Open the agent first, also after a restart. Raises the error of a
+        failed start.
+        """
         await self._agent()
         return os.getpid()
 

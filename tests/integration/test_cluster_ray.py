@@ -264,7 +264,7 @@ async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Far
     process = await start_process(farm.directory / "fifth", farm.running.info.address, "not-the-token-of-this-farm")
     _, complaint = await process.communicate()
     assert process.returncode == 1
-    assert b"refuses our join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
+    assert b"refuses the join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
     run_dir = farm.directory / "fifth" / "run"
     assert sorted(path.name for path in run_dir.iterdir()) == ["lock", "ray.log"]
     assert (run_dir / "ray.log").read_text().count("Unauthenticated") <= 3, "it does not ask again and again"

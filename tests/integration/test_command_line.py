@@ -195,7 +195,7 @@ def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: 
     of_head, of_node = processes_of(head), processes_of(node)
     of_head[1].kill()
     assert_dead(farm, "d", head, of_head, "its process was killed by SIGKILL")
-    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} has gone")
+    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} no longer answers")
 
 
 def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapping[str, str]) -> None:

@@ -45,7 +45,7 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
         (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
         (join("127.0.0.1:99999"), "no farm answers at 127.0.0.1:99999"),
-        (join("nonsense"), "'nonsense' is no address; write HOST:PORT"),
+        (join("nonsense"), "'nonsense' is not an address; write HOST:PORT"),
         (join("127.0.0.1:1", None), "set FARM_JOIN_TOKEN"),
     ],
 )
