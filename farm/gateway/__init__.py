@@ -1,4 +1,8 @@
-"""The farm over HTTP: runs, leases and rollouts under ``/v1``."""
+"""The farm's HTTP API: runs, leases, rollouts, rewards and nodes under ``/v1``.
+
+This room decides who may call what, and how answers and errors look. Enter at ``make_app``; the routes are in
+``routes/``. The page is farm/docs/http-api.md.
+"""
 
 from farm.gateway.app import make_app
 from farm.gateway.server import AddressTaken, listen, serving

@@ -1,4 +1,4 @@
-"""The gateway put together."""
+"""The assembly of the gateway's ASGI application."""
 
 import asyncio
 from itertools import islice
@@ -20,11 +20,11 @@ from farm.schemas.requests import MOST_FIELDS
 from farm.store import Store
 
 MAX_LOADING_TASKSETS = 2
-"""Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
+"""The number of task sets that are loaded at once: each may take ``MAX_SET_BYTES`` of memory."""
 
 
 def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare) -> FastAPI:
-    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
+    """Return the ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
     app = FastAPI(
         title="farm",
         version=farm.__version__,
@@ -50,7 +50,7 @@ def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepar
 
 
 def _check_query(request: Request) -> None:
-    """Refuse a parameter that the route does not know: one that is misspelt would otherwise widen a list unseen."""
+    """Refuse a query parameter that the route does not know, because a misspelt filter would widen a list silently."""
     route: APIRoute = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]
     there_are = f"there are: {', '.join(known)}" if known else "there are none here"

@@ -125,7 +125,7 @@ def test_a_farm_warns_of_it_and_status_says_at_once_that_it_is_away(
         away = farm("status")
         assert away.returncode == 1
         first, last = away.stderr.splitlines()
-        assert first.startswith(f"waiting: The store is away: Redis at {url} does not serve us (")
-        assert last.startswith(f"error: The store is away: Redis at {url} does not serve us (")
+        assert first.startswith(f"waiting: The store is away: Redis at {url} does not accept commands (")
+        assert last.startswith(f"error: The store is away: Redis at {url} does not accept commands (")
     finally:
         assert farm("down").returncode == 0

@@ -1,4 +1,4 @@
-"""Nodes: listed, drained, and given work again."""
+"""Nodes: list, drain and resume them."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ async def list_nodes(request: Request, role: AsViewer) -> NodesAnswer:
 async def drain_node(
     node_id: NodeIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None
 ) -> NodeAnswer:
-    """Give the node no more episodes; those that run there go on."""
+    """Give the node no more episodes; running ones go on."""
     return await _set_drain(request, node_id, drain=True)
 
 

@@ -1,4 +1,4 @@
-"""Runs: asked for, looked at, paused, resumed, cancelled."""
+"""Runs: create, list, read, pause, resume, cancel and delete them."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ from farm.tasks.validation_file import FitTasks, refuse_unvalidated
 _LOG = logging.getLogger(__name__)
 _SCHEDULER_S = 10.0
 MOST_LEFT_OUT = 1000
-"""So many tasks that a run leaves out are told in the answer."""
+"""The number of left-out tasks that the answer names."""
 Answer = TypeVar("Answer")
 
 router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["runs"])
@@ -49,9 +49,9 @@ RunIdPath = Annotated[str, Path(pattern=RUN_ID)]
 
 @router.post("/runs", status_code=201)
 async def create_run(body: CreateRun, request: Request, role: AsOperator) -> RunAnswer:
-    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler.
+    """Load the task set, store its bundles and the run, and submit the run to the scheduler.
 
-    Loading may take minutes; a client that has left meanwhile gets no run, for nobody would know of it.
+    Loading may take minutes. If the client disconnects meanwhile, no run is made, because its id would be lost.
     """
     store: Store = request.app.state.store
     config: Config = request.app.state.config
@@ -111,7 +111,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
 
 @router.get("/runs")
 async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
-    """Newest first."""
+    """List runs, newest first."""
     store: Store = request.app.state.store
     status = await _status(request)
     return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
@@ -124,7 +124,7 @@ async def get_run(run_id: RunIdPath, request: Request, role: AsViewer) -> RunAns
 
 @router.post("/runs/{run_id}/pause")
 async def pause_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
-    """Start no more of its episodes; those that run go on."""
+    """Start no more episodes of a run; running ones go on."""
     return await _set_state(request, run_id, RunState.PAUSED)
 
 
@@ -135,13 +135,13 @@ async def resume_run(run_id: RunIdPath, request: Request, role: AsOperator, body
 
 @router.post("/runs/{run_id}/cancel")
 async def cancel_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
-    """End it for good. Groups that are complete can still be leased."""
+    """End a run for good. Complete groups can still be leased."""
     return await _set_state(request, run_id, RunState.CANCELLED)
 
 
 @router.delete("/runs/{run_id}")
 async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> DeletedAnswer:
-    """Delete an ended run with its rollouts, for good."""
+    """Delete an ended run and its rollouts for good."""
     store: Store = request.app.state.store
     try:
         await store.delete_run(run_id)
@@ -152,7 +152,7 @@ async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> D
 
 @router.get("/status")
 async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
-    """The nodes, and which runs the scheduler works on."""
+    """Return the nodes, and the runs that the scheduler works on."""
     scheduler: SchedulerClient = request.app.state.scheduler
     status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
@@ -178,7 +178,7 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
 
 
 async def _status(request: Request) -> FarmStatus:
-    """What the scheduler does; nothing where it is away, for a look at the store must work without it."""
+    """Return the scheduler's status, or an empty one if it is away: reading the store must work without it."""
     scheduler: SchedulerClient = request.app.state.scheduler
     try:
         return await ask_scheduler(scheduler.status())
@@ -188,7 +188,7 @@ async def _status(request: Request) -> FarmStatus:
 
 
 async def _notify_scheduler(call: Awaitable[None]) -> None:
-    """Once the store has it the call has succeeded: a scheduler that is away catches up from there."""
+    """Call the scheduler. The call may fail, because the store has the change and the scheduler reads it later."""
     try:
         await ask_scheduler(call)
     except SchedulerUnavailable as error:
@@ -196,13 +196,13 @@ async def _notify_scheduler(call: Awaitable[None]) -> None:
 
 
 async def ask_scheduler(call: Awaitable[Answer]) -> Answer:
-    """Return what the scheduler answers. Raises SchedulerUnavailable if it gives no answer in time."""
+    """Return the scheduler's answer. Raises SchedulerUnavailable if there is none in time."""
     try:
         async with asyncio.timeout(_SCHEDULER_S):
             return await call
     except SchedulerUnavailable:
         raise
-    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+    except Exception as error:  # Any exception of the transport means that the scheduler is away.
         _LOG.warning("the scheduler: %s: %s", type(error).__name__, error)
         raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
 

@@ -40,7 +40,7 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
 @pytest.mark.parametrize(
     ("attempt", "complaint"),
     [
-        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not serve us"),
+        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not accept commands"),
         (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
         (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
