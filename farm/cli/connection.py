@@ -1,4 +1,4 @@
-"""The way from a command to a running farm, and to one that is started for the command alone."""
+"""Connections of commands to the running farm, or to a farm that is started for one command."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def no_farm(config: Config) -> CliError:
-    """What to say where none runs: also what the last one died of."""
+    """Return the error for a command that needs a running farm, with the cause of the last crash."""
     from farm.cluster import last_crash
 
     death = last_crash(config.state_dir)
@@ -31,7 +31,7 @@ def no_farm(config: Config) -> CliError:
 
 
 def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
-    """Return what a command says if the gateway of the farm on this machine cannot be reached."""
+    """Return the error for a farm on this machine whose gateway cannot be reached."""
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
@@ -47,9 +47,9 @@ def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
 
 @contextmanager
 def connected(config: Config, *, retry_s: float = 30.0) -> "Iterator[FarmClient]":
-    """A client of the farm that runs on this machine; its refusals become one-line errors.
+    """Yield a client of the farm on this machine. Its refusals become one-line errors.
 
-    A request is repeated for ``retry_s`` while the gateway is away; the first time, a line says why.
+    A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
     from farm.cluster import running_farm
@@ -104,8 +104,10 @@ def farm_for(
 
 
 def _farm(*arguments: str, config: Config, config_file: Path | None, policy_url: str | None = None) -> None:
-    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
-    line that says why it failed, with which this command ends too."""
+    """Run another ``farm`` command with the same configuration, and show its progress.
+
+    If it fails, this command ends with its last line.
+    """
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
     command = [sys.executable, "-P", "-m", "farm.cli.main", *arguments, *chosen]
     environ = {**os.environ, **({"FARM_POLICY_URL": policy_url} if policy_url else {})}

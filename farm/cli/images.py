@@ -1,4 +1,4 @@
-"""``farm images``: what tasks boot from."""
+"""``farm images``: the images of tasks."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """``used_at``: Unix seconds, 0 where nobody has noted a use. ``in_use``: a sandbox was made of it."""
+    """An image. ``used_at``: Unix seconds, 0 if no use is recorded. ``in_use``: a sandbox was made from it."""
 
     name: str
     digest: str
@@ -43,7 +43,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Cleared:
-    """``image_bytes``: at most so many are freed with the images of ``rows``."""
+    """Removed images. ``image_bytes``: an upper bound of the bytes that were freed with ``rows``."""
 
     rows: list[_Row]
     image_bytes: int
@@ -51,7 +51,7 @@ class _Cleared:
 
 
 def _age(text: str) -> float:
-    """Seconds."""
+    """Return a duration in seconds."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is no age; write 90m, 12h or 7d")
@@ -66,7 +66,7 @@ def build(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Build the images of a task set that are not here yet; exit code 1 if some cannot be had."""
+    """Build the missing images of a task set. Exit code 1 if some cannot be built."""
     from farm.tasks import TaskError, TaskFault, ensure_image
     from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 
@@ -102,14 +102,14 @@ def pull(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pull images, some at a time."""
+    """Pull images, several at a time."""
     from sandboxes import SandboxError
 
     async def work(images: "ImageStore") -> "list[ImageInfo | SandboxError]":
         async def one(name: str, bar: "OnProgress") -> "ImageInfo | SandboxError":
             try:
                 return await images.pull(name, bar, anew=anew)
-            except SandboxError as error:  # told when the others are here
+            except SandboxError as error:  # reported after the others are pulled
                 return error
 
         with _bars() as bar:
@@ -125,7 +125,7 @@ def pull(
 
 @app.command("list")
 def list_images(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
-    """The farm's images on this machine: its base, those of tasks, and what it pulled."""
+    """List the farm's images on this machine: the base image, images of tasks, and pulled images."""
     settings = read_config(config, state_dir)
 
     async def work(images: "ImageStore") -> "Holdings":
@@ -150,10 +150,10 @@ def gc(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays.
+    """Remove task images, pulled images, and what builds left. Images of running sandboxes stay.
 
-    What stays or goes is to be said: task sets to keep, --keep, --older-than, or --all. Without --all only images that
-    this state directory's farm made, pulled or used are removed.
+    The choice must be explicit: task sets to keep, --keep, --older-than, or --all. Without --all only images that the
+    farm of this state directory built, pulled or used are removed.
     """
     chosen = bool(keep_sets) or keep is not None or older_than is not None
     if chosen == every:
@@ -235,7 +235,7 @@ def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -
 
 @contextlib.contextmanager
 def _bars() -> "Iterator[Callable[[str], OnProgress]]":
-    """A bar for each image on standard error; nothing moves where that is no terminal."""
+    """Show a bar for each image on standard error, or nothing if that is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=progress_console, disable=not progress_console.is_terminal) as bars:
 

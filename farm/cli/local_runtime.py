@@ -119,7 +119,7 @@ def with_sandboxes(
 
 @contextmanager
 def progress() -> Iterator[OnProgress]:
-    """One line on standard error that says what goes on; plain lines where that is no terminal."""
+    """Show a progress line on standard error, or plain lines if that is no terminal."""
     if not progress_console.is_terminal:
         yield lambda line: progress_console.print(line)
         return
