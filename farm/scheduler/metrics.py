@@ -56,7 +56,7 @@ class FarmMetrics:
         )
         self._failures = Counter(
             "farm_episode_failures",
-            "Attempts that failed, by origin; retried=yes: another attempt follows",
+            "Attempts that failed; retried=yes: another follows",
             ("origin", "type", "retried"),
             registry=self.registry,
         )
