@@ -56,7 +56,8 @@ def _texts_below(model: type[Config]) -> Mapping[str, tuple[str, str]]:
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
             continue
-        assert isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant), field.target.id
+        assert isinstance(below, ast.Expr), field.target.id
+        assert isinstance(below.value, ast.Constant), field.target.id
         first, _, more = str(below.value.value).replace("``", "`").partition("\n")
         found[field.target.id] = (first, " ".join(more.split()))
     assert found.keys() == model.model_fields.keys()
@@ -79,10 +80,10 @@ def metrics() -> Iterator[str]:
 
 
 def _series(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    labels = {}
+    labels: dict[str, tuple[str, ...]] = {}
     for collector in registry._collector_to_names:
-        families = collector.collect() if isinstance(collector, FarmMetrics) else [collector]
-        labels |= {getattr(one, "_name", getattr(one, "name", "")): tuple(one._labelnames) for one in families}  # type: ignore[attr-defined]
+        families: list[Any] = [*collector.collect()] if isinstance(collector, FarmMetrics) else [collector]
+        labels |= {getattr(one, "_name", getattr(one, "name", "")): tuple(one._labelnames) for one in families}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
         yield family.name + suffix, labels[family.name], family.documentation

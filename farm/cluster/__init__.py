@@ -2,6 +2,8 @@
 
 Here stands what asks whether a farm runs, which must cost nothing; what starts one, and Ray with it, is imported from
 ``farm.cluster.launch``.
+
+farm/docs/architecture/cluster.md explains it.
 """
 
 from farm.cluster.errors import FarmError

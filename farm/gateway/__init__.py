@@ -1,4 +1,7 @@
-"""The farm over HTTP: runs, leases and rollouts under ``/v1``."""
+"""The farm over HTTP: runs, leases and rollouts under ``/v1``.
+
+farm/docs/architecture/gateway.md explains it.
+"""
 
 from farm.gateway.app import make_app
 from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable

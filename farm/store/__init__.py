@@ -1,4 +1,7 @@
-"""Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema."""
+"""Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema.
+
+farm/docs/architecture/store.md explains it.
+"""
 
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (

@@ -18,7 +18,6 @@ GROUPS = {
     "farm/docs/task-validation.md": "docs-tasks",
     "farm/docs/retrieval-tasks.md": "docs-tasks",
     "sandboxes/docs/README.md": "docs-bench",
-    "sandboxes/docs/measurements.md": "docs-bench",
 }
 """Pages that run one after the other; all others are in ``docs-run``."""
 
@@ -64,7 +63,7 @@ def _command(block: Block, port: str, scratch: Path) -> list[str]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", _pages())
+@pytest.mark.parametrize("page", list(_pages()))
 def test_blocks_of_the_page_work(page: Path, environ: Mapping[str, str], tmp_path: Path) -> None:
     for block in blocks(page, "sh", "python"):
         if block.not_run:

@@ -10,6 +10,12 @@ from tests.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, nam
 LONGEST_LINE = 120
 LONGEST_README = 180
 LONGEST_DESIGN_PAGE = 120
+PARTS = ("Purpose", "Invariants", "How it works", "Rejected alternatives")
+DESIGN_PAGES = [
+    page
+    for page in PAGES
+    if page != README and page.parent != ROOT / "farm" / "docs" and "measurements" not in name(page)
+]
 NOT_RUN = {
     "README.md": 1,
     "farm/docs/operating.md": 1,
@@ -18,7 +24,7 @@ NOT_RUN = {
 """Shell and Python blocks that no test runs, by page; each has its reason in the source of the page."""
 
 
-@pytest.mark.parametrize("page", (*PAGES, *OTHERS), ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -46,12 +52,13 @@ def test_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= LONGEST_README
 
 
-def test_design_pages_are_short() -> None:
-    user_pages = ROOT / "farm" / "docs"
-    for page in PAGES:
-        if page == README or page.parent == user_pages or "measurements" in str(page):
-            continue
-        assert len(page.read_text().splitlines()) <= LONGEST_DESIGN_PAGE, name(page)
+@pytest.mark.parametrize("page", DESIGN_PAGES, ids=name)
+def test_design_pages_are_short_and_have_the_same_parts(page: Path) -> None:
+    text = page.read_text()
+    assert len(text.splitlines()) <= LONGEST_DESIGN_PAGE
+    if page.name != "README.md":
+        headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+        assert [heading for heading in headings if heading in PARTS] == list(PARTS)
 
 
 def test_each_block_that_is_not_run_is_counted() -> None:
