@@ -80,5 +80,7 @@ def test_blocks_of_the_page_work(page: Path, environ: Mapping[str, str], tmp_pat
         assert "Traceback" not in done.stderr, done.stderr[-4000:]
 
 
-def test_each_page_with_a_group_has_blocks() -> None:
-    assert {name(page) for page in PAGES if blocks(page, "sh", "python")} >= set(GROUPS)
+def test_groups_and_shorter_commands_are_of_pages() -> None:
+    every = {name(page): "".join(block.text for block in blocks(page, "sh", "python")) for page in PAGES}
+    assert [page for page in GROUPS if not every[page]] == []
+    assert [command for command in SHORTER if not any(command in text for text in every.values())] == []
