@@ -1,11 +1,12 @@
 """The pages of the documentation: links, sizes, generated tables, and blocks that no test runs."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.generated_tables import TABLES, filled
-from tests.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, name
+from tests.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, name, prose
 
 LONGEST_LINE = 120
 LONGEST_README = 180
@@ -16,6 +17,13 @@ DESIGN_PAGES = [
     for page in PAGES
     if page != README and page.parent != ROOT / "farm" / "docs" and "measurements" not in name(page)
 ]
+SOURCES = [
+    f"/{path.relative_to(ROOT)}"
+    for folder in ("farm", "sandboxes", "tests")
+    for path in (ROOT / folder).rglob("*.*")
+    if path.suffix in (".py", ".c", ".h", ".lua")
+]
+FILES_OF_TASKS = {"conftest.py", "tests.py"}
 NOT_RUN = {
     "README.md": 1,
     "farm/docs/operating.md": 1,
@@ -59,6 +67,12 @@ def test_design_pages_are_short_and_have_the_same_parts(page: Path) -> None:
     if page.name != "README.md":
         headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
         assert [heading for heading in headings if heading in PARTS] == list(PARTS)
+
+
+@pytest.mark.parametrize("page", DESIGN_PAGES, ids=name)
+def test_modules_that_a_design_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"`([\w/-]+\.(?:py|c|h|lua))`", prose(page))) - FILES_OF_TASKS
+    assert sorted(one for one in named if not any(path.endswith(f"/{one}") for path in SOURCES)) == []
 
 
 def test_each_block_that_is_not_run_is_counted() -> None:
