@@ -230,13 +230,13 @@ class Config(BaseModel):
     build_timeout_max_s: float = Field(default=3600.0, gt=0, le=86_400)
     """Longest time of an image build, even if its task allows more."""
     embedder: str = Field(default="words", pattern=r"words|none|[\w.]+:\w+")
-    """What turns code and questions into vectors for code search.
+    """Embedder that turns code and questions into vectors for code search.
 
     ``words`` is the farm's own table of word vectors, ``none`` uses shared words only. ``package.module:factory`` names
     another embedder. It loads everything it needs when it is made: afterwards it has no files, network or environment.
     """
     test_tracebacks: bool = False
-    """Whether pytest prints tracebacks while it grades.
+    """Print pytest's tracebacks during grading.
 
     No verdict depends on it, as ``farm bench verify`` checks. It costs up to a third of the test command.
     """

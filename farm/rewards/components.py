@@ -1,7 +1,7 @@
-"""The names of raw components: what a rollout's ``reward_components`` may hold, and rules may weigh.
+"""Names of the raw components that ``reward_components`` of a rollout may hold and rules may weigh.
 
-All are plain measurements, made once and weighed by nobody. One that could not be made is absent, never 0: a style
-where no Python was changed, the tests' fractions where they never ran.
+Each is measured once and not weighted. A component that could not be measured is absent, never 0: the style if no
+Python was changed, the fractions of tests if no test ran.
 """
 
 import re
@@ -14,7 +14,7 @@ PLUGIN_PREFIX = "plugin."
 """``plugin.NAME.KEY`` is what the plug-in NAME measured; the plug-in chooses its keys."""
 
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-"""What a plug-in and a key of its may be called."""
+"""Names that a plug-in and its keys may have."""
 
 ABOUT: Mapping[str, str] = {
     "verdict": "result of the verifier: 1 or 0 by tests, the number of a reward file, the F of an answer",
@@ -89,7 +89,7 @@ _STEP = re.compile(r"step_[1-9][0-9]{0,3}")
 
 
 def is_component(name: str) -> bool:
-    """Whether a vector may hold ``name``."""
+    """Return whether a vector may hold ``name``."""
     parts = name.removeprefix(PLUGIN_PREFIX).split(".")
     of_plugin = name.startswith(PLUGIN_PREFIX) and len(parts) == 2 and all(map(PLAIN.fullmatch, parts))
     return name in ABOUT or of_plugin or _STEP.fullmatch(name) is not None
