@@ -25,6 +25,7 @@ SHORTER = {
     "deploy/quickstart.sh ": "deploy/quickstart.sh --group-size 1 ",
     "images/tasks --policy oracle": "images/tasks/pathspec-0.11.1 --policy oracle",
     'Path("images/tasks")': 'Path("images/tasks/pathspec-0.11.1")',
+    "farm run my-tasks --policy oracle": "farm run my-tasks --policy oracle --group-size 1",
     "farm bench episodes": "farm bench episodes --rounds 1",
     "farm bench start": "farm bench start --rounds 1",
 }
