@@ -63,7 +63,7 @@ def _command(block: Block, port: str, scratch: Path) -> list[str]:
 @pytest.mark.docker
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", list(_pages()))
 def test_blocks_of_the_page_work(page: Path, environ: Mapping[str, str], tmp_path: Path) -> None:
     for block in blocks(page, "sh", "python"):
