@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from farm.config import Config
-from farm.gateway.routes.health import Series
+from farm.gateway.routes.health import MetricsResponse
 from farm.rewards.components import ABOUT
 from farm.scheduler.metrics import FarmMetrics
 from tests.pages import ROOT
@@ -74,7 +74,7 @@ def _default(value: Any) -> str:
 def metrics() -> Iterator[str]:
     """Yield a table of the series of the scheduler and of the gateway."""
     yield from _table("series", "meaning")
-    for registry in (FarmMetrics().registry, Series().registry):
+    for registry in (FarmMetrics().registry, MetricsResponse().registry):
         for name, labels, text in sorted(_series(registry)):
             yield _row(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`", text)
 

@@ -3,6 +3,6 @@
 farm/docs/architecture/audit.md explains it.
 """
 
-from farm.audit.behaviour import Behaviour, watch
+from farm.audit.behaviour import AuditResult, audit_turns
 
-__all__ = ["Behaviour", "watch"]
+__all__ = ["AuditResult", "audit_turns"]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from sandboxes import WarmPool
 
     Figures = tuple[Figure, ...]
-    Measure = Callable[[WarmPool, "Say"], Awaitable[Figures]]
+    Measure = Callable[[WarmPool, "OnProgress"], Awaitable[Figures]]
 
-Say = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """What is done, how many, of how many."""
 
 TASKS = Path(farm.__file__).parents[1] / "images" / "tasks"
@@ -55,7 +55,7 @@ def start(
     """From asking for a sandbox to a tool's first answer, and whole lives at once, beside Docker's."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_start
         from sandboxes import SandboxSpec
 
@@ -83,14 +83,14 @@ def tools(
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("jinja2"), settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import ensure_words, measure_tools
         from sandboxes import SandboxSpec
-        from sandboxes.search.index_store import Library
+        from sandboxes.search.index_store import IndexStore
 
         await _ensure_image(bundle, settings)
         await asyncio.to_thread(ensure_words, say)
-        async with Library(None) as library:
+        async with IndexStore(None) as library:
             return await measure_tools(
                 SandboxSpec(bundle.task.image, workdir=bundle.task.workspace),
                 runtime,
@@ -115,7 +115,7 @@ def density(
     """Many sandboxes at once: the memory each takes, beside a container's, and whether they slow each other down."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_density
         from sandboxes import SandboxSpec
 
@@ -137,7 +137,7 @@ def fork(
     """Another sandbox on a copy of one that holds 50 MiB, beside a container committed and started anew."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_fork
         from sandboxes import SandboxSpec
 
@@ -164,7 +164,7 @@ def search(
     """How well and how fast code is found by its meaning, beside ripgrep and plain BM25, on real packages."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_search
         from sandboxes import SandboxSpec
 
@@ -193,7 +193,7 @@ def episodes(
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("sqlparse"), settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_episodes
 
         await _ensure_image(bundle, settings)
@@ -221,7 +221,7 @@ def verify(
     settings = read_config(config, state_dir)
     bundles = fetch_taskset(taskset, settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_verify
 
         for bundle in bundles:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 def no_farm(config: Config) -> CliError:
     """What to say where none runs: also what the last one died of."""
-    from farm.cluster import last_death
+    from farm.cluster import last_crash
 
-    death = last_death(config.state_dir)
+    death = last_crash(config.state_dir)
     died = f"; the last one died: {death}" if death else ""
     return CliError(
         f"no farm is up with the state directory {config.state_dir}{died}; start one with `farm up --detach`"

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.cluster import note_gateway
-from farm.cluster.errors import FarmError
+from farm.cluster import record_gateway_state
+from farm.cluster.errors import ClusterError
 from farm.cluster.kept_process import READY, Health, KeptProcess
-from farm.cluster.launch import GatewayPlan
+from farm.cluster.launch import GatewayConfig
 from farm.cluster.supervisor import end_with
 from farm.config import Config
 from farm.core.run import TaskRef
@@ -38,14 +38,14 @@ _log = logging.getLogger("farm.cli.gateway_process")
 class _Given:
     """Hold what the process is given. ``listener``: the descriptor of the socket that it serves."""
 
-    plan: GatewayPlan
+    plan: GatewayConfig
     config: Config
     listener: int
     parent: int
 
 
 @asynccontextmanager
-async def gateway_process(config: Config, listener: socket.socket, plan: GatewayPlan) -> AsyncIterator[str]:
+async def gateway_process(config: Config, listener: socket.socket, plan: GatewayConfig) -> AsyncIterator[str]:
     """Run the gateway in a process of its own for the length of the block; yields its URL. Raises FarmError.
 
     ``listener`` stays open while the process is started again, so that callers wait.
@@ -59,7 +59,7 @@ async def gateway_process(config: Config, listener: socket.socket, plan: Gateway
         NAME,
         "farm.cli.gateway_process",
         given,
-        on_change=partial(note_gateway, config.state_dir),
+        on_change=partial(record_gateway_state, config.state_dir),
         log=_log_file(config),
         descriptors=[listener.fileno()],
         health=Health(f"{url}/healthz"),
@@ -121,7 +121,7 @@ def main() -> None:
     name_node(given.plan.node_id)
     try:
         asyncio.run(_serve(given))
-    except FarmError as error:
+    except ClusterError as error:
         _log.error("the gateway did not start: %s", error)
         sys.exit(1)
     except Exception:  # the last boundary: the farm's process tells only the exit code

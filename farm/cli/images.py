@@ -20,7 +20,7 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from sandboxes.images.eviction import Holdings, Retention
+    from sandboxes.images.eviction import Holdings, ImageRetention
     from sandboxes.images.store import ImageInfo, ImageStore, OnProgress, PullProgress
 
 app = typer.Typer(no_args_is_help=True, help="Images: what tasks boot from.")
@@ -207,12 +207,12 @@ def gc(
         progress_console.print(f"{count} images removed, {freed}, and {cache}")
 
 
-def _retention(images: "ImageStore", config: Config) -> "Retention":
+def _retention(images: "ImageStore", config: Config) -> "ImageRetention":
     from farm.tasks import TASK_PREFIX
-    from sandboxes.images.eviction import Retention
+    from sandboxes.images.eviction import ImageRetention
     from sandboxes.images.last_used import ImageUses
 
-    return Retention(images, ImageUses.of(config.state_dir), prefix=TASK_PREFIX)
+    return ImageRetention(images, ImageUses.of(config.state_dir), prefix=TASK_PREFIX)
 
 
 def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -> T:

@@ -23,11 +23,11 @@ from farm.cli.nodes import nodes_table
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.cli.runs.table import counts_line, run_table
 from farm.cluster import (
-    FarmError,
+    ClusterError,
     FarmInfo,
-    gateway_state,
-    note_death,
-    noted_death,
+    read_gateway_state,
+    record_crash,
+    recorded_crash,
     running_farm,
     stop_farm,
     sweep_farm,
@@ -37,7 +37,7 @@ from farm.logs import logged
 
 if TYPE_CHECKING:
     from farm.cluster.launch import RunningFarm
-    from farm.cluster.supervisor import Ended
+    from farm.cluster.supervisor import ExitStatus
 
 _STEP = "step: "
 _POLL_S = 0.1
@@ -72,9 +72,9 @@ def up(
     if detach:
         _detach(settings)
         return
-    from farm.cluster.supervisor import stay_behind
+    from farm.cluster.supervisor import fork_supervisor
 
-    if ended := stay_behind(partial(_note_cause, settings)):  # from here on the farm is a child of this process
+    if ended := fork_supervisor(partial(_note_cause, settings)):  # from here on the farm is a child of this process
         _bury(settings, ended)
     asyncio.run(_serve(settings, join))
 
@@ -159,7 +159,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
 
 def _gateway(config: Config) -> int | None:
     """Return the id of the gateway's process. Raises CliError with the cause while it is started again."""
-    found = gateway_state(config.state_dir)
+    found = read_gateway_state(config.state_dir)
     if found is None or found.pid is not None:
         return found.pid if found else None
     log = config.log_dir / "gateway.log"
@@ -219,7 +219,7 @@ async def _serve(config: Config, join: str | None) -> None:
             await _drain(running, again)
         if ended_by_itself:
             _log.error("the farm ends: %s", ended_by_itself)
-            note_death(config.state_dir, ended_by_itself)
+            record_crash(config.state_dir, ended_by_itself)
         _say(f"{_STEP}stopping")
     if ended_by_itself:
         raise CliError(f"{ended_by_itself}; {_AGAIN}")
@@ -237,33 +237,33 @@ async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
         await asyncio.gather(*ends, return_exceptions=True)
 
 
-def _bury(config: Config, ended: "Ended") -> NoReturn:
+def _bury(config: Config, ended: "ExitStatus") -> NoReturn:
     """End as the farm did; where it died without a word, say of what, and remove what it left."""
     if ended.orderly:
         sys.exit(ended.code)
     cause = _cause(config, ended)
-    with contextlib.suppress(FarmError):  # another one is already up in its place, and has swept
+    with contextlib.suppress(ClusterError):  # another one is already up in its place, and has swept
         sweep_farm(config.state_dir)
-        note_death(config.state_dir, cause)
+        record_crash(config.state_dir, cause)
         with contextlib.suppress(OSError), logged(config.log_dir / "farm.log", config.log_level):
             _log.error("the farm died: %s; %s", cause, _AGAIN)
     asyncio.run(_reap(config))
     raise CliError(f"the farm died: {cause}; {_AGAIN}")
 
 
-def _note_cause(config: Config, ended: "Ended") -> None:
+def _note_cause(config: Config, ended: "ExitStatus") -> None:
     """Let ``farm status`` give the cause while the rest of the farm's processes are ended."""
-    with contextlib.suppress(FarmError):
+    with contextlib.suppress(ClusterError):
         if running_farm(config.state_dir) is None:
-            note_death(config.state_dir, _cause(config, ended))
+            record_crash(config.state_dir, _cause(config, ended))
 
 
-def _cause(config: Config, ended: "Ended") -> str:
+def _cause(config: Config, ended: "ExitStatus") -> str:
     from farm.cluster.ray_process import what_died
 
     own = f"its process {ended.how}"
     of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
-    noted = noted_death(config.state_dir)
+    noted = recorded_crash(config.state_dir)
     return noted if noted not in ("", own) else of_ray or own  # Ray's log may tell more by now
 
 

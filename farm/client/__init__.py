@@ -11,10 +11,19 @@ from farm.client.client import (
     FarmError,
     GatewayUnavailable,
     Group,
+    InvalidResponse,
     Lease,
     LeaseLost,
-    Nonsense,
     Unreadable,
 )
 
-__all__ = ["FarmClient", "FarmError", "GatewayUnavailable", "Group", "Lease", "LeaseLost", "Nonsense", "Unreadable"]
+__all__ = [
+    "FarmClient",
+    "FarmError",
+    "GatewayUnavailable",
+    "Group",
+    "InvalidResponse",
+    "Lease",
+    "LeaseLost",
+    "Unreadable",
+]

@@ -21,11 +21,11 @@ from typing import Any, Literal, Self
 
 from farm.client.http import (
     ANSWER_S,
-    Exchange,
     FarmError,
     GatewayUnavailable,
+    HttpSession,
+    InvalidResponse,
     LeaseLost,
-    Nonsense,
     Unreadable,
     packed,
     plain,
@@ -52,7 +52,16 @@ from farm.schemas.responses import (
 )
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 
-__all__ = ["FarmClient", "FarmError", "GatewayUnavailable", "Group", "Lease", "LeaseLost", "Nonsense", "Unreadable"]
+__all__ = [
+    "FarmClient",
+    "FarmError",
+    "GatewayUnavailable",
+    "Group",
+    "InvalidResponse",
+    "Lease",
+    "LeaseLost",
+    "Unreadable",
+]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -97,7 +106,7 @@ class FarmClient:
         retry_s: float = 30.0,
         on_wait: Callable[[FarmError], object] = lambda why: None,
     ) -> None:
-        self._exchange = Exchange(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
+        self._exchange = HttpSession(url, token_for(url) if token is None else token, retry_s=retry_s, on_wait=on_wait)
         self.url = self._exchange.url
 
     def __enter__(self) -> Self:
@@ -233,7 +242,7 @@ class FarmClient:
         key = uuid.uuid4().hex
         try:
             answer = self._leased(given, wait_s + ANSWER_S, key, FRAMED_TYPE)
-        except Nonsense:
+        except InvalidResponse:
             # Stored frames come as they are; asked for the same lease without them, the gateway reads each.
             answer = self._leased(given, wait_s + ANSWER_S, key, MSGPACK_TYPE)
         if answer is None:

@@ -50,7 +50,7 @@ class Unreadable(FarmError):
         return cls(Problem(type=_UNREADABLE, title="A stored record cannot be read", status=500, detail=detail))
 
 
-class Nonsense(FarmError):
+class InvalidResponse(FarmError):
     """An answer that is none of a farm's gateway, or holds what cannot be read."""
 
 
@@ -59,7 +59,7 @@ _KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpResponse:
     url: str
     status: int
     content_type: str
@@ -70,7 +70,7 @@ class Answered:
         return 200 <= self.status < 300
 
 
-class Exchange:
+class HttpSession:
     """With one gateway; ``retry_s`` and ``on_wait`` as ``FarmClient`` has them. Every method may raise FarmError."""
 
     def __init__(self, url: str, token: str | None, *, retry_s: float, on_wait: Callable[[FarmError], object]) -> None:
@@ -99,7 +99,7 @@ class Exchange:
     def delete(self, kind: type[Answer], path: str) -> Answer:
         return plain(kind, self.send("DELETE", path))
 
-    def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> Answered:
+    def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> HttpResponse:
         """The answer, once the gateway gave one that is no refusal."""
         headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         headers |= sent.pop("headers", {})
@@ -135,11 +135,11 @@ class Exchange:
         return GatewayUnavailable(Problem(type="about:blank", title="No gateway answers", status=0, detail=detail))
 
 
-def _answered(response: httpx.Response) -> Answered:
+def _answered(response: httpx.Response) -> HttpResponse:
     """The whole answer. It is unpacked here, for httpx cannot read a zstd stream of several frames."""
     raw = b"".join(response.iter_raw() if response.is_success else _beginning(response))
     kind = response.headers.get("content-type", "")
-    answered = Answered(str(response.request.url), response.status_code, kind, raw)
+    answered = HttpResponse(str(response.request.url), response.status_code, kind, raw)
     if response.headers.get("content-encoding") != "zstd":
         return answered
     try:
@@ -162,7 +162,7 @@ def _passing(refusal: FarmError) -> bool:
     return refusal.status == 503 or refusal.type == PREFIX + ProblemType.IN_PROGRESS
 
 
-def _refusal(answered: Answered) -> FarmError:
+def _refusal(answered: HttpResponse) -> FarmError:
     if not answered.content_type.startswith(MEDIA_TYPE):
         return nonsense(answered, answered.content[:200].decode("utf-8", "replace"))
     try:
@@ -172,19 +172,19 @@ def _refusal(answered: Answered) -> FarmError:
     return _KINDS.get(problem.type, FarmError)(problem)
 
 
-def nonsense(answered: Answered, what: str) -> Nonsense:
+def nonsense(answered: HttpResponse, what: str) -> InvalidResponse:
     detail = f"{answered.url} answered {answered.status}: {what}; is it a farm's gateway?"
-    return Nonsense(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
+    return InvalidResponse(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
 
 
-def plain(kind: type[Answer], answered: Answered) -> Answer:
+def plain(kind: type[Answer], answered: HttpResponse) -> Answer:
     try:
         return kind.model_validate_json(answered.content)
     except ValidationError as error:
         raise nonsense(answered, str(error).splitlines()[0]) from None
 
 
-def packed(kind: type[Answer], answered: Answered) -> Answer:
+def packed(kind: type[Answer], answered: HttpResponse) -> Answer:
     try:
         return kind.model_validate(unpack(answered.content), from_attributes=False)
     except (MalformedRecord, ValidationError) as error:

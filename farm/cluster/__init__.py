@@ -6,29 +6,29 @@ Here stands what asks whether a farm runs, which must cost nothing; what starts 
 farm/docs/architecture/cluster.md explains it.
 """
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.state_dir import (
     FarmInfo,
     GatewayState,
-    gateway_state,
-    last_death,
-    note_death,
-    note_gateway,
-    noted_death,
+    last_crash,
+    read_gateway_state,
+    record_crash,
+    record_gateway_state,
+    recorded_crash,
     running_farm,
     stop_farm,
     sweep_farm,
 )
 
 __all__ = [
-    "FarmError",
+    "ClusterError",
     "FarmInfo",
     "GatewayState",
-    "gateway_state",
-    "last_death",
-    "note_death",
-    "note_gateway",
-    "noted_death",
+    "last_crash",
+    "read_gateway_state",
+    "record_crash",
+    "record_gateway_state",
+    "recorded_crash",
     "running_farm",
     "stop_farm",
     "sweep_farm",

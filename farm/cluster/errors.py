@@ -1,5 +1,5 @@
 """What keeps a farm from coming up, going down or being joined."""
 
 
-class FarmError(Exception):
+class ClusterError(Exception):
     """One line that names the remedy."""

@@ -15,9 +15,9 @@ from typing import Self
 
 import httpx
 
-from farm.cluster.errors import FarmError
-from farm.cluster.supervisor import how_ended
-from sandboxes.cancellation import end, uninterrupted
+from farm.cluster.errors import ClusterError
+from farm.cluster.supervisor import describe_exit
+from sandboxes.cancellation import cancel_all, shielded
 
 READY = b"ready\n"
 _START_S = 60.0
@@ -80,7 +80,7 @@ class KeptProcess:
         try:
             await self._start()
         except BaseException:
-            await uninterrupted(self._stop())
+            await shielded(self._stop())
             raise
         self._keeping = asyncio.create_task(self._keep())
         return self
@@ -89,8 +89,8 @@ class KeptProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._keeping is not None:
-            await end({self._keeping})
-        await uninterrupted(self._stop())
+            await cancel_all({self._keeping})
+        await shielded(self._stop())
 
     async def _start(self) -> None:
         """Return when the process serves. Raises FarmError."""
@@ -119,10 +119,10 @@ class KeptProcess:
                 await process.wait()  # a signal to a process that has just ended would lose its exit code
         except TimeoutError:
             cause = f"it was not ready in {_START_S:.0f} s"
-        await uninterrupted(self._stop())
+        await shielded(self._stop())
         assert process.returncode is not None
-        cause = cause or f"its process {how_ended(process.returncode)}"
-        raise FarmError(f"the {self._name} did not start: {cause}; its log is {self._log}")
+        cause = cause or f"its process {describe_exit(process.returncode)}"
+        raise ClusterError(f"the {self._name} did not start: {cause}; its log is {self._log}")
 
     def _tell(self, pid: int | None, cause: str) -> None:
         """Call ``on_change``. A full disk must not end the keeping."""
@@ -148,7 +148,7 @@ class KeptProcess:
                 try:
                     await self._start()
                     break
-                except (FarmError, OSError) as error:
+                except (ClusterError, OSError) as error:
                     cause = str(error)
             _log.warning("the %s serves again, as process %d", self._name, self._process.pid)
 
@@ -159,13 +159,13 @@ class KeptProcess:
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
-                return f"its process {how_ended(ending.result())}"
+                return f"its process {describe_exit(ending.result())}"
         finally:
-            await end(watching)
+            await cancel_all(watching)
         assert self._health is not None
         cause = f"process {process.pid} hung: {self._health.failures} requests of {self._health.url} had no answer"
         _log.error("the %s is ended: %s", self._name, cause)
-        await uninterrupted(self._stop())
+        await shielded(self._stop())
         return cause
 
     async def _stop(self) -> None:

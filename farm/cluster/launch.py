@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.node_name import kept_node_id
 from farm.cluster.ray_process import RayAccess, RayNode, answers, authenticated
-from farm.cluster.state_dir import FarmInfo, announce, claimed
+from farm.cluster.state_dir import FarmInfo, locked, write_farm_info
 from farm.cluster.versions import refuse_other_versions
 from farm.config import LOOPBACK, Config
 from farm.logs import logged, name_node
 from farm.node.host_stats import default_slots
 from farm.node.leftovers import reap
-from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.policy.configured_endpoints import endpoint_access
 from farm.scheduler.nodes import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
@@ -29,11 +29,11 @@ from sandboxes.images.eviction import Watermarks
 
 if TYPE_CHECKING:
     from farm.cluster.ray_driver import AgentHandle, Driver
-    from farm.cluster.scheduler_client import RayScheduler
+    from farm.cluster.scheduler_client import RaySchedulerClient
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayPlan:
+class GatewayConfig:
     """All that the gateway needs to come up, as values that travel to its process."""
 
     redis_url: str
@@ -41,7 +41,7 @@ class GatewayPlan:
     node_id: str
 
 
-Serve = Callable[[GatewayPlan], AbstractAsyncContextManager[str]]
+Serve = Callable[[GatewayConfig], AbstractAsyncContextManager[str]]
 """Serve the gateway for the length of the block; yields its URL."""
 
 OnStep = Callable[[str], None]
@@ -50,7 +50,7 @@ _CAUSE_S = 1.5
 _HEAD_EVERY_S = 3.0
 _HEAD_MISSES = 5
 EVERY_ADDRESS = ("0.0.0.0", "::")
-DOCKER = "farm.node.resources:docker"
+DOCKER = "farm.node.resources:open_node_resources"
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunningFarm:
     info: FarmInfo
-    scheduler: "RayScheduler"
+    scheduler: "RaySchedulerClient"
     agent: "AgentHandle"
     _ends: tuple[Callable[[], Awaitable[str]], ...]
 
@@ -88,7 +88,7 @@ async def start_farm(
 ) -> AsyncIterator[RunningFarm]:
     """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step("starting the queue")
@@ -98,14 +98,14 @@ async def start_farm(
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
-        plan = SchedulerPlan(
+        plan = SchedulerConfig(
             redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
         )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, (node, driver), config, redis_url, equip)
         await _unless_dead(node, driver.up(scheduler, agent))
         on_step("starting the gateway")
-        gateway = GatewayPlan(redis_url, node.access, driver.node_id)
+        gateway = GatewayConfig(redis_url, node.access, driver.node_id)
         url = await _unless_dead(node, stack.enter_async_context(serve(gateway)))
         info = FarmInfo(
             config.state_dir,
@@ -117,7 +117,7 @@ async def start_farm(
             time.time(),
             open_to_others=config.node_ip not in LOOPBACK,
         )
-        announce(info)
+        write_farm_info(info)
         _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
 
@@ -128,7 +128,7 @@ async def join_farm(
 ) -> AsyncIterator[RunningFarm]:
     """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step(f"joining {address}")
@@ -136,8 +136,8 @@ async def join_farm(
         scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))
         try:
             await _store(stack, redis_url)
-        except FarmError as error:
-            raise FarmError(
+        except ClusterError as error:
+            raise ClusterError(
                 f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
             ) from None
         on_step("starting the node agent")
@@ -153,7 +153,7 @@ async def join_farm(
             time.time(),
             drain_grace_s=config.drain_grace_s,
         )
-        announce(info)
+        write_farm_info(info)
         _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
 
@@ -166,10 +166,10 @@ def _logged(config: Config) -> Iterator[None]:
         try:
             stack.enter_context(logged(path, config.log_level))
         except OSError as error:
-            raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+            raise ClusterError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
         try:
             yield
-        except FarmError as error:
+        except ClusterError as error:
             _log.error("%s", error)
             raise
         finally:
@@ -180,11 +180,11 @@ async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRe
     if config.redis_url is not None:
         return config.redis_url.get_secret_value(), None
     if config.node_ip in EVERY_ADDRESS:
-        raise FarmError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
+        raise ClusterError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
     try:
         redis = await stack.enter_async_context(EmbeddedRedis(config.state_dir, bind=config.node_ip))
     except StoreUnavailable as error:
-        raise FarmError(str(error)) from None
+        raise ClusterError(str(error)) from None
     return redis.url, redis
 
 
@@ -194,7 +194,7 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
         stack.push_async_callback(store.close)
         await store.ping()
     except StoreUnavailable as error:
-        raise FarmError(str(error)) from None
+        raise ClusterError(str(error)) from None
     return store
 
 
@@ -223,7 +223,7 @@ async def _agent(
     joined: bool = False,
 ) -> "AgentHandle":
     node, driver = cluster
-    plan = AgentPlan(
+    plan = NodeConfig(
         node_id=driver.node_id,
         join=secrets.token_hex(8),
         redis_url=redis_url,
@@ -253,7 +253,7 @@ def _token_file(config: Config, *, make: bool) -> Path:
         _write_private(path, config.join_token.get_secret_value())
         return path
     if not make:
-        raise FarmError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
+        raise ClusterError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
     path = config.state_dir / "join-token"
     if not path.exists():
         _write_private(path, secrets.token_hex(32))
@@ -282,7 +282,7 @@ async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
         if dying.done() and not working.done():
-            raise FarmError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
+            raise ClusterError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
         return await working
     finally:
         for task in (working, dying):

@@ -5,7 +5,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 
 _FILE = "node-id"
 _MOST_HOST_CHARS = 40
@@ -29,7 +29,7 @@ def kept_node_id(state_dir: Path, host: str | None = None) -> str:
         fresh.write_text(made + "\n")
         fresh.replace(path)
     except OSError as error:
-        raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+        raise ClusterError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
     return made
 
 

@@ -13,14 +13,14 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.ray_actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
 from farm.cluster.ray_process import RayAccess, RayNode
-from farm.cluster.scheduler_client import RayScheduler
-from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.cluster.scheduler_client import RaySchedulerClient
+from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 
 _OPEN_S = 120.0
 _CLOSE_S = 30.0
@@ -47,12 +47,14 @@ async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
     try:
         try:
             with _own_signals():
-                ray_node_id = await uninterrupted(asyncio.to_thread(connect))
+                ray_node_id = await shielded(asyncio.to_thread(connect))
         except (RayError, ConnectionError, RuntimeError) as error:
-            raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
+            raise ClusterError(
+                f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}"
+            ) from None
         yield Driver(ray_node_id, node_id)
     finally:
-        await uninterrupted(asyncio.to_thread(ray.shutdown))
+        await shielded(asyncio.to_thread(ray.shutdown))
 
 
 @contextmanager
@@ -74,35 +76,35 @@ class Driver:
         self.node_id = node_id
 
     @asynccontextmanager
-    async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
+    async def scheduler(self, plan: SchedulerConfig) -> AsyncIterator[RaySchedulerClient]:
         """The farm's scheduler, which Ray restarts when its process dies; on its way up."""
         actor = self._start(SchedulerActor, SCHEDULER, plan)
         try:
-            yield RayScheduler(actor)
+            yield RaySchedulerClient(actor)
         finally:
             with contextlib.suppress(RayError):
                 ray.kill(actor)
 
-    async def find_scheduler(self, address: str) -> tuple[RayScheduler, str]:
+    async def find_scheduler(self, address: str) -> tuple[RaySchedulerClient, str]:
         """The scheduler of the farm that was joined, and the URL of its Redis."""
         try:
-            scheduler = RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+            scheduler = RaySchedulerClient(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
             return scheduler, await scheduler.redis_url()
         except ValueError:
-            raise FarmError(f"no farm runs at {address}; start its head with `farm up` first") from None
+            raise ClusterError(f"no farm runs at {address}; start its head with `farm up` first") from None
         except RayError as error:
-            raise FarmError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
+            raise ClusterError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
 
     @asynccontextmanager
-    async def agent(self, plan: AgentPlan, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
+    async def agent(self, plan: NodeConfig, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
         """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
         handle = AgentHandle(node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
         try:
             yield handle
         finally:
-            await uninterrupted(handle.close())
+            await shielded(handle.close())
 
-    async def up(self, scheduler: RayScheduler, agent: "AgentHandle") -> None:
+    async def up(self, scheduler: RaySchedulerClient, agent: "AgentHandle") -> None:
         """Return when both are at work; from then on the agent is brought up again whenever its process dies."""
         await asyncio.gather(_opened(scheduler), _opened(agent))
         agent.guard()
@@ -172,17 +174,17 @@ class AgentHandle:
             ray.kill(self._actor)
 
 
-async def _opened(part: "RayScheduler | AgentHandle") -> None:
+async def _opened(part: "RaySchedulerClient | AgentHandle") -> None:
     """Wait until a part of the farm is at work. Raises FarmError with what keeps it from that."""
     try:
         await asyncio.wait_for(part.pid(), _OPEN_S)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RuntimeUnavailable | StoreUnavailable):
-            raise FarmError(str(cause)) from None
-        raise FarmError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
+            raise ClusterError(str(cause)) from None
+        raise ClusterError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
     except (RayError, TimeoutError, GetTimeoutError) as error:
-        raise FarmError(f"a part of the farm did not start: {_line(error)}") from None
+        raise ClusterError(f"a part of the farm did not start: {_line(error)}") from None
 
 
 def _line(error: BaseException) -> str:

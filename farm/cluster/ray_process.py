@@ -17,9 +17,9 @@ from typing import Self
 
 import psutil
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.state_dir import note_scratch, sweep_scratch
-from farm.cluster.supervisor import end_processes, how_ended
+from farm.cluster.supervisor import describe_exit, end_processes
 
 LONGEST_DIRECTORY = 36
 """Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
@@ -50,7 +50,7 @@ def what_died(log: Path, since: float = 0.0) -> str:
     with contextlib.suppress(OSError):
         found = _DIED.search(log.read_text(errors="replace"))
         if found and log.stat().st_mtime >= since:
-            return f"Ray's {found[1]} {how_ended(int(found[2]))}"
+            return f"Ray's {found[1]} {describe_exit(int(found[2]))}"
     return ""
 
 
@@ -116,7 +116,7 @@ class RayNode:
         """Wait until the node has ended; what of it ended, and how."""
         assert self._process is not None
         code = await self._process.wait()
-        return what_died(self.log) or f"Ray {how_ended(code)}"
+        return what_died(self.log) or f"Ray {describe_exit(code)}"
 
     async def __aenter__(self) -> Self:
         await self._look_first()
@@ -127,7 +127,7 @@ class RayNode:
                 self.address = await self._up()
         except TimeoutError:
             await self._end()
-            raise FarmError(f"Ray did not start in {_START_S:.0f} s; its log is {self.log}") from None
+            raise ClusterError(f"Ray did not start in {_START_S:.0f} s; its log is {self.log}") from None
         except BaseException:
             await self._end()
             raise
@@ -143,16 +143,18 @@ class RayNode:
         if self._join is not None:
             host, _, port = self._join.rpartition(":")
             if not host or not port.isdecimal():
-                raise FarmError(f"{self._join!r} is no address; write HOST:PORT as `farm status` shows it on the head")
+                raise ClusterError(
+                    f"{self._join!r} is no address; write HOST:PORT as `farm status` shows it on the head"
+                )
             if not await answers(self._join):
-                raise FarmError(self._nobody_there())
+                raise ClusterError(self._nobody_there())
         elif self._port:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 try:
                     probe.bind(("", self._port))
                 except OSError as error:
-                    raise FarmError(
+                    raise ClusterError(
                         f"port {self._port}: {error.strerror}; choose another ray_port, or 0 for a free one"
                     ) from None
 
@@ -177,9 +179,9 @@ class RayNode:
         program = Path(sys.executable).with_name("ray")
         setpriv = shutil.which("setpriv")
         if not program.exists():
-            raise FarmError(f"{program} is missing; install the farm's dependencies again: pip install -e .")
+            raise ClusterError(f"{program} is missing; install the farm's dependencies again: pip install -e .")
         if setpriv is None:
-            raise FarmError("setpriv is not installed; apt-get install util-linux")
+            raise ClusterError("setpriv is not installed; apt-get install util-linux")
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             return await asyncio.create_subprocess_exec(
@@ -226,7 +228,7 @@ class RayNode:
                 if address := written.read_text().strip():
                     return address
             await asyncio.sleep(_POLL_S)
-        raise FarmError(self._why_not())
+        raise ClusterError(self._why_not())
 
     def _refused(self) -> bool:
         """The head has refused our token; Ray asks it twenty times more before it says so."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 
 _POLL_S = 0.05
 _STOP_S = 90.0
@@ -38,21 +38,21 @@ class FarmInfo:
 
 
 @contextmanager
-def claimed(state_dir: Path) -> Iterator[None]:
+def locked(state_dir: Path) -> Iterator[None]:
     """Hold a state directory. The kernel lets go of it when this process ends, however it ends. Raises FarmError."""
     run_dir = _run_dir(state_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise FarmError(
+        raise ClusterError(
             f"{error.filename}: {error.strerror}; choose a writable state_dir, with --state-dir or FARM_STATE_DIR"
         ) from None
     try:
         if not _lock(run_dir, lock):
             info = _read(state_dir)
             who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
-            raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir")
+            raise ClusterError(f"{who}; stop it with `farm down`, or choose another state_dir")
         _sweep(run_dir)
         (run_dir / "death").unlink(missing_ok=True)
         try:
@@ -66,7 +66,7 @@ def claimed(state_dir: Path) -> Iterator[None]:
 def sweep_farm(state_dir: Path) -> None:
     """Remove what a farm that was killed has left of its files. Raises FarmError where one runs."""
     if _run_dir(state_dir).exists():
-        with claimed(state_dir):
+        with locked(state_dir):
             pass
 
 
@@ -87,7 +87,7 @@ def _sweep(run_dir: Path) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-def announce(info: FarmInfo) -> None:
+def write_farm_info(info: FarmInfo) -> None:
     """Say what runs, to whoever asks ``running_farm``."""
     _write_json(_run_dir(info.state_dir) / "farm.json", {**asdict(info), "state_dir": str(info.state_dir)})
 
@@ -107,12 +107,12 @@ class GatewayState:
     since: float
 
 
-def note_gateway(state_dir: Path, pid: int | None, trouble: str) -> None:
-    """Keep the state of the gateway's process, for ``gateway_state``."""
+def record_gateway_state(state_dir: Path, pid: int | None, trouble: str) -> None:
+    """Keep the state of the gateway's process, for ``read_gateway_state``."""
     _write_json(_run_dir(state_dir) / "gateway.json", asdict(GatewayState(pid, trouble, time.time())))
 
 
-def gateway_state(state_dir: Path) -> GatewayState | None:
+def read_gateway_state(state_dir: Path) -> GatewayState | None:
     """Return the state of the gateway's process; None if the farm here has none."""
     with contextlib.suppress(FileNotFoundError):
         return GatewayState(**json.loads((_run_dir(state_dir) / "gateway.json").read_text()))
@@ -124,21 +124,21 @@ def running_farm(state_dir: Path) -> FarmInfo | None:
     return _read(state_dir) if _held(state_dir) else None
 
 
-def note_death(state_dir: Path, cause: str) -> None:
+def record_crash(state_dir: Path, cause: str) -> None:
     """Keep what a farm died of, until the next one claims the state directory."""
     with contextlib.suppress(FileNotFoundError):  # it died before it had claimed any
         (_run_dir(state_dir) / "death").write_text(cause + "\n")
 
 
-def noted_death(state_dir: Path) -> str:
+def recorded_crash(state_dir: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         return (_run_dir(state_dir) / "death").read_text().strip()
     return ""
 
 
-def last_death(state_dir: Path) -> str:
+def last_crash(state_dir: Path) -> str:
     """What the last farm of a state directory died of; empty where it ended in order."""
-    if noted := noted_death(state_dir):
+    if noted := recorded_crash(state_dir):
         return noted
     left = _read(state_dir)
     return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
@@ -156,7 +156,7 @@ def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = Fal
     deadline = time.monotonic() + timeout_s
     while _held(info.state_dir):
         if time.monotonic() > deadline:
-            raise FarmError(
+            raise ClusterError(
                 f"the farm (process {info.pid}) has not stopped in {timeout_s:.0f} s; `kill -9 {info.pid}` ends it, "
                 "and the next `farm up` removes what it leaves"
             )
@@ -169,7 +169,7 @@ def _signal(info: FarmInfo, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise FarmError(f"the farm (process {info.pid}) belongs to another user; stop it as that user") from None
+        raise ClusterError(f"the farm (process {info.pid}) belongs to another user; stop it as that user") from None
 
 
 def _held(state_dir: Path) -> bool:
@@ -178,10 +178,10 @@ def _held(state_dir: Path) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        raise FarmError(f"{state_dir} belongs to another user; ask as that user") from None
+        raise ClusterError(f"{state_dir} belongs to another user; ask as that user") from None
     except OSError as error:  # no directory can be there
         remedy = "choose another with --state-dir or FARM_STATE_DIR"
-        raise FarmError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
+        raise ClusterError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
     try:
         return not _lock(_run_dir(state_dir), lock, only_look=True)
     finally:

@@ -23,7 +23,7 @@ _PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitStatus:
     """``code`` as of ``subprocess``: negative where a signal ended it. ``orderly``: Python itself came to its end."""
 
     code: int
@@ -32,10 +32,10 @@ class Ended:
 
     @property
     def how(self) -> str:
-        return how_ended(self.code)
+        return describe_exit(self.code)
 
 
-def how_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """An exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
@@ -45,7 +45,7 @@ def how_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def stay_behind(on_death: Callable[[Ended], None] = lambda ended: None) -> Ended | None:
+def fork_supervisor(on_death: Callable[[ExitStatus], None] = lambda ended: None) -> ExitStatus | None:
     """Fork. The child goes on with None; here the answer comes when the child and all that it started are gone.
 
     ``on_death`` is called if the child did not come to its end in order, before what it started is ended.
@@ -77,7 +77,7 @@ def stay_behind(on_death: Callable[[Ended], None] = lambda ended: None) -> Ended
     os.set_blocking(read_end, False)
     with contextlib.suppress(BlockingIOError):  # somebody else still holds the other end
         orderly = os.read(read_end, 1) == b"."
-    ended = Ended(code, orderly, started_at)
+    ended = ExitStatus(code, orderly, started_at)
     if not orderly:
         on_death(ended)
     end_processes(psutil.Process().children(recursive=True), _PATIENCE_S)

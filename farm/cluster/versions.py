@@ -4,7 +4,7 @@ import importlib.metadata
 
 from packaging.version import InvalidVersion, Version
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.grading.diff import style
 
 RAY_FLOOR = "2.52"
@@ -38,4 +38,4 @@ def refuse_other_versions() -> None:
     """Raise FarmError for a Ray or a ruff that this farm must not be run with."""
     for name, fault in (("ray", ray_fault()), ("ruff", ruff_fault())):
         if fault is not None:
-            raise FarmError(f"{name}: {fault[0]}; {fault[1]}")
+            raise ClusterError(f"{name}: {fault[0]}; {fault[1]}")

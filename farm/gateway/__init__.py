@@ -4,14 +4,14 @@ farm/docs/architecture/gateway.md explains it.
 """
 
 from farm.gateway.app import make_app
-from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
 from farm.gateway.server import AddressTaken, listen, serving
 from farm.gateway.tasksets import Prepare, TasksetError
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 
 __all__ = [
     "AddressTaken",
     "Prepare",
-    "SchedulerPort",
+    "SchedulerClient",
     "SchedulerUnavailable",
     "TasksetError",
     "listen",

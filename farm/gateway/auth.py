@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from pydantic import SecretStr
 from starlette.types import Scope
 
-from farm.gateway.errors import Refused
+from farm.gateway.errors import ApiError
 from farm.schemas.problems import ProblemType
 
 
@@ -36,7 +36,7 @@ class Gatekeeper:
         role = self.role(authorization)
         if role is None:
             detail = "send a token that this gateway knows: Authorization: Bearer …"
-            raise Refused(ProblemType.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": "Bearer"})
+            raise ApiError(ProblemType.UNAUTHENTICATED, detail, headers={"WWW-Authenticate": "Bearer"})
         scope.setdefault("state", {})["role"] = role
         return role
 
@@ -61,7 +61,7 @@ def require(least: Role) -> Callable[[Request], Role]:
     def check(request: Request) -> Role:
         role: Role = request.state.role
         if role < least:
-            raise Refused(ProblemType.FORBIDDEN, f"this needs the role {least.name.lower()}, not {role.name.lower()}")
+            raise ApiError(ProblemType.FORBIDDEN, f"this needs the role {least.name.lower()}, not {role.name.lower()}")
         return role
 
     return check

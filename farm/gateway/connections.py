@@ -56,17 +56,17 @@ class Places(ServerState):
     def __init__(self, shares: Shares) -> None:
         super().__init__()
         self.shares = shares
-        self.strangers: dict[Connection, str] = {}
-        self.known: dict[Role, dict[Connection, None]] = {role: {} for role in Role}
+        self.strangers: dict[GuardedConnection, str] = {}
+        self.known: dict[Role, dict[GuardedConnection, None]] = {role: {} for role in Role}
         self.buffer = bytearray(READ_BYTES)  # for all: it is filled and emptied in one step of the event loop
 
-    def arrive(self, connection: "Connection", peer: str) -> None:
+    def arrive(self, connection: "GuardedConnection", peer: str) -> None:
         self.strangers[connection] = peer
         if len(self.strangers) > self.shares.strangers:
             ((crowd, _),) = Counter(self.strangers.values()).most_common(1)
             next(one for one, of in self.strangers.items() if of == crowd).end()
 
-    def admit(self, connection: "Connection", role: Role) -> bool:
+    def admit(self, connection: "GuardedConnection", role: Role) -> bool:
         """Give a connection a place of its caller's role. Return False if all of them are taken and in use."""
         ours = self.known[role]
         if connection not in ours and len(ours) >= self.shares.of_role:
@@ -78,15 +78,15 @@ class Places(ServerState):
         ours[connection] = None
         return True
 
-    def leave(self, connection: "Connection") -> None:
+    def leave(self, connection: "GuardedConnection") -> None:
         for places in self._all():
             places.pop(connection, None)
 
-    def _all(self) -> Iterable[dict["Connection", Any]]:
+    def _all(self) -> Iterable[dict["GuardedConnection", Any]]:
         return (self.strangers, *self.known.values())
 
 
-class Connection(H11Protocol, asyncio.BufferedProtocol):
+class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
     """End a connection on which no request was being answered for ``timeout_keep_alive``, even if bytes trickle in.
 
     uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
@@ -155,7 +155,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 def admit(scope: Scope, role: Role) -> bool:
     """Give the connection of a request a place of ``role``. Return False if none is left."""
     connection = scope.get("state", {}).get(_PLACE)
-    return not isinstance(connection, Connection) or connection.admit(role)
+    return not isinstance(connection, GuardedConnection) or connection.admit(role)
 
 
 def _peer(client: tuple[str, int] | None) -> str:

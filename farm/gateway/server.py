@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
-from farm.gateway.connections import READ_BYTES, Connection, Places, Shares
+from farm.gateway.connections import READ_BYTES, GuardedConnection, Places, Shares
 
 _GRACE_S = 5
 _IDLE_S = 30
@@ -34,7 +34,7 @@ async def serving(
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=GuardedConnection,
         ws="none",
         log_config=None,
         access_log=False,

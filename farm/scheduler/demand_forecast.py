@@ -7,14 +7,16 @@ from itertools import chain, islice, zip_longest
 
 from farm.core.run import TaskRef
 from farm.scheduler.nodes import Node
-from farm.scheduler.run_progress import Run
+from farm.scheduler.run_progress import RunProgress
 
 RUNS, PLACES = 8, 32
 """So many of the runs that go first are looked at, and of their places in turn: the cost stays the same with any number
 of nodes."""
 
 
-def expected(node: Node, runs: Iterable[Run], count: int, *, nodes: int) -> tuple[tuple[TaskRef, int], ...]:
+def forecast_demand(
+    node: Node, runs: Iterable[RunProgress], count: int, *, nodes: int
+) -> tuple[tuple[TaskRef, int], ...]:
     """At most ``count`` sandboxes, by their tasks, those needed first at the front.
 
     Slots become free one by one as episodes end, so no more are expected than the node runs. Each order goes to

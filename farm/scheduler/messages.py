@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from farm.core.rollout import Failure
-from farm.core.run import EpisodeOrder, EpisodeReport, RunSpec, TaskRef
+from farm.core.run import EpisodeAssignment, EpisodeReport, RunSpec, TaskRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class PressureStall:
     """The fraction of the last ten seconds in which some tasks of a machine, or all of them, stood still for want of
     processors, of memory, or of its disks. Processors are never wanted by all. Nothing, where the kernel does not tell.
     """
@@ -54,7 +54,7 @@ class RunCancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBeat:
+class Heartbeat:
     """A node lives and says what it has. The first one joins it.
 
     ``incarnation`` names one life of its agent; when it changes, what the earlier life ran goes on where ``running``
@@ -79,10 +79,10 @@ class NodeBeat:
     images: frozenset[str] | None = None
     draining: bool = False
     outages: Mapping[str, str] = field(default_factory=dict)
-    pressure: Pressure = field(default_factory=Pressure)
+    pressure: PressureStall = field(default_factory=PressureStall)
     disk_free_mib: int | None = None
     image_disk_free_mib: int | None = None
-    lacks: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
     join: str = ""
 
 
@@ -126,7 +126,7 @@ Event = (
     | RunPaused
     | RunResumed
     | RunCancelled
-    | NodeBeat
+    | Heartbeat
     | NodeLost
     | NodeLeft
     | NodeDrained
@@ -138,7 +138,7 @@ Event = (
 @dataclass(frozen=True, slots=True)
 class StartEpisode:
     node_id: str
-    order: EpisodeOrder
+    assignment: EpisodeAssignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class StopEpisode:
 
 
 @dataclass(frozen=True, slots=True)
-class WarmUp:
+class PrewarmSandboxes:
     """So many sandboxes of each task the node is likely to need next: a hint, which takes the place of the last one."""
 
     node_id: str
@@ -168,7 +168,7 @@ class DrainNode:
 class PublishFailure:
     """The attempts are used up and no node is left to say so: publish ``order`` as failed, its reward null."""
 
-    order: EpisodeOrder
+    assignment: EpisodeAssignment
     failure: Failure
 
 
@@ -177,4 +177,4 @@ class RunFinished:
     run_id: str
 
 
-Command = StartEpisode | StopEpisode | WarmUp | DrainNode | PublishFailure | RunFinished
+Command = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode | PublishFailure | RunFinished

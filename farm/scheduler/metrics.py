@@ -38,7 +38,7 @@ TURNS = (0, 1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500)
 
 
 @dataclass(slots=True)
-class Snapshot:
+class FarmSnapshot:
     """What the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the store."""
 
     status: FarmStatus = field(default_factory=lambda: FarmStatus((), ()))
@@ -50,7 +50,7 @@ class FarmMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.snapshot = Snapshot()
+        self.snapshot = FarmSnapshot()
         self._episodes = Counter(
             "farm_episodes", "Episodes whose rollout is published", ("status", "stop_reason"), registry=self.registry
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from farm.core.run import TaskRef
 from farm.scheduler.admission import Admission, AdmissionSettings, judge
-from farm.scheduler.messages import Load, NodeBeat
+from farm.scheduler.messages import Heartbeat, Load
 
 CANDIDATES = 8
 """So many open nodes are compared for one placement: the cost stays constant, and the balance is near the best."""
@@ -21,8 +21,8 @@ class SchedulerSettings:
     ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
     times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
     ``warm``: so many sandboxes at most is a node told to have ready for what it will be ordered next.
-    After ``failures_before_rest`` infrastructure failures in a row a node rests for ``rest_s``, doubled each further
-    time up to 64-fold: a broken machine that fails fast would otherwise draw all work to itself.
+    After ``failures_before_quarantine`` infrastructure failures in a row a node gets no work for ``quarantine_s``. Each
+    further failure doubles that time, up to 64-fold: a broken machine that fails fast would otherwise draw all work.
     """
 
     lost_after_s: float = 15.0
@@ -34,12 +34,12 @@ class SchedulerSettings:
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     overcommit: float = 4.0
     warm: int = 0
-    failures_before_rest: int = 5
-    rest_s: float = 2.0
+    failures_before_quarantine: int = 5
+    quarantine_s: float = 2.0
 
 
 @dataclass(slots=True)
-class Episode:
+class RunningEpisode:
     """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop.
 
     ``seen``: a beat has listed it. ``adopted``: it was found on its node, not ordered in this life of the scheduler
@@ -49,11 +49,11 @@ class Episode:
     rollout_id: str
     attempt: int
     run_id: str
-    place: int | None
+    member: int | None
     node_id: str
     memory_mib: int
     ordered_at: float
-    seen: bool = False
+    confirmed: bool = False
     adopted: bool = False
     stopping: bool = False
 
@@ -64,10 +64,13 @@ class Episode:
 
 @dataclass(slots=True)
 class Node:
-    """``parked``: images whose rotation has dropped this node while it was closed. ``held_mib``: the memory limits of
-    its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect.
-    ``expects``: what it was last told that it will need next. ``drain``: what an operator wants of the node, until its
-    beat says so."""
+    """The scheduler's record of one node.
+
+    ``stale_images``: images whose rotation dropped this node while it was closed. ``held_mib``: the sum of the memory
+    limits of the node's episodes. ``unconfirmed_mib``: the part of it that was assigned since the last heartbeat, which
+    the node's available memory does not reflect yet. ``expects``: the images that it was last told to prewarm.
+    ``drain``: an operator's wish, until a heartbeat confirms it.
+    """
 
     id: str
     incarnation: str
@@ -82,15 +85,15 @@ class Node:
     draining: bool = False
     drain: bool | None = None
     outages: Mapping[str, str] = field(default_factory=dict)
-    lacks: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
     images: set[str] = field(default_factory=set)
     expects: tuple[tuple[TaskRef, int], ...] | None = None
-    parked: set[str] = field(default_factory=set)
-    held: dict[tuple[str, int], Episode] = field(default_factory=dict)
+    stale_images: set[str] = field(default_factory=set)
+    held: dict[tuple[str, int], RunningEpisode] = field(default_factory=dict)
     held_mib: int = 0
-    unseen_mib: int = 0
+    unconfirmed_mib: int = 0
     failures: int = 0
-    rest_until: float = 0.0
+    quarantined_until: float = 0.0
 
     @property
     def share(self) -> float:
@@ -100,27 +103,27 @@ class Node:
         """The highest memory limit that one more episode may have: an episode is taken to use 1/``overcommit`` of its
         limit until the node's figures show what it does."""
         by_limits = overcommit * self.memory_mib - self.held_mib
-        by_use = overcommit * self.available_mib - self.unseen_mib
+        by_use = overcommit * self.available_mib - self.unconfirmed_mib
         return int(min(self.memory_mib, by_limits, by_use))
 
     def fits(self, task: TaskRef, overcommit: float) -> bool:
         return task.memory_mib <= self.room_mib(overcommit) and task.cpus <= self.cpus
 
-    def condition(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
+    def availability(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
         """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred, or what
         it lacks."""
         if self.draining:
             return "draining", "it is draining"
-        if now < self.rest_until:
+        if now < self.quarantined_until:
             return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
         if self.admission.closed:
             return "pressed", self.admission.why
         if len(self.held) >= self.slots:
             return "full", f"its {self.slots} slots are taken"
-        return "open", self.admission.why or "; ".join(self.lacks)
+        return "open", self.admission.why or "; ".join(self.degraded)
 
     def is_open(self, now: float, settings: SchedulerSettings) -> bool:
-        return self.condition(now, settings)[0] == "open"
+        return self.availability(now, settings)[0] == "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ class LostNode:
     beat_at: float
     lost_at: float
     cause: str
-    held: tuple[Episode, ...] = ()
+    held: tuple[RunningEpisode, ...] = ()
     join: str = ""
     draining: bool = False
 
@@ -142,7 +145,7 @@ class LostNode:
 Rotation = OrderedDict[str, None]
 
 
-class Fleet:
+class NodeRegistry:
     """Nodes by id, and rotations of those that may be open: one of all, one for each image of those that hold it.
 
     A rotation is cleaned only when it is read: a node found closed is dropped from it, and put back once it opens. Each
@@ -184,7 +187,7 @@ class Fleet:
         if node.id not in self._nodes:
             self._lost[node.id] = node
 
-    def drained_before(self, beat: NodeBeat) -> bool:
+    def drained_before(self, beat: Heartbeat) -> bool:
         """Return whether the node was drained since its last ``farm up`` and its agent does not know of it."""
         known = self._nodes.get(beat.node_id)
         before = known if known is not None else self._lost.get(beat.node_id)
@@ -192,7 +195,7 @@ class Fleet:
             return False
         return before.draining and before.join == beat.join and not beat.draining
 
-    def beat(self, beat: NodeBeat, now: float) -> Node:
+    def heartbeat(self, beat: Heartbeat, now: float) -> Node:
         """Take in what a node says of itself; its running episodes are the caller's to compare."""
         self._lost.pop(beat.node_id, None)
         node = self._nodes.get(beat.node_id)
@@ -204,7 +207,7 @@ class Fleet:
         node.slots, node.cpus = beat.slots, beat.cpus
         self._set_draining(node, beat.draining if node.drain is None else node.drain)
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
-        node.load, node.outages, node.lacks = beat.load, beat.outages, beat.lacks
+        node.load, node.outages, node.degraded = beat.load, beat.outages, beat.degraded
         node.admission = judge(node.admission, beat, self.settings.admission, now)
         if beat.images is not None:
             self._set_images(node, beat.images)
@@ -218,7 +221,7 @@ class Fleet:
                 return
             yield oldest.id
 
-    def remove(self, node_id: str) -> list[Episode]:
+    def remove(self, node_id: str) -> list[RunningEpisode]:
         """Forget a node; what it held."""
         self.revision += self._lost.pop(node_id, None) is not None or node_id in self._nodes
         if node_id not in self._nodes:
@@ -228,7 +231,7 @@ class Fleet:
         self._set_images(node, frozenset())
         return list(node.held.values())
 
-    def lose(self, node_id: str, cause: str, now: float) -> list[Episode]:
+    def lose(self, node_id: str, cause: str, now: float) -> list[RunningEpisode]:
         """Remember a node as lost; what it held."""
         node = self._nodes[node_id]
         held = self.remove(node_id)
@@ -247,46 +250,46 @@ class Fleet:
         self.revision += node.draining != draining
         node.draining = draining
 
-    def hold(self, episode: Episode, now: float) -> None:
+    def hold(self, episode: RunningEpisode, now: float) -> None:
         node = self._nodes[episode.node_id]
         node.held[episode.key] = episode
         node.held_mib += episode.memory_mib
-        if not episode.seen:
-            node.unseen_mib += episode.memory_mib
+        if not episode.confirmed:
+            node.unconfirmed_mib += episode.memory_mib
 
-    def see(self, episode: Episode) -> None:
+    def confirm_episode(self, episode: RunningEpisode) -> None:
         """From now on the node's own figures reflect the episode."""
-        if not episode.seen:
-            episode.seen = True
-            self._nodes[episode.node_id].unseen_mib -= episode.memory_mib
+        if not episode.confirmed:
+            episode.confirmed = True
+            self._nodes[episode.node_id].unconfirmed_mib -= episode.memory_mib
 
-    def release(self, node_id: str, key: tuple[str, int], now: float) -> Episode | None:
+    def release(self, node_id: str, key: tuple[str, int], now: float) -> RunningEpisode | None:
         node = self._nodes.get(node_id)
         episode = node.held.pop(key, None) if node else None
         if node and episode:
             node.held_mib -= episode.memory_mib
-            self.see(episode)
+            self.confirm_episode(episode)
             self.refresh(node, now)
         return episode
 
-    def judge(self, node_id: str, *, infra_failure: bool, now: float) -> None:
+    def record_outcome(self, node_id: str, *, infra_failure: bool, now: float) -> None:
         """Count infrastructure failures in a row; rest the node that only fails."""
         node = self._nodes.get(node_id)
         if node is None:
             return
         node.failures = node.failures + 1 if infra_failure else 0
-        excess = node.failures - self.settings.failures_before_rest
+        excess = node.failures - self.settings.failures_before_quarantine
         if excess >= 0:
-            node.rest_until = now + self.settings.rest_s * 2 ** min(excess, 6)
+            node.quarantined_until = now + self.settings.quarantine_s * 2 ** min(excess, 6)
 
     def refresh(self, node: Node, now: float) -> None:
         """Put an open node back where it was dropped."""
         if not node.is_open(now, self.settings):
             return
         self._open.setdefault(node.id)
-        for image in node.parked:
+        for image in node.stale_images:
             self._holders.setdefault(image, OrderedDict()).setdefault(node.id)
-        node.parked.clear()
+        node.stale_images.clear()
 
     def has_open(self, now: float) -> bool:
         return any(True for _ in self._candidates(self._open, None, now))
@@ -319,7 +322,7 @@ class Fleet:
             if not node.is_open(now, self.settings):
                 del rotation[node.id]
                 if image is not None:
-                    node.parked.add(image)
+                    node.stale_images.add(image)
                 continue
             rotation.move_to_end(node.id)
             looked += 1
@@ -327,25 +330,27 @@ class Fleet:
 
     def _set_images(self, node: Node, images: frozenset[str]) -> None:
         for image in node.images - images:
-            node.parked.discard(image)
+            node.stale_images.discard(image)
             holders = self._holders.get(image, OrderedDict())
             holders.pop(node.id, None)
             if not holders:
                 self._holders.pop(image, None)
-        node.parked |= images - node.images
+        node.stale_images |= images - node.images
         node.images = set(images)
 
     def validate(self, now: float) -> None:
         for node in self:
             held = sum(episode.memory_mib for episode in node.held.values())
             assert node.held_mib == held, f"{node.id}: {node.held_mib} MiB held, episodes hold {held}"
-            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.seen)
-            assert node.unseen_mib == unseen, f"{node.id}: {node.unseen_mib} MiB unseen, episodes hold {unseen}"
+            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.confirmed)
+            assert node.unconfirmed_mib == unseen, (
+                f"{node.id}: {node.unconfirmed_mib} MiB unseen, episodes hold {unseen}"
+            )
             assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held
-            assert node.parked <= node.images, f"{node.id} is parked for images it does not hold"
+            assert node.stale_images <= node.images, f"{node.id} is parked for images it does not hold"
             if node.is_open(now, self.settings):
                 lost = [image for image in node.images if node.id not in self._holders.get(image, ())]
-                assert set(lost) <= node.parked, f"{node.id} is open and lost to {lost}"
+                assert set(lost) <= node.stale_images, f"{node.id} is open and lost to {lost}"
         for image, holders in self._holders.items():
             assert all(image in self._nodes[node_id].images for node_id in holders), f"{image}: {list(holders)}"
         assert self._open.keys() <= self._nodes.keys()

@@ -5,26 +5,26 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from farm.core.run import EpisodeOrder, RunSpec, TaskRef, group_id, parse_rollout_id, rollout_id
-from farm.scheduler.nodes import Episode
+from farm.core.run import EpisodeAssignment, RunSpec, TaskRef, group_id, parse_rollout_id, rollout_id
+from farm.scheduler.nodes import RunningEpisode
 
-ASIDE = 64
+MAX_DEFERRED = 64
 """So many places that fit nowhere are stepped over before a run stops offering new ones."""
 
-TRIES = 4
-LOOK = 32
+PLACEMENT_TRIES = 4
+LOOKAHEAD = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A place to be tried again: not before ``due_at``, and until ``patient_until`` not on the node ``avoid``."""
+class Retry:
+    """A place to be tried again: not before ``due_at``, and until ``exclude_until`` not on the node ``avoid``."""
 
-    avoid: str | None = None
+    exclude_node: str | None = None
     due_at: float = 0.0
-    patient_until: float = 0.0
+    exclude_until: float = 0.0
 
 
-class Run:
+class RunProgress:
     """A place is ``ordinal of the group * group size + index``; it is in exactly one of the states below.
 
     accepted: a rollout of it is in the store. running: an attempt holds a slot. publishing: its failure is being
@@ -37,21 +37,21 @@ class Run:
         self.paused = paused
         self.total = spec.groups * spec.group_size
         self.accepted: set[int] = set()
-        self.running: dict[int, Episode] = {}
+        self.running: dict[int, RunningEpisode] = {}
         self.publishing: set[int] = set()
-        self.waiting: OrderedDict[int, Waiting] = OrderedDict()
-        self.delayed: dict[int, Waiting] = {}
+        self.waiting: OrderedDict[int, Retry] = OrderedDict()
+        self.delayed: dict[int, Retry] = {}
         self.attempts: dict[int, int] = {}
         self.failed: dict[int, set[int]] = {}
         self.retries = 0
         self._cursor = 0
         for group, indices in accepted.items():
             for index in indices:
-                place = self.place(rollout_id(group, index))
+                place = self.member(rollout_id(group, index))
                 if place is not None:
                     self.accepted.add(place)
 
-    def place(self, rollout: str) -> int | None:
+    def member(self, rollout: str) -> int | None:
         """The place of a rollout id, None where the run has none such."""
         parsed = parse_rollout_id(rollout)
         if parsed is None:
@@ -80,36 +80,36 @@ class Run:
     def startable(self) -> bool:
         return not self.paused and not self.capped and self.has_work
 
-    def candidates(self) -> Iterator[tuple[int, Waiting]]:
+    def candidates(self) -> Iterator[tuple[int, Retry]]:
         """A few places to try, so that no misfit blocks a run: the longest waiting, then some not begun.
 
         Whoever asks for the next one has put the last one aside.
         """
         if self.waiting:
             yield next(iter(self.waiting.items()))
-        for _ in range(TRIES):
-            if len(self.waiting) < ASIDE and (fresh := self._next_fresh()) is not None:
-                yield fresh, Waiting()
+        for _ in range(PLACEMENT_TRIES):
+            if len(self.waiting) < MAX_DEFERRED and (fresh := self._next_fresh()) is not None:
+                yield fresh, Retry()
 
     def upcoming(self) -> Iterator[TaskRef]:
         """The tasks of some places that are to be tried next, in this order."""
-        for place in islice(self.waiting, LOOK):
+        for place in islice(self.waiting, LOOKAHEAD):
             yield self.task(place)
-        for place in range(self._cursor, min(self._cursor + LOOK, self.total)):
+        for place in range(self._cursor, min(self._cursor + LOOKAHEAD, self.total)):
             if self.is_open(place) and place not in self.waiting and place not in self.delayed:
                 yield self.task(place)
 
-    def put_aside(self, place: int, waiting: Waiting) -> None:
+    def defer(self, place: int, waiting: Retry) -> None:
         self.waiting[place] = waiting
         self.waiting.move_to_end(place)
 
-    def take(self, place: int) -> int:
+    def start_attempt(self, place: int) -> int:
         """The place is about to run; the number of its attempt."""
         self.waiting.pop(place, None)
         self.attempts[place] = self.attempts.get(place, 0) + 1
         return self.attempts[place]
 
-    def adopt(self, place: int, episode: Episode) -> None:
+    def adopt(self, place: int, episode: RunningEpisode) -> None:
         """An attempt that already runs, found on a node after a restart or a broken connection.
 
         Given up for lost it was counted as failed, and is no more; earlier ones that nobody here has heard of count.
@@ -143,11 +143,11 @@ class Run:
         failed.add(attempt)
         return len(failed)
 
-    def order(self, place: int, attempt: int) -> EpisodeOrder:
+    def assignment(self, place: int, attempt: int) -> EpisodeAssignment:
         spec = self.spec
         ordinal, index = divmod(place, spec.group_size)
         group = group_id(spec.run_id, ordinal)
-        return EpisodeOrder(
+        return EpisodeAssignment(
             rollout_id=rollout_id(group, index),
             attempt=attempt,
             final=len(self.failed.get(place, set()) | {attempt}) >= spec.max_attempts,
@@ -182,5 +182,5 @@ class Run:
         for place, failed in self.failed.items():
             assert all(0 < attempt <= self.attempts[place] for attempt in failed), f"{failed} of {self.attempts}"
         for place, episode in self.running.items():
-            assert episode.place == place, f"{episode} runs at the place {place}"
+            assert episode.member == place, f"{episode} runs at the place {place}"
             assert episode.attempt == self.attempts[place], f"{episode} is not the attempt {self.attempts[place]}"

@@ -22,12 +22,12 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.rollout import Split
-from farm.core.run import Limits, PolicySpec, ReplyTimeouts
+from farm.core.run import EpisodeLimits, PolicySpec, ReplyTimeouts
 from farm.schemas.types import Scalar
 from sandboxes.errors import SpecError
 from sandboxes.tools.packs import choose
 
-_FARMS_OWN = Limits()
+_FARMS_OWN = EpisodeLimits()
 MOST_FIELDS = 20
 """Faults that a refusal names."""
 
@@ -103,8 +103,8 @@ class LimitsBody(RequestBody):
     max_turns: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1, le=100_000_000)] | None = None
 
-    def to_core(self) -> Limits:
-        return Limits(**dict(self))
+    def to_core(self) -> EpisodeLimits:
+        return EpisodeLimits(**dict(self))
 
 
 def _address(text: str) -> str:

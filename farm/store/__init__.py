@@ -7,7 +7,7 @@ from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
     BadCursor,
     GroupMismatch,
-    LeaseLost,
+    LeaseNotHeld,
     RolloutTooLarge,
     RulesChanged,
     RunEnded,
@@ -21,23 +21,22 @@ from farm.store.errors import (
     UnknownRun,
 )
 from farm.store.leases import LeaseFilter
-from farm.store.node_list import FleetBook
+from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
-from farm.store.rescoring import Rescored
+from farm.store.rescoring import RescoreResult
 from farm.store.reward_rules import StoredRules
 from farm.store.store import Store
-from farm.store.types import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
+from farm.store.types import LeasedGroup, RolloutPage, RunRecord, RunState, StoredLease, StreamState
 
 __all__ = [
     "BadCursor",
     "EmbeddedRedis",
-    "FleetBook",
     "GroupMismatch",
-    "Lease",
     "LeaseFilter",
-    "LeaseLost",
+    "LeaseNotHeld",
     "LeasedGroup",
-    "Rescored",
+    "NodeListStore",
+    "RescoreResult",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -50,6 +49,7 @@ __all__ = [
     "StoreError",
     "StoreFault",
     "StoreUnavailable",
+    "StoredLease",
     "StoredRules",
     "StreamState",
     "UnknownLease",

@@ -20,14 +20,14 @@ def run_of(rollout: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    mark: str
+class PackedRollout:
+    attempt_digest: str
     payload: bytes
     sidecar: bytes
     head: bytes
 
 
-def pack_rollout(rollout: Rollout) -> Packed:
+def pack_rollout(rollout: Rollout) -> PackedRollout:
     check(rollout)
     if run_of(rollout.rollout_id) != rollout.run_id or rollout.rollout_id != rollout_id(
         rollout.group_id, rollout.group_index
@@ -39,4 +39,4 @@ def pack_rollout(rollout: Rollout) -> Packed:
     if max(len(data), len(sidecar)) > _MOST_BYTES:
         raise RolloutTooLarge(f"rollout {rollout.rollout_id} is {len(data) + len(sidecar)} bytes; that is too many")
     mark = f"{rollout.attempt}:{hashlib.sha256(data).hexdigest()[:16]}"
-    return Packed(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))
+    return PackedRollout(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))

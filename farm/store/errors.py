@@ -49,7 +49,7 @@ class UnknownLease(StoreError):
     pass
 
 
-class LeaseLost(StoreError):
+class LeaseNotHeld(StoreError):
     pass
 
 

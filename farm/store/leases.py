@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
-from farm.store.errors import LeaseLost, UnknownLease, UnknownRun
-from farm.store.redis_client import Connection, cancellable
-from farm.store.types import Lease, LeasedGroup, StreamState
+from farm.store.errors import LeaseNotHeld, UnknownLease, UnknownRun
+from farm.store.redis_client import RedisConnection, cancellable
+from farm.store.types import LeasedGroup, StoredLease, StreamState
 
 _LONGEST_BLOCK_S = 20.0
 """Under the client's own answer deadline."""
@@ -40,7 +40,7 @@ class LeaseFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    lease: Lease
+    lease: StoredLease
     wake_id: bytes
     next_expiry_s: float | None
     more: bool
@@ -55,20 +55,20 @@ class _View:
     wake_id: bytes
 
 
-class LeaseDesk:
+class LeaseStore:
     """A lease id is ``<run id>.<token>``; the token cannot be guessed, and who holds it holds the lease."""
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
         self._prefix = prefix
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
         """A new run: learners that wait for any run look again. One that was announced before is left as it is."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
                 return
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
             together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
@@ -84,7 +84,7 @@ class LeaseDesk:
         wait_s: float,
         wanted: LeaseFilter,
         token: str | None = None,
-    ) -> Lease:
+    ) -> StoredLease:
         """Take up to ``max_groups`` complete groups of a run, or of the oldest run that has any, for ``lease_s``.
 
         Waits up to ``wait_s`` for a first group; returns at once, with no groups, when the stream is not open. Groups
@@ -114,15 +114,15 @@ class LeaseDesk:
             more = any(answer.more for answer in answers.values())
             left_s = deadline - loop.time()
             if stream is not StreamState.OPEN or (left_s <= 0 and not more):
-                return Lease("", run_id or "", 0.0, (), stream)
+                return StoredLease("", run_id or "", 0.0, (), stream)
             if not more:
                 await self._wait(answers, view.wake_id, left_s)
 
-    async def settle(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
+    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
         answer = await self._ending(command, lease_id)
         return StreamState(answer[1].decode())
 
-    async def keep(self, lease_id: str, groups: Collection[str]) -> None:
+    async def release_except(self, lease_id: str, groups: Collection[str]) -> None:
         await self._ending("keep", lease_id, *groups)
 
     async def extend(self, lease_id: str, lease_s: float) -> float:
@@ -133,7 +133,7 @@ class LeaseDesk:
         run_id, dot, token = lease_id.rpartition(".")
         if not dot:
             raise UnknownLease(f"there is no lease {lease_id}; lease again")
-        answer = await self._connection.step(self._base(run_id), command, token, *arguments)
+        answer = await self._connection.run_script(self._base(run_id), command, token, *arguments)
         if answer == b"unknown":
             raise UnknownLease(f"there is no lease {lease_id}; lease again")
         _refuse_ended(lease_id, answer)
@@ -143,7 +143,7 @@ class LeaseDesk:
         self, run_id: str, token: str, consumer: str, max_groups: int, lease_s: float, wanted: LeaseFilter
     ) -> _Answer:
         step = asyncio.ensure_future(
-            self._connection.step(
+            self._connection.run_script(
                 self._base(run_id),
                 "lease",
                 token,
@@ -168,7 +168,7 @@ class LeaseDesk:
         """Nobody hears the answer of a cancelled lease, so what it took goes back."""
         await asyncio.wait([step])
         if step.exception() is None and not isinstance(step.result(), bytes) and step.result()[0]:
-            await self.settle("nack", lease_id)
+            await self.finish("nack", lease_id)
 
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
         """Until something may have become free: a stream of wakes moves, or the next lease runs out."""
@@ -180,12 +180,12 @@ class LeaseDesk:
         await cancellable(self._read(streams, int(block_s * 1000) + 1))
 
     async def _read(self, streams: dict[str, bytes], block_ms: int) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.xread(streams, count=1, block=max(1, block_ms))
 
     async def _view(self) -> "_View":
         """The runs that may still hold groups, oldest first."""
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zrange(f"{self._farm}:runs", 0, -1)
             together.smembers(f"{self._farm}:live")
             together.xrevrange(f"{self._farm}:wake", count=1)
@@ -198,17 +198,17 @@ class LeaseDesk:
 
     async def live(self) -> set[str]:
         """The runs that may still hold groups, or get some."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             return {run.decode() for run in await redis.smembers(f"{self._farm}:live")}
 
     async def retire(self, run_id: str) -> None:
         """The run's stream is drained, for good."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.srem(f"{self._farm}:live", run_id)
 
     async def forget(self, run_id: str) -> None:
         """The run is no more."""
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
             await together.execute()
@@ -227,7 +227,7 @@ def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> Stre
 
 def _parse(run_id: str, raw: Any) -> _Answer:
     token, expires_ms, stream, wake_id, next_expiry_ms, more, groups = raw
-    lease = Lease(
+    lease = StoredLease(
         lease_id=f"{run_id}.{token.decode()}" if token else "",
         run_id=run_id,
         expires_at=int(expires_ms) / 1000,
@@ -263,4 +263,4 @@ _ENDED = {
 def _refuse_ended(lease_id: str, answer: Any) -> None:
     """Raise LeaseLost if an answer of the store says that a lease has ended."""
     if isinstance(answer, bytes) and answer in _ENDED:
-        raise LeaseLost(f"the lease {lease_id} has ended: {_ENDED[answer]}")
+        raise LeaseNotHeld(f"the lease {lease_id} has ended: {_ENDED[answer]}")

@@ -45,7 +45,7 @@ async def cancellable(work: Coroutine[Any, Any, Found]) -> Found:
         task.cancel()
 
 
-class Connection:
+class RedisConnection:
     """Every step may be sent twice: on a lost connection the client asks again."""
 
     def __init__(self, url: str) -> None:
@@ -66,7 +66,7 @@ class Connection:
         self._script = self.redis.register_script(source)
 
     @asynccontextmanager
-    async def reach(self) -> AsyncIterator[Any]:
+    async def client(self) -> AsyncIterator[Any]:
         """The client, whose stubs mix bytes and str; a refusal inside becomes StoreUnavailable or StoreFault."""
         try:
             yield self.redis
@@ -82,9 +82,9 @@ class Connection:
                 f"Redis at {self.shown} does not serve us ({reason}); start it or set redis_url"
             ) from None
 
-    async def step(self, base: str, command: str, *arguments: str | int | float | bytes) -> Any:
+    async def run_script(self, base: str, command: str, *arguments: str | int | float | bytes) -> Any:
         """Run one atomic step of ``lua/store.lua``."""
-        async with self.reach():
+        async with self.client():
             return await self._script(keys=[base], args=[command, *arguments])
 
     async def close(self) -> None:

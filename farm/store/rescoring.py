@@ -17,7 +17,7 @@ from farm.rewards.distribution import Distribution
 from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
 from farm.schemas.rollout import RolloutHead, from_msgpack
 from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
-from farm.store.redis_client import Connection
+from farm.store.redis_client import RedisConnection
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _BEFORE_RULES = ("tests-1", "retrieval-1")
 
 
 @dataclass(slots=True)
-class Rescored:
+class RescoreResult:
     """What became of some groups of a run.
 
     ``groups`` counts them by outcome: ``changed`` (they have the new version), ``same`` (they had it), ``leased``,
@@ -57,14 +57,14 @@ class _Member:
 
 
 async def rescore(
-    connection: Connection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
-) -> Rescored:
+    connection: RedisConnection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
+) -> RescoreResult:
     """Go through the run's groups from the ordinal ``first`` on, for about ``budget_s`` and at least one group.
 
     A group changes in one step, all its members or none, and only while no lease holds it and nobody has acked it.
     Whoever breaks off leaves groups of either version, and may go on where they were.
     """
-    found = Rescored()
+    found = RescoreResult()
     until = time.monotonic() + budget_s
     for ordinal in range(first, spec.groups):
         if ordinal > first and time.monotonic() >= until:
@@ -74,9 +74,11 @@ async def rescore(
     return found
 
 
-async def _group(connection: Connection, base: str, group: str, rules: Rules, dry_run: bool, found: Rescored) -> str:
+async def _group(
+    connection: RedisConnection, base: str, group: str, rules: Rules, dry_run: bool, found: RescoreResult
+) -> str:
     for _ in range(_TRIES):
-        async with connection.reach() as redis:
+        async with connection.client() as redis:
             facts = {
                 name.decode(): value.decode() for name, value in (await redis.hgetall(f"{base}:group:{group}")).items()
             }
@@ -85,11 +87,11 @@ async def _group(connection: Connection, base: str, group: str, rules: Rules, dr
             return "absent"
         if all(facts.get(f"by:{index}") == rules.version for index in indices):
             return "same"
-        standing: bytes = await connection.step(base, "standing", group)
+        standing: bytes = await connection.run_script(base, "standing", group)
         if standing != b"free":
             return standing.decode()
         ids = [rollout_id(group, int(index)) for index in indices]
-        async with connection.reach() as redis:
+        async with connection.client() as redis:
             frames: Sequence[bytes | None] = await redis.mget([f"{base}:payload:{name}" for name in ids])
         try:
             members = await asyncio.to_thread(_members, ids, indices, facts, frames, rules)
@@ -147,16 +149,16 @@ def _head(record: Mapping[str, Any]) -> bytes:
     return pack({key: value for key, value in record.items() if key != "segments"})
 
 
-async def _write(connection: Connection, base: str, group: str, rules: Rules, members: Sequence[_Member]) -> str:
+async def _write(connection: RedisConnection, base: str, group: str, rules: Rules, members: Sequence[_Member]) -> str:
     """Everything is staged first, so that the step itself only moves names."""
     token = secrets.token_hex(8)
     for member in members:
-        async with connection.reach() as redis, redis.pipeline(transaction=False) as together:
+        async with connection.client() as redis, redis.pipeline(transaction=False) as together:
             together.set(f"{base}:fresh:{token}:{member.id}", member.payload, ex=_STAGED_S)
             together.set(f"{base}:fresh-head:{token}:{member.id}", member.head, ex=_STAGED_S)
             await together.execute()
     told = [
         [member.id, member.index, member.by, "null" if member.new is None else repr(member.new)] for member in members
     ]
-    answer: bytes = await connection.step(base, "rescore", group, rules.version, token, json.dumps(told))
+    answer: bytes = await connection.run_script(base, "rescore", group, rules.version, token, json.dumps(told))
     return answer.decode()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farm.rewards import BadRules, Rules, default_rules, default_text, parse_rules
 from farm.store.errors import UnknownRules
-from farm.store.redis_client import Connection
+from farm.store.redis_client import RedisConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class StoredRules:
     current: bool
 
 
-class RuleBook:
+class RewardRulesStore:
     """A document is never changed and never forgotten: runs name it, and so do the rollouts that it judged.
 
     The farm's own is there without being kept, and current until another is.
     """
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
         self._documents = f"{prefix}:{{*}}:rewards"
         self._pointer = f"{prefix}:{{*}}:reward"
@@ -35,7 +35,7 @@ class RuleBook:
         """Keep a document; ``current``: runs that name none follow it from now on. Raises BadRules."""
         rules = parse_rules(text)
         document = json.dumps({"text": text, "at": time.time()})
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             if rules.version != default_rules().version:
                 together.hsetnx(self._documents, rules.version, document)
             if current:
@@ -47,7 +47,7 @@ class RuleBook:
     async def get(self, version: str) -> Rules:
         """Raises UnknownRules, also for a document that this farm cannot read."""
         if version not in self._parsed:
-            async with self._connection.reach() as redis:
+            async with self._connection.client() as redis:
                 found: bytes | None = await redis.hget(self._documents, version)
             if found is None:
                 raise UnknownRules(f"there are no rules {version}; `farm rewards list` says which there are")
@@ -58,14 +58,14 @@ class RuleBook:
         return self._parsed[version]
 
     async def current_version(self) -> str:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: bytes | None = await redis.get(self._pointer)
         return found.decode() if found else default_rules().version
 
     async def list(self) -> tuple[StoredRules, ...]:
         """Latest first."""
         current = await self.current_version()
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: dict[bytes, bytes] = await redis.hgetall(self._documents)
         own = default_rules().version
         kept = [StoredRules(own, default_text(), 0.0, own == current)]
@@ -81,5 +81,5 @@ class RuleBook:
         Raises UnknownRules.
         """
         wanted = pinned or await self.current_version()
-        chosen: bytes = await self._connection.step(base, "judge_by", group, wanted)
+        chosen: bytes = await self._connection.run_script(base, "judge_by", group, wanted)
         return await self.get(chosen.decode())

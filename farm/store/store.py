@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from farm.core.rollout import Rollout, Status
 from farm.core.run import RunSpec, group_id, parse_rollout_id
-from farm.rewards import rewarded
+from farm.rewards import apply_rules
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
@@ -21,12 +21,12 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.leases import LeaseDesk, LeaseFilter
-from farm.store.node_list import FleetBook
-from farm.store.redis_client import Connection
-from farm.store.rescoring import Rescored, rescore
-from farm.store.reward_rules import RuleBook
-from farm.store.types import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
+from farm.store.leases import LeaseFilter, LeaseStore
+from farm.store.node_list import NodeListStore
+from farm.store.redis_client import RedisConnection
+from farm.store.rescoring import RescoreResult, rescore
+from farm.store.reward_rules import RewardRulesStore
+from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, StreamState, counters, read_head, run_record
 
 _log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class Store:
     """Everything durable. Safe to use from many tasks of one event loop; every method may raise StoreUnavailable."""
 
     def __init__(self, url: str, *, prefix: str = "farm") -> None:
-        self._connection = Connection(url)
+        self._connection = RedisConnection(url)
         self._prefix = prefix
-        self._leases = LeaseDesk(self._connection, prefix)
-        self.rules = RuleBook(self._connection, prefix)
-        self.fleet = FleetBook(self._connection, prefix)
+        self._leases = LeaseStore(self._connection, prefix)
+        self.rules = RewardRulesStore(self._connection, prefix)
+        self.fleet = NodeListStore(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:
@@ -53,7 +53,7 @@ class Store:
         return self._connection.shown
 
     async def ping(self) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.ping()
 
     async def close(self) -> None:
@@ -62,11 +62,11 @@ class Store:
     # Bundles
 
     async def put_bundle(self, digest: str, data: bytes) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.set(f"{self._prefix}:bundle:{digest}", data, nx=True)
 
     async def get_bundle(self, digest: str) -> bytes | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: bytes | None = await redis.get(f"{self._prefix}:bundle:{digest}")
         return found
 
@@ -74,12 +74,12 @@ class Store:
 
     async def put_run(self, spec: RunSpec) -> None:
         """Add a run in the state ``running``. The same spec again is no error. Raises RunExists."""
-        if await self._connection.step(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
+        if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
         await self._leases.announce(spec.run_id, spec.created_at)
 
     async def get_run(self, run_id: str) -> RunRecord | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             pipeline.hgetall(f"{self._base(run_id)}:run")
             pipeline.hgetall(f"{self._base(run_id)}:counts")
@@ -89,7 +89,7 @@ class Store:
     async def list_runs(self) -> tuple[RunRecord, ...]:
         """All runs, newest first."""
         names = await self.run_ids()
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for name in names:
                 pipeline.hgetall(f"{self._base(name)}:run")
@@ -101,7 +101,7 @@ class Store:
     async def live_runs(self) -> dict[str, RunState]:
         """The runs that have not ended, or still hold groups that nobody has acked; it costs no more than these."""
         names = sorted(await self._leases.live())
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for name in names:
                 pipeline.hget(f"{self._base(name)}:run", "state")
@@ -110,13 +110,13 @@ class Store:
 
     async def run_ids(self) -> list[str]:
         """All runs, newest first."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
         return [name.decode() for name in names]
 
     async def counts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, float]]:
         """The counters of runs, by their names in ``lua/store.lua``; none of a run that is not there."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for run_id in run_ids:
                 pipeline.hgetall(f"{self._base(run_id)}:counts")
@@ -134,7 +134,7 @@ class Store:
     async def _expire(self, run_id: str, retention_ms: int) -> None:
         more = True
         while more:
-            stream, more = await self._connection.step(self._base(run_id), "expire", retention_ms)
+            stream, more = await self._connection.run_script(self._base(run_id), "expire", retention_ms)
         if stream == b"gone":
             await self._leases.forget(run_id)
         elif StreamState(stream.decode()) is not StreamState.OPEN:
@@ -142,7 +142,7 @@ class Store:
 
     async def delete_run(self, run_id: str) -> None:
         """Delete a run that has ended, with its groups and rollouts. Raises UnknownRun, RunInUse."""
-        answer = await self._connection.step(self._base(run_id), "delete")
+        answer = await self._connection.run_script(self._base(run_id), "delete")
         match answer:
             case b"unknown":
                 raise UnknownRun(f"there is no run {run_id}")
@@ -154,7 +154,7 @@ class Store:
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
         """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""
-        answer = await self._connection.step(self._base(run_id), "set_state", RunState(state).value, reason)
+        answer = await self._connection.run_script(self._base(run_id), "set_state", RunState(state).value, reason)
         if answer < 0:
             raise UnknownRun(f"there is no run {run_id}")
         return bool(answer)
@@ -169,14 +169,14 @@ class Store:
         MalformedRecord, RolloutTooLarge, UnknownRun, RunEnded, GroupMismatch, RulesChanged.
         """
         packed = await asyncio.to_thread(pack_rollout, rollout)
-        answer = await self._connection.step(
+        answer = await self._connection.run_script(
             self._base(rollout.run_id),
             "publish",
             rollout.rollout_id,
             rollout.group_id,
             rollout.group_index,
             rollout.group_size,
-            packed.mark,
+            packed.attempt_digest,
             rollout.status.value,
             "null" if rollout.reward is None else repr(float(rollout.reward)),
             rollout.reward_version,
@@ -197,14 +197,14 @@ class Store:
             raise RulesChanged(f"rollout {rollout.rollout_id} is judged by {rollout.reward_version}, its group is not")
         return bool(answer)
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout:
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
         """``publish`` with the reward by the rules of its group; ``pinned``: the version that its run has named.
 
         The rollout as it was published. Raises what ``publish`` raises but RulesChanged, and UnknownRules.
         """
         while True:
             rules = await self.rules.of_group(self._base(rollout.run_id), rollout.group_id, pinned)
-            judged = rewarded(rollout, rules)
+            judged = apply_rules(rollout, rules)
             try:
                 await self.publish(judged)
             except RulesChanged:
@@ -213,7 +213,7 @@ class Store:
 
     async def rescore(
         self, run_id: str, version: str, *, first: int = 0, budget_s: float = 2.0, dry_run: bool = False
-    ) -> Rescored:
+    ) -> RescoreResult:
         """See ``rescoring.rescore``. Raises UnknownRun, UnknownRules."""
         run = await self.get_run(run_id)
         if run is None:
@@ -224,7 +224,7 @@ class Store:
 
     async def accepted(self, run_id: str) -> dict[str, set[int]]:
         """The indices of each group that have an accepted rollout."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._base(run_id)}:order", 0, -1)
         groups: dict[str, set[int]] = {}
         for name in names:
@@ -239,19 +239,19 @@ class Store:
         return None if payload is None else from_msgpack(RolloutRecord, unpack_frame(payload)).to_core()
 
     async def turns(self, rollout_id: str) -> Sidecar | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             frame: bytes | None = await redis.get(f"{self._base(run_of(rollout_id))}:sidecar:{rollout_id}")
         return None if frame is None else from_msgpack(Sidecar, unpack_frame(frame))
 
     async def payloads(self, rollout_ids: Sequence[str]) -> list[bytes | None]:
         """Rollouts of one run as stored: each one zstd frame of the record's msgpack."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return list(await redis.mget(names)) if names else []
 
     async def has_payloads(self, rollout_ids: Collection[str]) -> bool:
         """Whether all of these are there, of any run."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return not names or await redis.exists(*names) == len(names)
 
@@ -314,8 +314,8 @@ class Store:
         wait_s: float = 0.0,
         wanted: LeaseFilter | None = None,
         lease_token: str | None = None,
-    ) -> Lease:
-        """See LeaseDesk.lease."""
+    ) -> StoredLease:
+        """See LeaseStore.lease."""
         return await self._leases.lease(
             consumer,
             run_id,
@@ -331,15 +331,15 @@ class Store:
 
         Returns what the run's stream still holds. Raises LeaseLost, UnknownLease.
         """
-        return await self._leases.settle("ack", lease_id)
+        return await self._leases.finish("ack", lease_id)
 
     async def nack(self, lease_id: str) -> StreamState:
         """Give a lease back: its groups are free at once. Repeating it is harmless. Raises LeaseLost, UnknownLease."""
-        return await self._leases.settle("nack", lease_id)
+        return await self._leases.finish("nack", lease_id)
 
     async def keep(self, lease_id: str, groups: Collection[str]) -> None:
         """Give all of a lease back but these groups: the others are free at once. Raises LeaseLost, UnknownLease."""
-        await self._leases.keep(lease_id, groups)
+        await self._leases.release_except(lease_id, groups)
 
     async def extend(self, lease_id: str, lease_s: float) -> float:
         """Let a lease end ``lease_s`` from now; returns that Unix time. Raises LeaseLost, UnknownLease."""
@@ -352,18 +352,18 @@ class Store:
 
         Of a caller's keys the latest ``most`` of the last ``keep_s`` are kept.
         """
-        found: bytes | None = await self._connection.step(
+        found: bytes | None = await self._connection.run_script(
             self._once(caller), "claim", key, pending, int(keep_s * 1000), most
         )
         return found
 
     async def keep_once(self, caller: str, key: str, answer: bytes, *, keep_s: float) -> None:
         """Keep the answer of a key that is still claimed."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.set(f"{self._once(caller)}:{key}", answer, px=int(keep_s * 1000), xx=True)
 
     async def forget_once(self, caller: str, key: str) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.delete(f"{self._once(caller)}:{key}")
 
     def _once(self, caller: str) -> str:
@@ -378,7 +378,7 @@ class Store:
         """Places in the order of acceptance, ids and heads; no head where one has been forgotten."""
         base = self._base(run_id)
         top = "+inf" if below is None else f"({below}"
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
             heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
         return [

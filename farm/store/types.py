@@ -64,7 +64,7 @@ class LeasedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class StoredLease:
     """``lease_id`` is empty and ``expires_at`` (Unix seconds, by Redis's clock) 0 where there are no groups."""
 
     lease_id: str

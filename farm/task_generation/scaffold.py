@@ -120,7 +120,7 @@ cat > @workspace/basket.py <<'END'
 """)
 
 
-def begin_task(directory: Path) -> None:
+def scaffold_task(directory: Path) -> None:
     """Write the task. Raises TaskError where there is something already or nothing can be made, and for a name that no
     task may have."""
     place = directory.resolve()

@@ -16,7 +16,7 @@ from farm.tasks.images import (
     sandbox_spec,
     task_ref,
 )
-from farm.tasks.loader import ReadTask, load_task, read_task
+from farm.tasks.loader import LoadedTask, load_task, read_task
 from farm.tasks.taskset_names import is_taskset_name, named_taskset
 from farm.tasks.tasksets import each_task, gathered, load_taskset, read_taskset, task_directories
 
@@ -25,7 +25,7 @@ __all__ = [
     "TASK_PREFIX",
     "BadBundle",
     "BundleFile",
-    "ReadTask",
+    "LoadedTask",
     "TaskBundle",
     "TaskError",
     "TaskFault",

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
-from farm.gateway.scheduler_port import SchedulerPort, SchedulerUnavailable
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 
@@ -38,7 +38,7 @@ async def readyz(request: Request) -> HealthAnswer:
     return HealthAnswer()
 
 
-async def _check(store: Store, scheduler: SchedulerPort) -> None:
+async def _check(store: Store, scheduler: SchedulerClient) -> None:
     await store.ping()
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -50,7 +50,7 @@ async def _check(store: Store, scheduler: SchedulerPort) -> None:
 @router.get("/metrics")
 async def metrics(request: Request, role: AsViewer) -> Response:
     """Prometheus text: the gateway's own series, the scheduler's where it answers."""
-    scheduler: SchedulerPort = request.app.state.scheduler
+    scheduler: SchedulerClient = request.app.state.scheduler
     own = generate_latest(request.app.state.series.registry)
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -61,7 +61,7 @@ async def metrics(request: Request, role: AsViewer) -> Response:
     return Response(own + others, media_type=CONTENT_TYPE_LATEST)
 
 
-class Series:
+class MetricsResponse:
     """The gateway's own series, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ class Series:
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 
-class Counted:
+class RequestMetrics:
     """ASGI middleware: counts by the route's template, so that ids make no series."""
 
-    def __init__(self, app: ASGIApp, series: Series) -> None:
+    def __init__(self, app: ASGIApp, series: MetricsResponse) -> None:
         self._app = app
         self._series = series
 

@@ -10,17 +10,17 @@ from fastapi.responses import StreamingResponse
 
 from farm.config import Config
 from farm.gateway.auth import AsLearner
-from farm.gateway.content_negotiation import form_of, lease_body, unreadable
-from farm.gateway.errors import Refused
-from farm.gateway.idempotency import LEASE_HEADER, OnceRoute
+from farm.gateway.content_negotiation import lease_body, negotiate_format, unreadable
+from farm.gateway.errors import ApiError
+from farm.gateway.idempotency import LEASE_HEADER, IdempotentRoute
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import LEASE_ID, EmptyBody, ExtendBody, LeaseBody
 from farm.schemas.responses import ExtendedAnswer, LeaseAnswer, SettledAnswer
-from farm.store import Lease, LeaseFilter, Store, StreamState
+from farm.store import LeaseFilter, Store, StoredLease, StreamState
 
 _LOG = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["leases"])
+router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["leases"])
 LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
 
 
@@ -34,7 +34,7 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
     again. (Of frames that go out as they are stored, whether they can be read is the client's to see.)
     """
     store: Store = request.app.state.store
-    form = form_of(request)
+    form = negotiate_format(request)
     with request.app.state.series.waiters.track_inprogress():
         found = await _while_connected(request, _take(body, request))
     if found is None or (not found.groups and found.stream is StreamState.OPEN):
@@ -50,7 +50,7 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
     return StreamingResponse(body_parts, media_type=form.media_type, headers=headers)
 
 
-async def _refuse_unreadable(lease: Lease, store: Store) -> None:
+async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:
     """Whoever asks next finds the groups behind a broken one, which waits until its lease ends or someone decides."""
     broken = await unreadable(lease, store)
     if not broken:
@@ -61,7 +61,7 @@ async def _refuse_unreadable(lease: Lease, store: Store) -> None:
     )
     for error in errors:
         _LOG.error("the record of the rollout %s cannot be read: %s", error.field, error.message)
-    raise Refused(
+    raise ApiError(
         ProblemType.UNREADABLE,
         f"{errors[0].field}: {errors[0].message}; {len(broken)} of the {len(lease.groups)} groups cannot be read and "
         f"stay leased as {lease.lease_id}, the others are free again: lease anew to go on with these; ack that lease "
@@ -71,7 +71,7 @@ async def _refuse_unreadable(lease: Lease, store: Store) -> None:
     )
 
 
-async def _take(body: LeaseBody, request: Request) -> Lease:
+async def _take(body: LeaseBody, request: Request) -> StoredLease:
     store: Store = request.app.state.store
     config: Config = request.app.state.config
     repeated: str = getattr(request.state, "repeated_lease", "")
@@ -92,7 +92,7 @@ async def _take(body: LeaseBody, request: Request) -> Lease:
     )
 
 
-async def _while_connected(request: Request, take: Coroutine[None, None, Lease]) -> Lease | None:
+async def _while_connected(request: Request, take: Coroutine[None, None, StoredLease]) -> StoredLease | None:
     """None when the client went away first; nothing is leased to it then."""
     taking = asyncio.ensure_future(take)
     leaving = asyncio.ensure_future(_left(request))

@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from farm.gateway.auth import AsOperator, AsViewer
-from farm.gateway.idempotency import OnceRoute
+from farm.gateway.idempotency import IdempotentRoute
 from farm.schemas.requests import RULES_VERSION, RescoreBody, RewardsBody
 from farm.schemas.responses import DistributionAnswer, RescoreAnswer, RulesAnswer, RulesListAnswer
 from farm.store import Store, StoredRules, UnknownRun
 
-router = APIRouter(prefix="/v1", route_class=OnceRoute, tags=["rewards"])
+router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["rewards"])
 VersionPath = Annotated[str, Path(pattern=RULES_VERSION)]
 
 

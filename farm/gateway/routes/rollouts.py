@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from farm.core.rollout import Status
 from farm.gateway.auth import AsViewer
-from farm.gateway.content_negotiation import form_of, record_body
-from farm.gateway.errors import Refused
+from farm.gateway.content_negotiation import negotiate_format, record_body
+from farm.gateway.errors import ApiError
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import ROLLOUT_ID, RUN_ID
@@ -45,10 +45,10 @@ async def list_rollouts(
 async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Response:
     """One rollout with its tokens."""
     store: Store = request.app.state.store
-    form = form_of(request)
+    form = negotiate_format(request)
     (frame,) = await store.payloads([rollout_id])
     if frame is None:
-        raise Refused(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
     try:
         body = await asyncio.to_thread(record_body, frame, form)
     except (MalformedFrame, MalformedRecord) as error:
@@ -65,9 +65,9 @@ async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer)
     except (MalformedFrame, MalformedRecord) as error:
         raise _unreadable(rollout_id, error) from None
     if sidecar is None:
-        raise Refused(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
     return sidecar
 
 
-def _unreadable(rollout_id: str, error: Exception) -> Refused:
-    return Refused(ProblemType.UNREADABLE, f"{rollout_id}: {error}; the others of its run can be read without it")
+def _unreadable(rollout_id: str, error: Exception) -> ApiError:
+    return ApiError(ProblemType.UNREADABLE, f"{rollout_id}: {error}; the others of its run can be read without it")

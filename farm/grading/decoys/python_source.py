@@ -124,7 +124,7 @@ def last_name(called: ast.expr) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SourceEdit:
     """Bytes ``start`` to ``end`` of a file give way to ``text``."""
 
     start: int
@@ -151,11 +151,11 @@ class SourceText:
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
-    def name_edit(self, function: Function, name: str) -> Edit:
+    def name_edit(self, function: Function, name: str) -> SourceEdit:
         """Return the edit that gives a function another name."""
         old = function.name.encode()
         at = self.source.index(old, self.at(function.lineno, function.col_offset) + len(b"def "))
-        return Edit(at, at + len(old), name.encode())
+        return SourceEdit(at, at + len(old), name.encode())
 
     def indent(self, function: Function) -> bytes | None:
         """Return what stands before each statement of a function; None if the first is on the line of its name."""
@@ -189,7 +189,7 @@ def places_of(source: bytes) -> Mapping[str, int]:
     return {name: at for at, (name, _, _) in enumerate(text.functions)} if text is not None else {}
 
 
-def edited(source: bytes, edits: Iterable[Edit], offset: int = 0) -> bytes:
+def edited(source: bytes, edits: Iterable[SourceEdit], offset: int = 0) -> bytes:
     """Return ``source``, which begins at byte ``offset`` of its file, with ``edits`` made, none of which overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start - offset] + edit.text + source[edit.end - offset :]
