@@ -2,7 +2,7 @@
 
 This room decides how the processes of a farm start, restart and end. Enter at ``launch`` to start or join a farm, and
 at ``state_dir`` to ask what runs. This module imports no Ray, so that the question costs little;
-``farm.cluster.launch`` does.
+``farm.cluster.launch`` does. The page is farm/docs/architecture/cluster.md.
 """
 
 from farm.cluster.errors import ClusterError

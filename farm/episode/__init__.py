@@ -1,4 +1,7 @@
-"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy."""
+"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy.
+
+farm/docs/architecture/episode.md explains it.
+"""
 
 from farm.episode.baselines import Baselines
 from farm.episode.episode import run_episode

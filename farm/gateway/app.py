@@ -38,14 +38,14 @@ def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepar
     app.state.config = config
     app.state.prepare = prepare
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
-    app.state.series = health.MetricsResponse()
+    app.state.series = health.GatewayMetrics()
     app.state.checking = None
     errors.install(app)
     app.include_router(health.router)
     for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(RequestGuard, gatekeeper=Gatekeeper(config.tokens))
-    app.add_middleware(health.RequestMetrics, series=app.state.series)
+    app.add_middleware(health.RequestCounter, series=app.state.series)
     return app
 
 

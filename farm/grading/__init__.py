@@ -33,6 +33,8 @@ An answer to a retrieval task needs none of that (``answer``): it is compared wi
 
 The code under test runs in the process that reports on it. Code that forges a result and knows in both runs which tests
 are false is believed, unless the tripwire sees how; a reviewer sees it in the patch.
+
+farm/docs/architecture/grading.md explains it.
 """
 
 from farm.grading.changes.apply import apply_change

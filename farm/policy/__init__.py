@@ -1,4 +1,7 @@
-"""The policies: ``oracle``, which knows the answer, ``nop``, which does nothing, and any OpenAI-compatible endpoint."""
+"""The policies: ``oracle``, which knows the answer, ``nop``, which does nothing, and any OpenAI-compatible endpoint.
+
+farm/docs/architecture/policy.md explains it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

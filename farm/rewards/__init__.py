@@ -1,4 +1,7 @@
-"""Rewards: raw components, and the rules that make one number of them."""
+"""Rewards: raw components, and the rules that make one number of them.
+
+farm/docs/architecture/rewards.md explains it.
+"""
 
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins

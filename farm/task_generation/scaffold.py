@@ -25,7 +25,7 @@ cpus = 1
 memory_mb = 1024
 storage_mb = 1024
 
-# What Harbor cannot express. Other keys are in the farm's README, "Researcher: bring tasks".
+# What Harbor cannot express. Other keys are in the farm's page farm/docs/tasks.md.
 [metadata.farm]
 workspace = "/workspace"
 report = "unittest"  # or pytest, go, cargo, jest, junit, tap

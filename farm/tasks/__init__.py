@@ -1,4 +1,7 @@
-"""Task directories: parsed, prepared, bundled; and the images they ask for."""
+"""Task directories: parsed, prepared, bundled; and the images they ask for.
+
+farm/docs/architecture/tasks.md explains it.
+"""
 
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.bundle_encoding import BadBundle, pack, unpack

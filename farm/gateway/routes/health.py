@@ -63,7 +63,7 @@ async def metrics(request: Request, role: AsViewer) -> Response:
     return Response(own + others, media_type=CONTENT_TYPE_LATEST)
 
 
-class MetricsResponse:
+class GatewayMetrics:
     """The gateway's own series, in a separate registry."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class MetricsResponse:
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 
-class RequestMetrics:
+class RequestCounter:
     """ASGI middleware that counts requests by the route's template, so that ids make no series."""
 
-    def __init__(self, app: ASGIApp, series: MetricsResponse) -> None:
+    def __init__(self, app: ASGIApp, series: GatewayMetrics) -> None:
         self._app = app
         self._series = series
 
