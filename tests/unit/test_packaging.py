@@ -1,4 +1,4 @@
-"""What pyproject.toml says of the distribution agrees with the code and the documents."""
+"""Consistency of pyproject.toml with the code and the documents."""
 
 import ast
 import re
