@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import docker
@@ -13,7 +14,7 @@ import pytest
 
 import farm
 from farm.cli.main import COMMANDS
-from farm.tasks import BASE_IMAGE
+from farm.tasks import BASE_IMAGE, load_task
 from tests.services import missing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,9 +111,11 @@ def test_without_extras_there_is_the_client_and_each_command_names_its_extra(whe
 
 
 @pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.xdist_group("wheel")
 def test_a_task_is_made_and_validated_by_the_wheel(
-    wheel: Path, tmp_path: Path, docker_client: docker.DockerClient
+    wheel: Path, tmp_path: Path, docker_client: docker.DockerClient, removed_later: Callable[[str], None]
 ) -> None:
     if not docker_client.images.list(BASE_IMAGE):
         missing(f"the image {BASE_IMAGE}", "`farm images base`, or run tests/run.sh")
@@ -123,14 +126,15 @@ def test_a_task_is_made_and_validated_by_the_wheel(
     examined = json.loads(node.run("farm", "doctor", "--json").stdout)
     marks = {finding["name"]: finding["mark"] for finding in examined["findings"]}
     assert marks["toolbox"] == marks["ray"] == marks["ruff"] == marks["docker"] == "ok", examined["findings"]
-    assert node.run("farm", "tasks", "new", "apples").returncode == 0
-    lacking = node.run("farm", "tasks", "validate", "apples")
+    assert node.run("farm", "tasks", "new", "wheel-apples").returncode == 0
+    removed_later(load_task(node.work / "wheel-apples", state_dir=tmp_path).task.image)
+    lacking = node.run("farm", "tasks", "validate", "wheel-apples")
     assert lacking.returncode == 1
     assert lacking.stderr == (
         "error: this command needs tomlkit, which is not installed; pip install 'rollout-farm[generate]'\n"
     )
     node.add(wheel, "generate")
-    validated = node.run("farm", "tasks", "validate", "apples", "--json")
+    validated = node.run("farm", "tasks", "validate", "wheel-apples", "--json")
     assert validated.returncode == 0, validated.stdout + validated.stderr
     (finding,) = json.loads(validated.stdout)["tasks"]
     assert (finding["fit"], finding["problems"]) == (True, [])
