@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unit tests on each supported Python with the newest packages, and on the oldest with the lowest that pyproject.toml
-# allows. Not a part of tests/run.sh: it takes about ten minutes on two cores.
+# allows. Not a part of tests/run.sh, because the unit tests run four times.
 #   tests/versions.sh                 all of it
 #   tests/versions.sh 3.13 lowest     only these
 # A Python is taken from PATH or pyenv; uv downloads one that is missing, if it can.
