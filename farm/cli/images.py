@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import re
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -56,6 +59,31 @@ def _age(text: str) -> float:
     if match is None:
         raise typer.BadParameter(f"{text!r} is no age; write 90m, 12h or 7d")
     return int(match[1]) * _UNITS_S[match[2]]
+
+
+class BaseSource(StrEnum):
+    AUTO = "auto"
+    IMAGE = "image"
+    PACKAGES = "packages"
+
+
+@app.command("base")
+def build_base(
+    source: Annotated[
+        BaseSource,
+        typer.Option("--from", help="Debian's image, or Debian's packages with debootstrap, which needs root."),
+    ] = BaseSource.AUTO,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Build farm-base:1, the image that made tasks build on. Does nothing if it is up to date."""
+    from farm.tasks.base_image import BUILD_SCRIPT
+
+    docker_host = read_config(config, state_dir).docker_host
+    environ = os.environ if docker_host is None else {**os.environ, "DOCKER_HOST": docker_host}
+    ended = subprocess.run(["bash", BUILD_SCRIPT, "--from", source], env=environ, check=False).returncode
+    if ended:
+        raise CliError(f"farm-base:1 is not built: build.sh ended with {ended}; mend what it complained about above")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from farm import __version__
 from farm.cli.errors import Interrupted, shown
+from farm.cli.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -102,7 +103,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:  # the last boundary: a bug of the farm ends as one line, with its traceback in a file
-        _complain(str(error) if _explained(error) else _kept(error))
+        _complain(str(error) if _explained(error) else missing_extra(error) or _kept(error))
         sys.exit(1)
     if code == INTERRUPTED:  # typer ends so after an interrupt that no command has handled
         _complain("interrupted")

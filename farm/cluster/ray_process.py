@@ -183,7 +183,7 @@ class RayNode:
         program = Path(sys.executable).with_name("ray")
         setpriv = shutil.which("setpriv")
         if not program.exists():
-            raise ClusterError(f"{program} is missing; install the farm's dependencies again: pip install -e .")
+            raise ClusterError(f"{program} is missing; pip install 'rollout-farm[node]'")
         if setpriv is None:
             raise ClusterError("setpriv is not installed; apt-get install util-linux")
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

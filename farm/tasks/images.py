@@ -107,7 +107,7 @@ async def _ensure(
         return await images.pull(image, None if on_line is None else lambda progress: on_line(str(progress)))
     for base in bases(environment["Dockerfile"].content.decode(errors="replace")):
         if base == BASE_IMAGE and await images.inspect(base) is None:
-            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
+            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run `farm images base`")
     return await images.build(
         image,
         {path: file.content for path, file in environment.items()},

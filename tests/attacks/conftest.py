@@ -102,7 +102,7 @@ def project_image(docker_client: docker.DockerClient) -> Iterator[str]:
     try:
         docker_client.images.get("farm-base:1")
     except ImageNotFound:
-        missing("the image farm-base:1", "images/base/build.sh, or run tests/run.sh")
+        missing("the image farm-base:1", "`farm images base`, or run tests/run.sh")
     name = f"farm-test-project:{secrets.token_hex(4)}"
     asyncio.run(_build(name))
     yield name

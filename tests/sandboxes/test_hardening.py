@@ -305,7 +305,7 @@ touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - .
 
 async def test_coding_work_is_not_hindered(either_runtime: EitherRuntime, docker_client: docker.DockerClient) -> None:
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+        missing(f"image {BASE_IMAGE}", "`farm images base`")
     async with either_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:
         result = await sandbox.shell(WORK, timeout_s=2 * WAIT_S)
         assert result.exit_code == 0, result

@@ -99,7 +99,9 @@ def _parquet(path: Path, with_turns: bool) -> Iterator[Write]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise CliError("writing Parquet needs pyarrow; pip install 'farm[parquet]', or export .jsonl.zst") from None
+        raise CliError(
+            "writing Parquet needs pyarrow; pip install 'rollout-farm[parquet]', or export .jsonl.zst"
+        ) from None
     schema = _schema(pyarrow, with_turns)
     rows: list[Row] = []
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:

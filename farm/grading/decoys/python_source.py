@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from farm.core.nesting_limit import MAX_DEPTH, TooDeep
+
 PARSED_BYTES = 1024 * 1024
 PARSE_TRIES = 20
 _ENOUGH = 24
@@ -40,18 +42,48 @@ NOUNS = tuple(
 
 
 def parse_tests(source: bytes | str) -> ast.Module | None:
-    """None for what is empty, no Python of this version, or too big to be worth it."""
+    """None for what is empty, no Python of this version, too big to be worth it, or nested too deeply."""
     if not source or len(source) > PARSED_BYTES:
         return None
+    try:
+        return _parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def check_source_depth(source: bytes) -> None:
+    """Raise TooDeep for Python that is nested too deeply; anything else passes, also what cannot be parsed."""
+    try:
+        _parse(source)
+    except TooDeep:
+        raise
+    except (SyntaxError, ValueError):
+        return
+
+
+def _parse(source: bytes | str) -> ast.Module | None:
     for _ in range(PARSE_TRIES):
         try:
             with _PARSING:
-                return ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+                tree = ast.parse(source)
+        except (RecursionError, MemoryError):  # the parser's own limit, far beyond MAX_DEPTH
+            raise TooDeep from None
         except SystemError:  # another thread makes a tree without the lock; see _PARSING
             continue
+        if _is_deep(tree):
+            raise TooDeep
+        return tree
     return None
+
+
+def _is_deep(tree: ast.AST) -> bool:
+    """Return True if nodes are nested deeper than MAX_DEPTH. Functions of ``ast`` are recursive."""
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 @lru_cache(maxsize=256)

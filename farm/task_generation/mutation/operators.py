@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
+from farm.core.nesting_limit import TooDeep
+from farm.grading.decoys.python_source import check_source_depth
 from farm.task_generation.mutation.edits import ByteEdit
 
 _COMPARISONS: dict[type[cst.BaseCompOp], bytes] = {
@@ -61,14 +63,16 @@ class Site:
 
 
 def find_sites(source: bytes) -> list[Site]:
-    """In order of place, then of kind; of functions and methods only. Empty for what libcst cannot parse."""
+    """In order of place, then of kind; of functions and methods only. Empty for what libcst cannot parse, and if
+    it is nested too deeply."""
     try:
+        check_source_depth(source)  # libcst needs minutes for some of it, and its own limit is the stack's
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
         if wrapper.module.encoding.lower().replace("_", "-") not in ("utf-8", "ascii", "us-ascii"):
             return []
         visitor = _Finder(source, wrapper)
         wrapper.module.visit(visitor)
-    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, RecursionError):
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, TooDeep):
         return []
     return sorted(visitor.sites, key=lambda site: (site.first, site.edits, site.operator))
 

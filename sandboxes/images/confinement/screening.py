@@ -226,7 +226,9 @@ class _Reader:
             try:
                 parsed = json.loads(body)
             except (ValueError, RecursionError):
-                raise DockerfileRefused("ADD: what begins with [ is no JSON list; write it without brackets") from None
+                parsed = None
+            if not isinstance(parsed, list) or any(isinstance(word, list | dict) for word in parsed):
+                raise DockerfileRefused("ADD: what begins with [ is no JSON list; write it without brackets")
             found.append([word for word in parsed if isinstance(word, str)])
         for sources in found:
             for at, source in enumerate(sources):

@@ -49,7 +49,7 @@ their files from another."""
 @pytest.fixture
 def base_image(docker_client: docker.DockerClient) -> str:
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+        missing(f"image {BASE_IMAGE}", "`farm images base`")
     return BASE_IMAGE
 
 

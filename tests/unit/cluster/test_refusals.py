@@ -156,7 +156,9 @@ async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatc
 
 def test_the_required_versions_are_those_that_are_checked() -> None:
     project = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_bytes())["project"]
-    required = {found.name: str(found.specifier) for found in map(Requirement, project["dependencies"])}
+    required = {
+        found.name: str(found.specifier) for found in map(Requirement, project["optional-dependencies"]["node"])
+    }
     assert required["ray"] == f">={RAY_FLOOR}"
     assert required["ruff"] == f"=={RUFF}"
     assert "pip" in required

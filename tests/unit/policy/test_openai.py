@@ -365,8 +365,8 @@ async def test_a_refusals_half_surrogate_does_no_harm() -> None:
             await ask(model)
 
 
-async def test_malformed_calls_pass_and_travel_back_as_objects() -> None:
-    written = '{"command": "ls"'
+@pytest.mark.parametrize("written", ['{"command": "ls"', '{"x": ' + "[" * 100 + "]" * 100 + "}"])
+async def test_malformed_calls_pass_and_travel_back_as_objects(written: str) -> None:
     async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
         reply = await ask(model)
         assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", written), ("", "")]

@@ -283,3 +283,13 @@ def test_places_are_found_while_another_thread_parses() -> None:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(collected)
     assert len(found) > 200
+
+
+@pytest.mark.parametrize("depth", [150, 900, 3000, 30_000])
+@pytest.mark.parametrize("kind", ["sum", "attributes"])
+def test_a_file_that_is_nested_too_deeply_has_no_sites(kind: str, depth: int) -> None:
+    nested = {"sum": "1+" * depth + "1", "attributes": "a" + ".b" * depth}[kind]
+    source = f"def f(a):\n    x = {nested}\n    return a > 3\n".encode()
+    assert find_sites(source) == []
+    assert parsed(source) is None
+    assert find_sites(source.replace(nested.encode(), b"1"))
