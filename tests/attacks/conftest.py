@@ -20,9 +20,9 @@ from sandboxes.interface import Sandbox
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
-from tests.attacks.naive import Belief, naive_grade, put_tests
-from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
-from tests.services import missing
+from tests.support.attacks.naive import Belief, naive_grade, put_tests
+from tests.support.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
+from tests.support.services import missing
 
 SCRIPT_S = 30
 

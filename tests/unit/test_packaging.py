@@ -16,7 +16,7 @@ import farm
 from farm.cli.extras import DISTRIBUTION, EXTRAS, missing_extra
 from farm.core.toml import read_toml
 from farm.episode import failed_rollout
-from tests.unit.rollout_fixtures import order
+from tests.support.farm.episode_values import order
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = read_toml((ROOT / "pyproject.toml").read_bytes())["project"]

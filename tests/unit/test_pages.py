@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.generated_tables import TABLES, filled
-from tests.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, name, prose
+from tests.support.generated_tables import TABLES, filled
+from tests.support.pages import OTHERS, PAGES, README, ROOT, anchors, blocks, links, name, prose
 
 LONGEST_LINE = 120
 LONGEST_README = 180
@@ -82,5 +82,5 @@ def test_each_block_that_is_not_run_is_counted() -> None:
 
 @pytest.mark.parametrize("page", TABLES, ids=name)
 def test_tables_are_what_the_code_gives(page: Path) -> None:
-    """`python -m tests.generated_tables` writes them."""
+    """`python -m tests.support.generated_tables` writes them."""
     assert page.read_text() == filled(page)

@@ -10,8 +10,8 @@ from farm.core.task import LEAST_STORAGE_MIB, ReportFormat
 from farm.grading import Verdict, grade, take_baseline, take_change
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
-from tests.attacks.project import WORKSPACE, make_task
-from tests.outside import EitherRuntime
+from tests.support.attacks.project import WORKSPACE, make_task
+from tests.support.outside import EitherRuntime
 
 TOO_SMALL_MIB = 62
 FILL = "head -c 62M /dev/urandom > fill"

@@ -13,10 +13,10 @@ from farm.core.task import ReportFormat
 from farm.grading import grade
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.runtimes.oci.runtime import OciRuntime
-from tests.attacks.machine import notes
-from tests.attacks.project import FIXED_CART, make_task
-from tests.outside import EitherRuntime
-from tests.sandboxes.conformance import WAIT_S, text
+from tests.support.attacks import notes
+from tests.support.attacks.project import FIXED_CART, make_task
+from tests.support.outside import EitherRuntime
+from tests.support.sandboxes.conformance import WAIT_S, text
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("shares")]
 

@@ -23,11 +23,11 @@ from sandboxes.runtimes.uncounted_memory import watch
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import survey
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.images import PROGRAMS, compiled
-from tests.outside import EitherRuntime
-from tests.sandboxes.conformance import text
-from tests.services import needs_root
-from tests.unit.grading_fixtures import make_bundle, make_verifier, write
+from tests.support.farm.grading_values import make_bundle, make_verifier, write
+from tests.support.images import PROGRAMS, compiled
+from tests.support.outside import EitherRuntime
+from tests.support.sandboxes.conformance import text
+from tests.support.services import needs_root
 
 MIB = 2**20
 FEW, MANY = 20, 40_000

@@ -18,7 +18,7 @@ from farm.rewards import apply_rules, parse_rules
 from farm.rewards.components import ABOUT
 from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
-from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, say, task
+from tests.support.farm.episode_values import DONE, FIX, Scripted, call, fake, order, say, task
 
 
 def use(name: str, error: str | None = None, **arguments: Any) -> ToolUse:

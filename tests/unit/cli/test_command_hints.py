@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from farm.cli.main import command_line
-from tests.pages import PAGES
+from tests.support.pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 QUOTED = re.compile(r"`(?:[A-Z_]+=\S+ )*farm ([a-z][^`]*)`")

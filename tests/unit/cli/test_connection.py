@@ -12,7 +12,7 @@ from farm.cli.errors import CliError
 from farm.cluster import FarmInfo
 from farm.cluster.state_dir import locked, write_farm_info
 from farm.config import Config
-from tests.services import kept_port
+from tests.support.services import kept_port
 
 
 def test_a_gateway_that_does_not_answer_is_named_with_the_log_and_no_option_of_another_command(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
 from farm.core.toml import read_toml
 from farm.grading.diff.style import RUFF
-from tests.unit.grading_fixtures import install_ruff
+from tests.support.farm.grading_values import install_ruff
 
 TOKEN = SecretStr("a-token-of-some-length")
 

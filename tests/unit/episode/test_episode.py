@@ -31,8 +31,7 @@ from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import WORKSPACE, make_bundle, pretend_pytest
-from tests.unit.rollout_fixtures import (
+from tests.support.farm.episode_values import (
     DONE,
     EDITOR,
     FIX,
@@ -46,6 +45,7 @@ from tests.unit.rollout_fixtures import (
     say,
     task,
 )
+from tests.support.farm.grading_values import WORKSPACE, make_bundle, pretend_pytest
 
 PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-bug\n+fixed\n*** End Patch"
 

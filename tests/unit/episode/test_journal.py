@@ -26,7 +26,7 @@ from sandboxes.interface import MIB
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 from sandboxes.toolserver.replay import RecordedRead
-from tests.unit.rollout_fixtures import call, fake, order, sampled, say
+from tests.support.farm.episode_values import call, fake, order, sampled, say
 
 FIRST = say(call("bash", {"command": "\udcff ls"}, "a"), call("submit", "", "b"), sampled=sampled([1, 2], [3, 4]))
 SECOND = say(

@@ -28,7 +28,7 @@ from sandboxes.errors import (
 from sandboxes.interface import Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import ToolResult, Toolset
-from tests.unit.rollout_fixtures import call, fake, task
+from tests.support.farm.episode_values import call, fake, task
 
 
 class Empty(BaseModel):

@@ -18,8 +18,8 @@ from farm.policy import make_policy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import make_verifier, pretend_pytest
-from tests.unit.rollout_fixtures import FIX, Scripted, call, fake, order, passes, sampled, say, task
+from tests.support.farm.episode_values import FIX, Scripted, call, fake, order, passes, sampled, say, task
+from tests.support.farm.grading_values import make_verifier, pretend_pytest
 
 
 def note(word: str) -> Any:

@@ -26,8 +26,8 @@ from sandboxes.errors import SpecError
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.answer import MOST_FILES, MOST_RANGES, Answer
-from tests.unit.grading_fixtures import change
-from tests.unit.rollout_fixtures import EDITOR, Scripted, call, create, fake, order, sampled, say, task
+from tests.support.farm.episode_values import EDITOR, Scripted, call, create, fake, order, sampled, say, task
+from tests.support.farm.grading_values import change
 from tests.unit.tasks.test_loader import write_task
 
 EXPECTED = (FileLines("src/a.py", ((10, 19),)), FileLines("src/b.py", ((1, 5), (8, 12))))

@@ -18,8 +18,8 @@ from farm.rewards.components import is_component
 from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
 from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import WORKSPACE, case, junit, make_verifier
-from tests.unit.rollout_fixtures import DONE, Scripted, call, create, fake, order, sampled, say, task
+from tests.support.farm.episode_values import DONE, Scripted, call, create, fake, order, sampled, say, task
+from tests.support.farm.grading_values import WORKSPACE, case, junit, make_verifier
 
 
 async def score(process: FakeProcess) -> int:

@@ -17,7 +17,7 @@ from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess, Program
-from tests.unit.grading_fixtures import (
+from tests.support.farm.grading_values import (
     WORKSPACE,
     busybox,
     change,

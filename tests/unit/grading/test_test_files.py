@@ -10,7 +10,7 @@ from farm.grading import VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
+from tests.support.farm.grading_values import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n# keep\n", "tests/test_b.py": b"# b\n"}
 PATCH = b"""\

@@ -16,7 +16,7 @@ from farm.grading.decoys.canary_file import DecoyFile, make_decoy_file
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import FileKind
-from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
+from tests.support.farm.grading_values import delete, link, make_verifier, run_tests, write
 
 GO, CARGO, JEST = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST
 NEW, OLD = "tests/test_a.py::test_new", "tests/test_a.py::test_old"

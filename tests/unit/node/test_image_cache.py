@@ -12,7 +12,7 @@ from farm.tasks import TaskBundle
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 from sandboxes.images.eviction import Remove
 from sandboxes.images.store import ImageInfo
-from tests.unit.grading_fixtures import make_bundle
+from tests.support.farm.grading_values import make_bundle
 
 FOREVER_S = 3600.0
 AT_ONCE_S = 0.001

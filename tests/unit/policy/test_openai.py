@@ -21,8 +21,8 @@ from farm.policy.base import PolicyError, Reply
 from farm.policy.endpoint_access import EndpointAccess, EndpointKey
 from farm.policy.openai import OpenAIPolicy, RetrySettings
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, OpenAIEndpoint
-from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
-from tests.unit.grading_fixtures import make_bundle
+from tests.support.farm.grading_values import make_bundle
+from tests.support.model_server import ModelServer, Say, Script, logprob, refusal, serving
 
 QUICK = RetrySettings(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]

@@ -12,7 +12,7 @@ import pytest
 from farm.core.change import Change
 from farm.episode import run_episode
 from farm.rewards import JudgedEpisode, Plugins, parse_rules, score
-from tests.unit.rollout_fixtures import DONE, FIX, Scripted, fake, order, say, task
+from tests.support.farm.episode_values import DONE, FIX, Scripted, fake, order, say, task
 
 EPISODE = JudgedEpisode("demo", Change(), "", (), {"verdict": 1.0})
 

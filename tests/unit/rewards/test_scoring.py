@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from farm.rewards import BadRules, Unscored, apply_rules, default_rules, effort_cost, parse_rules, score
 from farm.rewards.components import ABOUT, EFFORT
-from tests.rollouts import make_rollout
+from tests.support.rollouts import make_rollout
 
 amounts = st.just(0.0) | st.floats(1e-6, 1e9)
 ks = st.floats(1e-6, 1e3)

@@ -14,7 +14,7 @@ from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import SchedulerService
 from farm.scheduler.state_machine import Scheduler
 from farm.store import Store
-from tests.unit.scheduling import beat, failed, run_spec
+from tests.support.farm.scheduler_values import beat, failed, run_spec
 
 
 def lost(scheduler: Scheduler, now: float) -> list[str]:

@@ -15,7 +15,7 @@ from farm.task_import.draft import Command, Commands, ImportDraft
 from farm.task_import.fields import Fields, RowError
 from farm.task_import.importer import ROWS as IMPORTERS
 from farm.tasks.unified_diff import apply_patch, parse_patch
-from tests import importing as rows
+from tests.support import importing as rows
 
 CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
 ENDING = "--continue-on-collection-errors --junitxml={report} {files}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from farm.task_import.fields import Fields, RowError, literal
 from farm.task_import.importer import ImportOptions, import_all
 from farm.task_import.rows import read_rows
-from tests import importing as rows
+from tests.support import importing as rows
 
 CANARY = "__import__('pathlib').Path('/tmp/farm-import-was-evaluated').write_text('x')"
 NASTY = st.sampled_from(

@@ -19,8 +19,8 @@ from farm.task_import.draft import Command, Commands, read_commands
 from farm.task_import.importer import FORMATS, ImportOptions, ImportSummary, import_all
 from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, load_task, load_taskset
-from tests import importing as rows
-from tests.unit.grading_fixtures import FAILURE, case, junit
+from tests.support import importing as rows
+from tests.support.farm.grading_values import FAILURE, case, junit
 from tests.unit.tasks.test_loader import MANIFEST, STEPS, write_steps, write_task
 
 

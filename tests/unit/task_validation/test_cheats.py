@@ -11,8 +11,8 @@ from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
 from farm.grading.decoys.python_source import parse_tests
 from farm.task_validation.cheats import MOST_HOLLOWED, scripted_cheats, stock_cheats, stub_out_functions
-from tests.unit.grading_fixtures import change, delete, make_verifier, write
-from tests.unit.rollout_fixtures import task
+from tests.support.farm.episode_values import task
+from tests.support.farm.grading_values import change, delete, make_verifier, write
 
 OLD = b"""\
 class A:

@@ -40,7 +40,7 @@ from farm.tasks.validation_file import (
     validated_path,
     write_validated,
 )
-from tests.unit.grading_fixtures import change, make_verifier, write
+from tests.support.farm.grading_values import change, make_verifier, write
 from tests.unit.tasks.test_loader import write_task
 
 MEND, KEEP = "tests/test_a.py::test_new", "tests/test_a.py::test_old"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.tasks.unified_diff import FilePatch, UnifiedDiffError, apply_patch, parse_patch
-from tests.services import require_program
+from tests.support.services import require_program
 
 GIT_ENV = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}
 

@@ -6,8 +6,8 @@ from farm.core.change import Change
 from farm.grading.diff.patch import render
 from farm.grading.diff.style import is_python
 from farm.grading.diff.suspicious_lines import MOST_FOUND, find_suspicious_lines
-from tests.attacks.test_forged_output import ATTACKS
-from tests.unit.grading_fixtures import write
+from tests.attacks.grading.test_forged_output import ATTACKS
+from tests.support.farm.grading_values import write
 
 
 def screened(*changes: tuple[str, str], old: str = "") -> tuple[str, ...]:
