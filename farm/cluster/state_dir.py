@@ -88,7 +88,12 @@ def _sweep(run_dir: Path) -> None:
 
 
 def announce(info: FarmInfo) -> None:
-    """Say what runs, to whoever asks ``running_farm``."""
+    """Say what runs, to whoever asks ``running_farm``; what a node joins is kept after its end."""
+    joined = _run_dir(info.state_dir) / "joined"
+    if info.role == "node":
+        joined.write_text(info.address)
+    else:
+        joined.unlink(missing_ok=True)
     _write_json(_run_dir(info.state_dir) / "farm.json", {**asdict(info), "state_dir": str(info.state_dir)})
 
 
@@ -133,6 +138,13 @@ def note_death(state_dir: Path, cause: str) -> None:
 def noted_death(state_dir: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         return (_run_dir(state_dir) / "death").read_text().strip()
+    return ""
+
+
+def last_joined(state_dir: Path) -> str:
+    """The address that the last farm of a state directory joined; empty if it was no node."""
+    with contextlib.suppress(FileNotFoundError):
+        return (_run_dir(state_dir) / "joined").read_text()
     return ""
 
 
