@@ -16,6 +16,8 @@ StoreError
 └── BadCursor          a page cursor that this store did not make
 """
 
+RUNS_LISTED = "`farm runs list` and GET /v1/runs list all"
+
 
 class StoreError(Exception):
     """Root of the tree."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
-from farm.store.errors import LeaseLost, UnknownLease, UnknownRun
+from farm.store.errors import RUNS_LISTED, LeaseLost, UnknownLease, UnknownRun
 from farm.store.redis_client import Connection, cancellable
 from farm.store.types import Lease, LeasedGroup, StreamState
 
@@ -160,7 +160,7 @@ class LeaseDesk:
             await asyncio.shield(self._undo(step, f"{run_id}.{token}"))
             raise
         if raw == b"unknown":
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         _refuse_ended(f"{run_id}.{token}", raw)
         return _parse(run_id, raw)
 
