@@ -74,7 +74,7 @@ def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -
     that a gateway sends nothing for ``silent_s``: each request waits longer for its answer.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
-    from farm.cluster import running_farm
+    from farm.cluster import gateway_state, running_farm
 
     info = running_farm(config.state_dir)
     if info is None:
@@ -85,10 +85,11 @@ def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -
         )
     token = local_token(config)
     if _is_silent(info.url, silent_s):
-        log = config.log_dir / "farm.log"
+        state, log = gateway_state(config.state_dir), config.log_dir / "farm.log"
+        cause = f" ({state.trouble})" if state is not None and state.pid is None else ""
         progress_console.print(
-            f"waiting: the gateway at {info.url} has sent nothing for {silent_s:g} s; if it hangs, the farm ends it "
-            f"and starts it again; see {log}"
+            f"waiting: the gateway at {info.url} has sent nothing for {silent_s:g} s{cause}; "
+            f"the farm starts one again that has ended or hangs; see {log}"
         )
 
     def waiting(why: FarmError) -> None:

@@ -11,7 +11,7 @@ import pytest
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
 from farm.cluster import FarmInfo
-from farm.cluster.state_dir import announce, claimed
+from farm.cluster.state_dir import announce, claimed, note_gateway
 from farm.config import Config
 from tests.services import kept_port
 
@@ -38,6 +38,9 @@ def test_a_gateway_that_accepts_and_sends_nothing_is_told_of_before_a_request_wa
         announce(FarmInfo(tmp_path, "head", os.getpid(), url, "", "node", time.time()))
         with connected(config, silent_s=0.1):
             assert f"waiting: the gateway at {url} has sent nothing for 0.1 s; " in capsys.readouterr().err
+        note_gateway(tmp_path, None, "its process was killed by SIGKILL")
+        with connected(config, silent_s=0.1):
+            assert "sent nothing for 0.1 s (its process was killed by SIGKILL); " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
