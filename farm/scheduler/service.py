@@ -146,7 +146,7 @@ class SchedulerShell:
                 self._spawn(self._publish_failure(order, failure))
             case RunFinished(run_id):
                 self._steered += 1
-                _log.info("every episode of the run has its rollout", extra={"run": run_id})
+                _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
     # Runs; the store knows of each before the scheduler does
