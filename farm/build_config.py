@@ -65,7 +65,7 @@ def read_build_settings(
 
 
 def _answer(environ: Mapping[str, str], *command: str) -> str:
-    """A program's output; nothing where it is missing or fails, for then there is nothing to borrow."""
+    """Return a program's output, or "" if it is missing or fails: then there are no settings to use."""
     try:
         return subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
@@ -73,7 +73,7 @@ def _answer(environ: Mapping[str, str], *command: str) -> str:
 
 
 def _pip_index(listing: str) -> "PipIndex":
-    """Read ``pip config list``, less what names files of this machine."""
+    """Read ``pip config list``, without the settings that name files of this machine."""
     from sandboxes.images.confinement import PipIndex
 
     values: dict[str, str] = {}

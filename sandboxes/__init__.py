@@ -3,6 +3,8 @@
 runtime = await open_runtime("auto", state_dir=Path("/var/lib/farm"))
 async with runtime.scope(SandboxSpec("debian:12")) as sandbox:
     print((await sandbox.shell("uname -a", timeout_s=10)).stdout.head)
+
+sandboxes/docs/README.md explains it.
 """
 
 import logging
@@ -13,9 +15,9 @@ from sandboxes.errors import (
     AnswerLost,
     BootError,
     DiskFull,
-    GoneBy,
     ImageError,
     JobError,
+    LossCause,
     PathError,
     ProtocolError,
     RuntimeUnavailable,
@@ -28,7 +30,7 @@ from sandboxes.interface import Capture, ExecResult, FileEntry, FileKind, JobOut
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import PLACES, OciRuntime
 from sandboxes.snapshot import Snapshot
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.warm_pool import WarmPool
 
@@ -41,11 +43,10 @@ __all__ = [
     "FakeRuntime",
     "FileEntry",
     "FileKind",
-    "GoneBy",
     "ImageError",
     "JobError",
     "JobOutput",
-    "Limits",
+    "LossCause",
     "OciRuntime",
     "PathError",
     "ProtocolError",
@@ -55,6 +56,7 @@ __all__ = [
     "Sandbox",
     "SandboxError",
     "SandboxGone",
+    "SandboxLimits",
     "SandboxSpec",
     "Snapshot",
     "SnapshotError",
@@ -93,7 +95,7 @@ async def open_runtime(
             runtime = await OciRuntime.open(
                 state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, places=places
             )
-            for lack in runtime.lacks:
+            for lack in runtime.degraded:
                 log.warning("sandboxes here lack something: %s", lack)
             runtime.granted = granted
             return runtime

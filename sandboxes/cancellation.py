@@ -10,7 +10,7 @@ T = TypeVar("T")
 AGAIN_S = 1.0
 
 
-async def uninterrupted(work: Awaitable[T]) -> T:
+async def shielded(work: Awaitable[T]) -> T:
     """Run ``work`` to its end. A cancellation that came meanwhile is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -26,7 +26,7 @@ async def uninterrupted(work: Awaitable[T]) -> T:
     raise cancelled
 
 
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel all of them; they have ended, however they did, when this returns.
 
     One that goes on is cancelled again every second. In Python 3.11 ``asyncio.wait_for`` swallows a cancellation that

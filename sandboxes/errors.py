@@ -57,7 +57,7 @@ class AnswerLost(SandboxError):
     pass
 
 
-class GoneBy(StrEnum):
+class LossCause(StrEnum):
     """By whose doing a sandbox is gone."""
 
     MEMORY = "memory"
@@ -69,7 +69,7 @@ class GoneBy(StrEnum):
 
 
 class SandboxGone(SandboxError):
-    def __init__(self, message: str, *, by: GoneBy = GoneBy.OUTSIDE) -> None:
+    def __init__(self, message: str, *, by: LossCause = LossCause.OUTSIDE) -> None:
         super().__init__(message)
         self.by = by
 

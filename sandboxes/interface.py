@@ -243,7 +243,7 @@ class Sandbox(Protocol):
         """
         ...
 
-    def hand_over(self, spec: SandboxSpec) -> None:
+    def assign(self, spec: SandboxSpec) -> None:
         """It goes by ``spec`` from now on, which asks for nothing but what was booted."""
         ...
 
@@ -259,7 +259,7 @@ class Runtime(Protocol):
     def name(self) -> str: ...
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def degraded(self) -> tuple[str, ...]:
         """What its sandboxes go without on this machine, a line each."""
         ...
 

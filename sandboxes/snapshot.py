@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.spec import SandboxSpec
 
 
@@ -24,7 +24,7 @@ class Snapshot:
 
     async def remove(self) -> None:
         """Idempotent; safe under cancellation. Sandboxes that were started from it live on."""
-        await uninterrupted(self._remove())
+        await shielded(self._remove())
 
     async def _remove(self) -> None:
         await self._forget(self.id)

@@ -13,7 +13,7 @@ _ENV_NAME = re.compile(r"[^=\0]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Ceilings on one sandbox; reached, the sandbox suffers and the host does not.
 
     ``disk_mib`` bounds all that it writes, where the runtime can (``farm doctor`` says).
@@ -44,7 +44,7 @@ class SandboxSpec:
     image: str
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
     labels: Mapping[str, str] = field(default_factory=dict)
     egress: tuple[str, ...] = ()
     to_fork: bool = False
@@ -77,7 +77,7 @@ def check_spec(spec: SandboxSpec) -> None:
     _check_limits(spec.limits)
 
 
-def _check_limits(limits: Limits) -> None:
+def _check_limits(limits: SandboxLimits) -> None:
     for name, value, least, most in (
         ("memory_mib", limits.memory_mib, 16, 2**24),
         ("cpus", limits.cpus, 0.01, 4096),

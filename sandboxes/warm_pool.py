@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.errors import SandboxError
 from sandboxes.host.pressure import read_pressure
 from sandboxes.interface import Runtime, Sandbox
@@ -47,7 +47,7 @@ def short_of_memory() -> str:
 
 
 @dataclass(slots=True)
-class _Stock:
+class _SpecPool:
     """Those of one kind, the oldest first. ``retry_at``: no boot before that, for the last ``failures`` have failed."""
 
     spec: SandboxSpec
@@ -86,7 +86,7 @@ class WarmPool:
         self._runtime = runtime
         self._short = short
         self._clock = clock
-        self._stocks: dict[str, _Stock] = {}
+        self._stocks: dict[str, _SpecPool] = {}
         self._calm_at = 0.0
         self._news = asyncio.Event()
         self._tender: asyncio.Task[None] | None = None
@@ -102,18 +102,18 @@ class WarmPool:
         return self._runtime.name
 
     @property
-    def lacks(self) -> tuple[str, ...]:
-        return self._runtime.lacks
+    def degraded(self) -> tuple[str, ...]:
+        return self._runtime.degraded
 
     @contextmanager
-    def wanting(self, spec: SandboxSpec, count: int = 1) -> Iterator[None]:
+    def reserve(self, spec: SandboxSpec, count: int = 1) -> Iterator[None]:
         """As long as this lasts, ``count`` more sandboxes of ``spec`` are kept ready. Raises SpecError.
 
         One that cannot be booted is tried again, ever more rarely; whoever creates it hears why.
         """
         check_spec(spec)
         key = _kind(spec)
-        stock = self._stocks.setdefault(key, _Stock(replace(spec, labels={})))
+        stock = self._stocks.setdefault(key, _SpecPool(replace(spec, labels={})))
         stock.wanted += count
         self._wake()
         try:
@@ -170,7 +170,7 @@ class WarmPool:
         return await self._runtime.reap()
 
     async def close(self) -> None:
-        await uninterrupted(self._close())
+        await shielded(self._close())
 
     async def _close(self) -> None:
         self._closed = True
@@ -208,7 +208,7 @@ class WarmPool:
         try:
             if sandbox.image_digest == digest:
                 await sandbox.ping()
-                sandbox.hand_over(spec)
+                sandbox.assign(spec)
                 done = True
         except (SandboxError, OSError) as error:
             log.warning("a pooled sandbox was of no use: %s", error)
@@ -257,7 +257,7 @@ class WarmPool:
             if not stock.wanted and not stock.ready:
                 del self._stocks[key]
 
-    async def _fill(self, stock: _Stock) -> None:
+    async def _fill(self, stock: _SpecPool) -> None:
         async with self._filling:
             try:
                 sandbox = await self._boot(stock.spec)
@@ -277,11 +277,11 @@ class WarmPool:
         try:
             await sandbox.shell(":", timeout_s=SHELL_S)
         except BaseException:
-            await uninterrupted(sandbox.remove())
+            await shielded(sandbox.remove())
             raise
         return sandbox
 
-    def _drop(self, stock: _Stock, count: int) -> None:
+    def _drop(self, stock: _SpecPool, count: int) -> None:
         for _ in range(count):
             self._discard(stock.ready.popleft())
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import SecretStr
 
 from farm.config import Config
-from farm.core.run import RunSpec, TaskRef
+from farm.core.run import TaskRef
 from farm.gateway import Prepare, SchedulerUnavailable, TasksetError, listen, make_app, serving
 from farm.gateway.connections import Shares
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
@@ -29,8 +29,8 @@ class RecordingScheduler:
         self.nodes = 1
         self.lost = ""
 
-    async def submit(self, spec: RunSpec) -> None:
-        self._note("submit", spec.run_id)
+    async def submit(self, run_id: str) -> None:
+        self._note("submit", run_id)
 
     async def pause(self, run_id: str) -> None:
         self._note("pause", run_id)

@@ -17,13 +17,13 @@ from farm.core.rollout import (
     Turn,
     WeightSpan,
 )
-from farm.core.run import Limits, PolicySpec, RunSpec, TaskRef, group_id, rollout_id
+from farm.core.run import EpisodeLimits, PolicySpec, RunSpec, TaskRef, group_id, rollout_id
 
 TASK = TaskRef(id="demo/one", digest="d" * 64, image="farm-task/one:0", memory_mib=512, cpus=1.0)
 
 
 def run_spec(run_id: str = "run-a", *, groups: int = 2, group_size: int = 2, created_at: float = 1.0) -> RunSpec:
-    return RunSpec(run_id, (TASK,), PolicySpec("oracle"), group_size, groups, Limits(), created_at=created_at)
+    return RunSpec(run_id, (TASK,), PolicySpec("oracle"), group_size, groups, EpisodeLimits(), created_at=created_at)
 
 
 def segment(tokens: int, seed: int = 0, version: int = 3) -> Segment:

@@ -51,7 +51,7 @@ mkdir -p "$TMPDIR"
 "$bin/python" -m tests.leaks snapshot "$scratch/before.json"
 
 say "images"
-"$ROOT/images/base/build.sh"
+"$bin/farm" images base
 FARM_STATE_DIR="$FARMTEST_STATE_DIR" "$bin/farm" images build images/tasks
 
 status=0

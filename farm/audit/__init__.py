@@ -1,5 +1,8 @@
-"""What a policy did with its tools that a person should look at, and counts of how it works."""
+"""What a policy did with its tools that a person should look at, and counts of how it works.
 
-from farm.audit.behaviour import Behaviour, watch
+farm/docs/architecture/audit.md explains it.
+"""
 
-__all__ = ["Behaviour", "watch"]
+from farm.audit.behaviour import AuditResult, audit_turns
+
+__all__ = ["AuditResult", "audit_turns"]

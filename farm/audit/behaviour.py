@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.audit.detectors import CHANGE, KINDS, NETWORK, TESTS, Made, detect
-from farm.audit.tool_actions import OTHERS, act_of
+from farm.audit.detectors import CHANGE, KINDS, NETWORK, TESTS, FilesWrittenSoFar, detect
+from farm.audit.tool_actions import OTHERS, classify_call
 from farm.core.rollout import AuditFlag, Turn
 
 MOST_FLAGS = 5
@@ -20,7 +20,7 @@ ALWAYS_READ = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
+class AuditResult:
     """``components``: how many calls, or lines of the change, were flagged, by kind. ``metrics``: those again,
     ``terminal_only`` (1 where all calls that touched anything were a terminal's), ``terminal_calls`` and
     ``edit_calls``, of which only those count that succeeded."""
@@ -30,16 +30,16 @@ class Behaviour:
     metrics: Mapping[str, float]
 
 
-def watch(
+def audit_turns(
     turns: Sequence[Turn], *, network: bool, refused: int = 0, tampered: str = "", screened: Sequence[str] = ()
-) -> Behaviour:
+) -> AuditResult:
     """``network``: the task grants one; ``refused``: so often its sandbox asked for a host that it may not reach.
     ``tampered``: why the results of its tests cannot be true, empty where they can. ``screened``: lines of its change
     that look like results made up."""
     flags: list[AuditFlag] = []
     counts: Counter[str] = Counter()
     calls: Counter[str] = Counter()
-    made = Made()
+    made = FilesWrittenSoFar()
     room = MOST_READ
 
     def flag(kind: str, turn: int | None, call: int | None, evidence: str) -> None:
@@ -49,7 +49,7 @@ def watch(
 
     for turn in turns:
         for index, use in enumerate(turn.tool_uses):
-            act = act_of(use, max(room, ALWAYS_READ))
+            act = classify_call(use, max(room, ALWAYS_READ))
             room -= len(use.arguments)
             if act is None or use.name in OTHERS:
                 continue
@@ -70,7 +70,7 @@ def watch(
         "terminal_calls": float(calls["terminal"]),
         "edit_calls": float(calls["edits"]),
     }
-    return Behaviour(tuple(flags), figures, {**figures, **metrics})
+    return AuditResult(tuple(flags), figures, {**figures, **metrics})
 
 
 def shown(text: str) -> str:

@@ -47,7 +47,7 @@ _SAYS = frozenset({"echo", "printf"})
 
 
 @dataclass(frozen=True, slots=True)
-class Simple:
+class SimpleCommand:
     """One command: its program without a path, its other words, unquoted, and the files that it is redirected into and
     from. ``path``: the program as it was written."""
 
@@ -71,7 +71,7 @@ class Simple:
 class Script:
     """``code``: Python that is run on the way, given with ``-c`` or as a heredoc."""
 
-    commands: list[Simple] = field(default_factory=list)
+    commands: list[SimpleCommand] = field(default_factory=list)
     code: list[str] = field(default_factory=list)
 
 
@@ -181,14 +181,14 @@ def unquoted(word: str) -> str:
     )
 
 
-def _take(words: Sequence[str], files: _Files, found: Script, depth: int) -> Simple | None:
+def _take(words: Sequence[str], files: _Files, found: Script, depth: int) -> SimpleCommand | None:
     rest = list(_program_first(words))
     if not rest:
         if files.writes or files.reads:
-            found.commands.append(Simple("", (), tuple(files.writes), tuple(files.reads)))
+            found.commands.append(SimpleCommand("", (), tuple(files.writes), tuple(files.reads)))
         return None
     program = posixpath.basename(rest[0])
-    command = Simple(program, tuple(rest[1:]), tuple(files.writes), tuple(files.reads), rest[0])
+    command = SimpleCommand(program, tuple(rest[1:]), tuple(files.writes), tuple(files.reads), rest[0])
     found.commands.append(command)
     given = _after_c(command.words)
     if program in SHELLS:

@@ -41,7 +41,7 @@ _MOST_FILES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditedPath:
     """``existing``: it was there before, as far as the call shows."""
 
     path: str
@@ -49,16 +49,16 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ToolAction:
     """``edited`` is empty where the edit failed."""
 
     script: Script
-    edited: tuple[Edited, ...] = ()
+    edited: tuple[EditedPath, ...] = ()
     looked: tuple[str, ...] = ()
     terminal: bool = False
 
 
-def act_of(use: ToolUse, most: int) -> Act | None:
+def classify_call(use: ToolUse, most: int) -> ToolAction | None:
     """None where nothing was run. Of a script ``most`` characters are read."""
     if use.error_kind in _NOT_RUN:
         return None
@@ -67,11 +67,11 @@ def act_of(use: ToolUse, most: int) -> Act | None:
     looked = tuple(value for key in keys if isinstance(value := given.get(key), str))
     if use.name in TERMINALS:
         patched = tuple(_patched(_argv_text(given))) if use.name == "shell" and not use.is_error else ()
-        return Act(_script(given, most), patched, looked, terminal=not patched)
+        return ToolAction(_script(given, most), patched, looked, terminal=not patched)
     if use.name in EDITORS and given.get("command") != "view":
         edited = () if use.is_error else tuple(_edited(use, given))
-        return Act(Script(), edited, looked)
-    return Act(Script(), (), looked)
+        return ToolAction(Script(), edited, looked)
+    return ToolAction(Script(), (), looked)
 
 
 def _script(given: Mapping[str, Any], most: int) -> Script:
@@ -90,18 +90,18 @@ def _argv_text(given: Mapping[str, Any]) -> str:
     return text if "*** Begin Patch" in text and "apply" in text else ""
 
 
-def _edited(use: ToolUse, given: Mapping[str, Any]) -> Iterator[Edited]:
+def _edited(use: ToolUse, given: Mapping[str, Any]) -> Iterator[EditedPath]:
     if use.name == "apply_patch":
         yield from _patched(str(given.get("input", "")))
         return
     creates = (use.name in _CREATES or given.get("command") in _CREATES) and not use.result.startswith(_OVERWROTE)
     for key in ("path", "file_path", "target_file"):
         if isinstance(path := given.get(key), str):
-            yield Edited(path, existing=not creates)
+            yield EditedPath(path, existing=not creates)
 
 
-def _patched(text: str) -> Iterator[Edited]:
+def _patched(text: str) -> Iterator[EditedPath]:
     for number, found in enumerate(_PATCHED.finditer(text)):
         if number == _MOST_FILES:
             return
-        yield Edited(found[2].strip(), existing=found[1] in ("Update", "Delete"))
+        yield EditedPath(found[2].strip(), existing=found[1] in ("Update", "Delete"))

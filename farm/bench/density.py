@@ -11,7 +11,7 @@ from functools import partial
 from farm.bench import docker_baseline
 from farm.bench.host_memory import settled_mib
 from farm.bench.results import BenchError, Figure
-from farm.bench.tool_calls import Hands
+from farm.bench.tool_calls import BenchCalls
 from sandboxes import Runtime, Sandbox, SandboxSpec
 
 BASELINE = "docker_container"
@@ -31,7 +31,7 @@ class _Crowd:
         self._spec = spec
         self._runtime = runtime
         self._on_progress = on_progress
-        self._hands = Hands()
+        self._hands = BenchCalls()
         self.living: list[Sandbox] = []
 
     async def warm_up(self) -> None:

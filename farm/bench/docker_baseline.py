@@ -12,8 +12,8 @@ from typing import TypeVar
 import docker
 from docker.models.containers import Container
 
-from sandboxes import Limits
-from sandboxes.cancellation import uninterrupted
+from sandboxes import SandboxLimits
+from sandboxes.cancellation import shielded
 from sandboxes.interface import MIB
 
 LABEL = "farm.bench"
@@ -42,12 +42,12 @@ class Docker:
             self._free.append(client)
 
     @asynccontextmanager
-    async def container(self, image: str, limits: Limits) -> AsyncIterator[Container]:
+    async def container(self, image: str, limits: SandboxLimits) -> AsyncIterator[Container]:
         held = ExitStack()
         try:
-            yield await uninterrupted(self.run(lambda client: held.enter_context(container(client, image, limits))))
+            yield await shielded(self.run(lambda client: held.enter_context(container(client, image, limits))))
         finally:
-            await uninterrupted(self.run(lambda _: held.close()))
+            await shielded(self.run(lambda _: held.close()))
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def connect(docker_host: str | None, threads: int) -> AsyncIterator[Docker
 
 
 @contextmanager
-def container(client: docker.DockerClient, image: str, limits: Limits) -> Iterator[Container]:
+def container(client: docker.DockerClient, image: str, limits: SandboxLimits) -> Iterator[Container]:
     """One that runs and does nothing."""
     made = client.containers.create(
         image,

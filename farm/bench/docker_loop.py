@@ -18,7 +18,7 @@ from farm.bench.results import BenchError
 from farm.core.change import ChangeKind
 from farm.grading.grading_run import TEST_ENV
 from farm.tasks.bundle import TaskBundle
-from sandboxes import Limits
+from sandboxes import SandboxLimits
 
 _REPORT = "/tmp/report.xml"
 
@@ -30,7 +30,7 @@ def solve_once(client: docker.DockerClient, bundle: TaskBundle) -> float:
         raise BenchError(f"task {bundle.task.id} has no gold change; name another with --task")
     written = {file.path: file.content for file in gold.files if file.kind is ChangeKind.WRITE}
     deleted = [file.path for file in gold.files if file.kind is ChangeKind.DELETE]
-    limits = Limits(memory_mib=bundle.task.memory_mib, cpus=bundle.task.cpus)
+    limits = SandboxLimits(memory_mib=bundle.task.memory_mib, cpus=bundle.task.cpus)
     with container(client, bundle.task.image, limits) as worked_in:
         worked_in.put_archive("/tmp", archive({"gold.tar": archive(written)}))
         _run(worked_in, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)

@@ -13,8 +13,8 @@ from farm.bench.docker_loop import solve_once
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
 from farm.core.rollout import Split
-from farm.core.run import EpisodeOrder, Limits, PolicySpec, group_id, rollout_id
-from farm.episode import Baselines, Journals, run_episode
+from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
+from farm.episode import Baselines, JournalDirectory, run_episode
 from farm.policy import make_policy
 from farm.tasks import TaskBundle, task_ref
 from farm.tasks.images import sandbox_spec
@@ -50,7 +50,7 @@ async def measure_episodes(
             return await _overhead_s(docker.run(partial(solve_once, bundle=bundle)))
 
         farm, loop = Side(by_farm, concurrency, concurrency), Side(by_loop, concurrency, concurrency)
-        with pool.wanting(sandbox_spec(bundle.task, labels={}, egress=bundle.task.network), 2 * concurrency):
+        with pool.reserve(sandbox_spec(bundle.task, labels={}, egress=bundle.task.network), 2 * concurrency):
             await in_turn((farm, loop), rounds, on_round)
     return (
         Figure("episodes_per_min", 60 * farm.per_s, "1/min", 60 * loop.per_s, BASELINE),
@@ -67,16 +67,16 @@ async def _overhead_s(episode: Awaitable[float]) -> float:
 
 
 @asynccontextmanager
-async def _journals() -> AsyncIterator[Journals]:
+async def _journals() -> AsyncIterator[JournalDirectory]:
     with TemporaryDirectory(prefix="farm-journals-") as directory:
-        yield Journals(Path(directory))
+        yield JournalDirectory(Path(directory))
 
 
 async def _farm_episode(
-    bundle: TaskBundle, runtime: Runtime, baselines: Baselines, journals: Journals, number: int
+    bundle: TaskBundle, runtime: Runtime, baselines: Baselines, journals: JournalDirectory, number: int
 ) -> float:
     group = group_id("bench", number)
-    order = EpisodeOrder(
+    order = EpisodeAssignment(
         rollout_id=rollout_id(group, 0),
         attempt=0,
         final=True,
@@ -87,7 +87,7 @@ async def _farm_episode(
         task=task_ref(bundle),
         split=Split.EVAL,
         policy=_ORACLE,
-        limits=Limits(),
+        limits=EpisodeLimits(),
         seed=number,
     )
     policy = make_policy(_ORACLE, bundle, seed=number)

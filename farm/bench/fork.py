@@ -13,7 +13,7 @@ from docker.models.containers import Container
 from farm.bench import docker_baseline
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
-from farm.bench.tool_calls import Hands
+from farm.bench.tool_calls import BenchCalls
 from sandboxes import Runtime, Sandbox, SandboxSpec
 from sandboxes.interface import MIB
 
@@ -31,7 +31,7 @@ async def measure_fork(
     has answered a call; the first forks of others, and of those of which nobody said that they will be forked; the same
     of a container. Raises BenchError where a copy lacks what was written."""
     contents = [os.urandom(FILE_BYTES) for _ in range(FILES)]
-    hands, numbers = Hands(), count()
+    hands, numbers = BenchCalls(), count()
 
     def held() -> dict[str, bytes]:
         """Under names that were never used: what is renamed over a file is written down at once, and a fork then finds

@@ -10,7 +10,7 @@ import docker
 from farm.bench import docker_baseline
 from farm.bench.interleave import Side, in_turn
 from farm.bench.results import BenchError, Figure
-from farm.bench.tool_calls import Hands
+from farm.bench.tool_calls import BenchCalls
 from sandboxes import SandboxSpec, WarmPool
 
 BASELINE = "docker_api"
@@ -26,7 +26,7 @@ async def measure_start(
 ) -> tuple[Figure, ...]:
     """``rounds`` times, in turn: starts one by one and whole lives at once, each by the farm and by the Docker SDK, and
     starts from the pool, which boots another meanwhile. The image is here, and has ``sh`` and ``sleep``."""
-    hands = Hands()
+    hands = BenchCalls()
     pooled_spec = replace(spec, env={"FARM_BENCH": "pooled"})  # of another kind, so that all others are cold
 
     async def start_of(kind: SandboxSpec) -> float:
@@ -39,7 +39,7 @@ async def measure_start(
         return await start_of(spec)
 
     async def start_from_pool() -> float:
-        with pool.wanting(pooled_spec, _POOLED):
+        with pool.reserve(pooled_spec, _POOLED):
             await _fill(pool, pooled_spec)
             handed_out = pool.handed_out
             took_s = await start_of(pooled_spec)

@@ -9,7 +9,7 @@ from farm.bench.results import BenchError
 from farm.episode.tool_calls import run_calls
 from farm.policy.base import ToolCall
 from sandboxes import Sandbox
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.tools import Toolset
 from sandboxes.tools.tool import ToolResult
 
@@ -17,10 +17,10 @@ EDIT = "str_replace_based_edit_tool"
 TIMEOUT_S = 60.0
 
 
-class Hands:
+class BenchCalls:
     """A toolset, as ``Toolset.of`` makes it; a call that does not do what it should is a BenchError."""
 
-    def __init__(self, *words: str, library: Library | None = None) -> None:
+    def __init__(self, *words: str, library: IndexStore | None = None) -> None:
         self._tools = Toolset.of(words, library=library)
 
     async def run_true(self, sandbox: Sandbox) -> float:

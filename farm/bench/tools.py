@@ -13,9 +13,9 @@ from docker.models.containers import Container
 from farm.bench import docker_baseline
 from farm.bench.interleave import Act, Side, in_turn
 from farm.bench.results import BenchError, Figure
-from farm.bench.tool_calls import EDIT, Hands, written
+from farm.bench.tool_calls import EDIT, BenchCalls, written
 from sandboxes import Runtime, Sandbox, SandboxSpec
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 
 BASELINE = "docker_exec"
 LINES = 1000
@@ -73,7 +73,7 @@ def _apply_patch(old: str, new: str) -> str:
 async def measure_tools(
     spec: SandboxSpec,
     runtime: Runtime,
-    library: Library,
+    library: IndexStore,
     *,
     docker_host: str | None,
     sandboxes: int,
@@ -83,7 +83,7 @@ async def measure_tools(
     """``rounds`` times, in turn: calls one after the other in one sandbox, execs in one container, and calls in
     ``sandboxes`` sandboxes at once. The file has ``LINES`` lines, and the working directory of ``spec`` is a
     repository, where code is searched by meaning."""
-    hands, codex, claude = Hands(library=library), Hands("codex"), Hands("claude-code")
+    hands, codex, claude = BenchCalls(library=library), BenchCalls("codex"), BenchCalls("claude-code")
     async with AsyncExitStack() as undo:
         daemon = await undo.enter_async_context(docker_baseline.connect(docker_host, 1))
         made = await undo.enter_async_context(daemon.container(spec.image, spec.limits))
@@ -91,7 +91,7 @@ async def measure_tools(
         box = crowd[0]
         await hands.use(box, EDIT, _WRITE)
 
-        def using(tool: str, *arguments: str, by: Hands = hands, times: int = _FILE_CALLS) -> Side:
+        def using(tool: str, *arguments: str, by: BenchCalls = hands, times: int = _FILE_CALLS) -> Side:
             return Side(_uses(by, box, tool, arguments), times)
 
         def by_docker(*argv: str) -> Side:
@@ -133,7 +133,7 @@ async def measure_tools(
     )
 
 
-def _calls(hands: Hands, *boxes: Sandbox) -> Act:
+def _calls(hands: BenchCalls, *boxes: Sandbox) -> Act:
     """A call in whichever of ``boxes`` is idle the longest."""
     idle = deque(boxes)
 
@@ -146,7 +146,7 @@ def _calls(hands: Hands, *boxes: Sandbox) -> Act:
     return call
 
 
-def _uses(hands: Hands, box: Sandbox, tool: str, arguments: Sequence[str]) -> Act:
+def _uses(hands: BenchCalls, box: Sandbox, tool: str, arguments: Sequence[str]) -> Act:
     following = cycle(arguments)
 
     async def call() -> float:
@@ -155,7 +155,7 @@ def _uses(hands: Hands, box: Sandbox, tool: str, arguments: Sequence[str]) -> Ac
     return call
 
 
-def _job(hands: Hands, box: Sandbox) -> Act:
+def _job(hands: BenchCalls, box: Sandbox) -> Act:
     """A command begun in the background, and by a second call its end heard."""
 
     async def call() -> float:
@@ -169,7 +169,7 @@ def _job(hands: Hands, box: Sandbox) -> Act:
     return call
 
 
-def _one_by_one(hands: Hands, box: Sandbox) -> Act:
+def _one_by_one(hands: BenchCalls, box: Sandbox) -> Act:
     async def call() -> float:
         return sum([await hands.use(box, *read) for read in _READS])
 

@@ -10,7 +10,7 @@ from functools import partial
 from farm.bench.results import BenchError, Figure
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
-from farm.grading import Baseline, Verdict, VerifierError, grade, take_baseline
+from farm.grading import Verdict, VerifierError, WorkspaceBaseline, grade, take_baseline
 from farm.tasks import TaskBundle, sandbox_spec
 from sandboxes import Runtime
 from sandboxes.errors import PathError
@@ -60,7 +60,7 @@ async def measure_verify(
 
 
 async def _judge(
-    bundle: TaskBundle, change: Change, runtime: Runtime, baseline: Baseline, seed: int, *, tracebacks: bool
+    bundle: TaskBundle, change: Change, runtime: Runtime, baseline: WorkspaceBaseline, seed: int, *, tracebacks: bool
 ) -> Verdict:
     rng = random.Random(seed)
     try:
@@ -90,7 +90,9 @@ def _told(verdict: Verdict) -> tuple[object, ...]:
     return verdict.reward, verdict.reason, dict(verdict.components), dict(verdict.outcomes)
 
 
-async def _pristine(bundle: TaskBundle, gold: Change, runtime: Runtime) -> tuple[Mapping[str, bytes], Baseline]:
+async def _pristine(
+    bundle: TaskBundle, gold: Change, runtime: Runtime
+) -> tuple[Mapping[str, bytes], WorkspaceBaseline]:
     old: dict[str, bytes] = {}
     workspace = bundle.task.workspace
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:

@@ -1,4 +1,4 @@
-"""``farm bench``: measures against a named baseline in the same run. One command a bench."""
+"""``farm bench``: benchmarks, each against a baseline in the same run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from sandboxes import WarmPool
 
     Figures = tuple[Figure, ...]
-    Measure = Callable[[WarmPool, "Say"], Awaitable[Figures]]
+    Measure = Callable[[WarmPool, "OnProgress"], Awaitable[Figures]]
 
-Say = Callable[[str, int, int], None]
-"""What is done, how many, of how many."""
+OnProgress = Callable[[str, int, int], None]
+"""Called with the current step, its number, and the number of steps."""
 
 TASKS = Path(farm.__file__).parents[1] / "images" / "tasks"
 BASE_IMAGE = "farm-base:1"
@@ -52,10 +52,10 @@ def start(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """From asking for a sandbox to a tool's first answer, and whole lives at once, beside Docker's."""
+    """Measure the start of a sandbox up to its first answer, and whole lives at once, against Docker."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_start
         from sandboxes import SandboxSpec
 
@@ -79,18 +79,18 @@ def tools(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a tool's call costs at a task's repository, from a policy's words to the result, beside docker exec."""
+    """Measure tool calls in a task's repository, from the policy's call to the result, against docker exec."""
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("jinja2"), settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import ensure_words, measure_tools
         from sandboxes import SandboxSpec
-        from sandboxes.search.index_store import Library
+        from sandboxes.search.index_store import IndexStore
 
         await _ensure_image(bundle, settings)
         await asyncio.to_thread(ensure_words, say)
-        async with Library(None) as library:
+        async with IndexStore(None) as library:
             return await measure_tools(
                 SandboxSpec(bundle.task.image, workdir=bundle.task.workspace),
                 runtime,
@@ -112,10 +112,10 @@ def density(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Many sandboxes at once: the memory each takes, beside a container's, and whether they slow each other down."""
+    """Measure the memory of many sandboxes, and whether they slow each other down, against containers."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_density
         from sandboxes import SandboxSpec
 
@@ -134,10 +134,10 @@ def fork(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Another sandbox on a copy of one that holds 50 MiB, beside a container committed and started anew."""
+    """Measure a fork of a sandbox that holds 50 MiB, against a container that is committed and started."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_fork
         from sandboxes import SandboxSpec
 
@@ -161,10 +161,10 @@ def search(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """How well and how fast code is found by its meaning, beside ripgrep and plain BM25, on real packages."""
+    """Measure the quality and speed of semantic code search on real packages, against ripgrep and plain BM25."""
     settings = read_config(config, state_dir)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_search
         from sandboxes import SandboxSpec
 
@@ -189,11 +189,13 @@ def episodes(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Oracle episodes a minute, and all of an episode but its test command, beside a bare loop over the Docker SDK."""
+    """Measure oracle episodes per minute, and the time beside the test command, against a bare loop over the Docker
+    SDK.
+    """
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("sqlparse"), settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_episodes
 
         await _ensure_image(bundle, settings)
@@ -217,11 +219,11 @@ def verify(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """A test command as the farm runs it, beside the same with tracebacks; fails where the two judge anything apart."""
+    """Measure the farm's test command against the same command with tracebacks. Fail if their verdicts differ."""
     settings = read_config(config, state_dir)
     bundles = fetch_taskset(taskset, settings)
 
-    async def measure(runtime: "WarmPool", say: Say) -> "Figures":
+    async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_verify
 
         for bundle in bundles:
@@ -283,9 +285,9 @@ async def _measured(bench: str, settings: Config, measure: "Measure") -> "BenchR
     made = await open_runtime(
         settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host, granted=settings.granted
     )
-    runtime = WarmPool(made)  # which does nothing where nothing is wanted of it
+    runtime = WarmPool(made)  # an empty reservation starts nothing
     try:
-        await runtime.reap()  # of one like this that was killed
+        await runtime.reap()  # leftovers of a killed command
         with Progress(console=progress_console) as progress:
             bar = progress.add_task(bench, total=None)
 
@@ -314,5 +316,5 @@ def _cells(figure: "Figure") -> tuple[str, str, str, str]:
 
 
 def _number(value: float) -> str:
-    """Three digits that count, and no fewer before the point."""
+    """Return a number with three significant digits, and all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The way from a command to a running farm, and to one that is started for the command alone."""
+"""Connections of commands to the running farm, or to a farm that is started for one command."""
 
 import os
 import subprocess
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def no_farm(config: Config) -> CliError:
-    """What to say where none runs: also what the last one died of."""
-    from farm.cluster import last_death, last_joined
+    """Return the error for a command that needs a running farm, with the cause of the last crash."""
+    from farm.cluster import last_crash, last_joined
 
     joined = last_joined(config.state_dir)
     again = f"this machine was a node: join again with `farm up --join {joined} --detach`"
-    death = last_death(config.state_dir)
+    death = last_crash(config.state_dir)
     died = f"; the last one died: {death}" if death else ""
     return CliError(
         f"no farm is up with the state directory {config.state_dir}{died}; "
@@ -36,7 +36,7 @@ def no_farm(config: Config) -> CliError:
 
 
 def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
-    """Return what a command says if the gateway of the farm on this machine cannot be reached."""
+    """Return the error for a farm on this machine whose gateway cannot be reached."""
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
@@ -68,13 +68,13 @@ def _is_silent(url: str, within_s: float) -> bool:
 
 @contextmanager
 def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -> "Iterator[FarmClient]":
-    """A client of the farm that runs on this machine; its refusals become one-line errors.
+    """Yield a client of the farm on this machine. Its refusals become one-line errors.
 
-    A request is repeated for ``retry_s`` while the gateway is away; the first time, a line says why. A line also says
-    that a gateway sends nothing for ``silent_s``: each request waits longer for its answer.
+    A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason. A line
+    also tells that the gateway has sent nothing for ``silent_s``; each request waits longer for its answer.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
-    from farm.cluster import gateway_state, running_farm
+    from farm.cluster import read_gateway_state, running_farm
 
     info = running_farm(config.state_dir)
     if info is None:
@@ -85,7 +85,7 @@ def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -
         )
     token = local_token(config)
     if _is_silent(info.url, silent_s):
-        state, log = gateway_state(config.state_dir), config.log_dir / "farm.log"
+        state, log = read_gateway_state(config.state_dir), config.log_dir / "farm.log"
         cause = f" ({state.trouble})" if state is not None and state.pid is None else ""
         progress_console.print(
             f"waiting: the gateway at {info.url} has sent nothing for {silent_s:g} s{cause}; "
@@ -133,8 +133,10 @@ def farm_for(
 
 
 def _farm(*arguments: str, config: Config, config_file: Path | None, policy_url: str | None = None) -> None:
-    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
-    line that says why it failed, with which this command ends too."""
+    """Run another ``farm`` command with the same configuration, and show its progress.
+
+    If it fails, this command ends with its last line.
+    """
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
     command = [sys.executable, "-P", "-m", "farm.cli.main", *arguments, *chosen]
     environ = {**os.environ, **({"FARM_POLICY_URL": policy_url} if policy_url else {})}

@@ -1,4 +1,4 @@
-"""``farm doctor``: what this machine lacks, and how to mend it."""
+"""``farm doctor``: checks of this machine, with remedies."""
 
 import asyncio
 import os
@@ -19,48 +19,48 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_conf
 from farm.config import LOOPBACK, Config
 
 if TYPE_CHECKING:
-    from sandboxes.host.limits import Allowance, Footprint
+    from sandboxes.host.limits import Footprint, SandboxAllowance
 
 DISK_WANTED_GIB = 10
 MEMORY_WANTED_GIB = 4
 
 
-class Mark(StrEnum):
+class CheckMark(StrEnum):
     OK = "ok"
     WARN = "warn"
     LACKS = "lacks"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at. ``remedy`` is empty where nothing needs doing."""
+class CheckResult:
+    """The result of one check. ``remedy`` is empty if there is nothing to do."""
 
     name: str
-    mark: Mark
+    mark: CheckMark
     found: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """``limits``: what those of the host allow, for so many ``sandboxes`` at once.
+    """All results. ``limits``: what the host's limits allow for ``sandboxes`` at once.
 
-    ``asked``: whether the number of sandboxes was asked for. If not, a limit that is too low is a warning, because it
-    is reached only if as many sandboxes as the slots may have are at their own limits at the same time.
+    ``asked``: the number of sandboxes was given. Without it a limit that is too low is a warning, because it is reached
+    only if all sandboxes of the slots are at their own limits at once.
     """
 
-    findings: Sequence[Finding]
+    findings: Sequence[CheckResult]
     sandboxes: int
-    limits: Sequence["Allowance"]
+    limits: Sequence["SandboxAllowance"]
     asked: bool = False
 
     @property
-    def too_low(self) -> "Sequence[Allowance]":
+    def too_low(self) -> "Sequence[SandboxAllowance]":
         return [limit for limit in self.limits if limit.remedy]
 
     @property
     def healthy(self) -> bool:
-        lacking = any(finding.mark is Mark.LACKS for finding in self.findings)
+        lacking = any(finding.mark is CheckMark.LACKS for finding in self.findings)
         return not lacking and not (self.asked and self.too_low)
 
 
@@ -73,7 +73,7 @@ def doctor(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what this machine lacks to run a farm, and how many sandboxes its limits allow.
+    """Check what this machine lacks to run a farm, and how many sandboxes its limits allow.
 
     Exit code 1 if it lacks something, or if a limit allows fewer sandboxes than --sandboxes.
     """
@@ -90,7 +90,7 @@ def doctor(
 def _show(found: Examination) -> None:
     from sandboxes.host.limits import LEFT_OUT
 
-    colour = {Mark.OK: "green", Mark.WARN: "yellow", Mark.LACKS: "red"}
+    colour = {CheckMark.OK: "green", CheckMark.WARN: "yellow", CheckMark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
     for finding in found.findings:
         table.add_row(finding.name, Text(finding.mark, style=colour[finding.mark]), finding.found, finding.remedy)
@@ -110,11 +110,11 @@ def _show(found: Examination) -> None:
 
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
-    """Raises nothing: what cannot be found out is a finding."""
+    """Run all checks. It raises nothing: a check that fails is a result."""
     from sandboxes.host.limits import judge
     from sandboxes.host.readings import read_host
 
-    before: tuple[Callable[[Config], Finding], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
+    before: tuple[Callable[[Config], CheckResult], ...] = (_machine, _state_dir, _docker, _image_builds, _toolbox)
     after = (_user_namespaces, _pressure, _redis, _ray, _ruff, _word_vectors, _gateway_port)
     findings = [check(config) for check in before]
     of_runtime, footprint = _runtime(config)
@@ -124,31 +124,33 @@ def examine(config: Config, sandboxes: int | None = None) -> Examination:
     return Examination(found, wanted, limits, asked=sandboxes is not None)
 
 
-def _machine(config: Config) -> Finding:
+def _machine(config: Config) -> CheckResult:
     memory_gib = psutil.virtual_memory().total / 2**30
     found = f"{os.cpu_count()} cores, {memory_gib:.0f} GiB"
     if memory_gib < MEMORY_WANTED_GIB:
-        return Finding("machine", Mark.WARN, found, f"give it {MEMORY_WANTED_GIB} GiB; Ray alone takes about one")
-    return Finding("machine", Mark.OK, found)
+        return CheckResult(
+            "machine", CheckMark.WARN, found, f"give it {MEMORY_WANTED_GIB} GiB; Ray alone takes about one"
+        )
+    return CheckResult("machine", CheckMark.OK, found)
 
 
-def _state_dir(config: Config) -> Finding:
+def _state_dir(config: Config) -> CheckResult:
     existing = next(path for path in (config.state_dir, *config.state_dir.parents) if path.exists())
     if not os.access(existing, os.W_OK):
-        return Finding(
+        return CheckResult(
             "state directory",
-            Mark.LACKS,
+            CheckMark.LACKS,
             f"{existing} is not writable",
             "choose another with --state-dir or FARM_STATE_DIR",
         )
     free_gib = shutil.disk_usage(existing).free / 2**30
     found = f"{config.state_dir}, {free_gib:.0f} GiB free"
     if free_gib < DISK_WANTED_GIB:
-        return Finding("state directory", Mark.WARN, found, f"free {DISK_WANTED_GIB} GiB; images need it")
-    return Finding("state directory", Mark.OK, found)
+        return CheckResult("state directory", CheckMark.WARN, found, f"free {DISK_WANTED_GIB} GiB; images need it")
+    return CheckResult("state directory", CheckMark.OK, found)
 
 
-def _docker(config: Config) -> Finding:
+def _docker(config: Config) -> CheckResult:
     from sandboxes.errors import SandboxError
     from sandboxes.images.store import ImageStore
 
@@ -160,13 +162,13 @@ def _docker(config: Config) -> Finding:
             await images.close()
 
     try:
-        return Finding("docker", Mark.OK, asyncio.run(ask()))
+        return CheckResult("docker", CheckMark.OK, asyncio.run(ask()))
     except SandboxError as error:
-        return Finding("docker", Mark.LACKS, "does not answer", str(error))
+        return CheckResult("docker", CheckMark.LACKS, "does not answer", str(error))
 
 
-def _image_builds(config: Config) -> Finding:
-    """Tell whether images can be built here. Built images can be pulled in any case."""
+def _image_builds(config: Config) -> CheckResult:
+    """Check whether images can be built here. Built images can be pulled in any case."""
     from farm.build_config import read_build_settings
     from sandboxes.errors import SandboxError
     from sandboxes.images.build import find_client
@@ -186,40 +188,40 @@ def _image_builds(config: Config) -> Finding:
     try:
         obstacle, client = asyncio.run(ask())
     except SandboxError as error:
-        return Finding("image builds", Mark.WARN, "none: images can only be pulled", str(error))
+        return CheckResult("image builds", CheckMark.WARN, "none: images can only be pulled", str(error))
     if obstacle:
-        return Finding("image builds", Mark.WARN, f"none, images can only be pulled: {obstacle}", REMEDY)
-    return Finding("image builds", Mark.OK, f"as root on a local daemon, by {client}")
+        return CheckResult("image builds", CheckMark.WARN, f"none, images can only be pulled: {obstacle}", REMEDY)
+    return CheckResult("image builds", CheckMark.OK, f"as root on a local daemon, by {client}")
 
 
-def _toolbox(config: Config) -> Finding:
+def _toolbox(config: Config) -> CheckResult:
     from sandboxes.errors import SandboxError
     from sandboxes.toolserver.toolbox import ensure_toolbox
 
     try:
-        return Finding("toolbox", Mark.OK, str(ensure_toolbox(config.state_dir).path))
+        return CheckResult("toolbox", CheckMark.OK, str(ensure_toolbox(config.state_dir).path))
     except (SandboxError, OSError) as error:
-        return Finding("toolbox", Mark.LACKS, "cannot be built", str(error))
+        return CheckResult("toolbox", CheckMark.LACKS, "cannot be built", str(error))
 
 
-def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
-    """The one that a farm would take, and what it takes of the host for a sandbox."""
+def _runtime(config: Config) -> "tuple[list[CheckResult], Footprint]":
+    """Return the checks of the runtime that a farm would take, and its use of the host per sandbox."""
     from sandboxes.errors import SandboxError
     from sandboxes.host.limits import DOCKER
     from sandboxes.runtimes.oci.runtime import OciRuntime
 
-    async def try_oci() -> "tuple[list[Finding], Footprint]":
+    async def try_oci() -> "tuple[list[CheckResult], Footprint]":
         runtime = await OciRuntime.open(
             state_dir=config.state_dir,
             docker_host=config.docker_host,
             places=_places(config),
         )
         try:
-            found = Finding("runtime", Mark.OK, f"oci: {runtime.describes}")
+            found = CheckResult("runtime", CheckMark.OK, f"oci: {runtime.describes}")
             return [
                 found,
                 *_slower(runtime.describes),
-                *(Finding("sandboxes", Mark.WARN, lack) for lack in runtime.lacks),
+                *(CheckResult("sandboxes", CheckMark.WARN, lack) for lack in runtime.degraded),
             ], runtime.footprint
         finally:
             await runtime.close()
@@ -229,18 +231,18 @@ def _runtime(config: Config) -> "tuple[list[Finding], Footprint]":
     try:
         return asyncio.run(try_oci())
     except (SandboxError, OSError) as error:
-        mark = Mark.LACKS if config.runtime == "oci" else Mark.WARN
-        return [Finding("runtime", mark, f"docker, which starts slower; not oci: {error}")], DOCKER
+        mark = CheckMark.LACKS if config.runtime == "oci" else CheckMark.WARN
+        return [CheckResult("runtime", mark, f"docker, which starts slower; not oci: {error}")], DOCKER
 
 
 def _places(config: Config) -> int:
-    """As many sandboxes as a farm here may have at once."""
-    from farm.node.host_stats import default_slots, places
+    """Return the maximum of sandboxes that a farm here may have at once."""
+    from farm.node.host_stats import default_slots, max_sandboxes
 
-    return places(config.slots or default_slots())
+    return max_sandboxes(config.slots or default_slots())
 
 
-def _docker_runtime(config: Config) -> list[Finding]:
+def _docker_runtime(config: Config) -> list[CheckResult]:
     from sandboxes.errors import SandboxError
     from sandboxes.runtimes.docker.runtime import DockerRuntime
 
@@ -250,108 +252,112 @@ def _docker_runtime(config: Config) -> list[Finding]:
             state_dir=config.state_dir, docker_host=config.docker_host, oci_runtime=named or None
         )
         await runtime.close()
-        return runtime.lacks
+        return runtime.degraded
 
     try:
         lacks = asyncio.run(try_docker())
     except (SandboxError, OSError) as error:
-        return [Finding("runtime", Mark.LACKS, f"{config.runtime} cannot be used", str(error))]
-    found = Finding("runtime", Mark.OK, f"{config.runtime}, as configured")
-    return [found, *(Finding("sandboxes", Mark.WARN, lack) for lack in lacks)]
+        return [CheckResult("runtime", CheckMark.LACKS, f"{config.runtime} cannot be used", str(error))]
+    found = CheckResult("runtime", CheckMark.OK, f"{config.runtime}, as configured")
+    return [found, *(CheckResult("sandboxes", CheckMark.WARN, lack) for lack in lacks)]
 
 
-def _slower(describes: str) -> "list[Finding]":
-    """What the oci runtime does without, at the cost of time."""
+def _slower(describes: str) -> "list[CheckResult]":
+    """Return what the oci runtime lacks, at the cost of time."""
     from sandboxes.errors import RuntimeUnavailable
     from sandboxes.runtimes.oci.seccomp_filter import compiled
 
     found = []
     if not describes.startswith("crun"):
         words = "without crun, and runc takes four times as long to start one"
-        found.append(Finding("sandboxes", Mark.WARN, words, "apt-get install crun"))
+        found.append(CheckResult("sandboxes", CheckMark.WARN, words, "apt-get install crun"))
     try:
         compiled()
     except RuntimeUnavailable as error:
         words = f"each start compiles their filter anew, which doubles its time: {error}"
-        found.append(Finding("sandboxes", Mark.WARN, words, "apt-get install libseccomp2"))
+        found.append(CheckResult("sandboxes", CheckMark.WARN, words, "apt-get install libseccomp2"))
     return found
 
 
-def _user_namespaces(config: Config) -> Finding:
-    """user_namespaces(7)."""
+def _user_namespaces(config: Config) -> CheckResult:
+    """Check user namespaces; see user_namespaces(7)."""
     most = Path("/proc/sys/user/max_user_namespaces")
     if not most.exists():
-        return Finding("user namespaces", Mark.WARN, "the kernel has none: root in a sandbox is root outside")
+        return CheckResult("user namespaces", CheckMark.WARN, "the kernel has none: root in a sandbox is root outside")
     if int(most.read_text()) == 0:
         remedy = "sysctl -w user.max_user_namespaces=65536"
-        return Finding("user namespaces", Mark.WARN, "forbidden: root in a sandbox is root outside", remedy)
-    return Finding("user namespaces", Mark.OK, f"at most {most.read_text().strip()}")
+        return CheckResult("user namespaces", CheckMark.WARN, "forbidden: root in a sandbox is root outside", remedy)
+    return CheckResult("user namespaces", CheckMark.OK, f"at most {most.read_text().strip()}")
 
 
-def _pressure(config: Config) -> Finding:
-    """Documentation/accounting/psi.rst of the kernel."""
+def _pressure(config: Config) -> CheckResult:
+    """Check pressure stall information; see Documentation/accounting/psi.rst of the kernel."""
     try:
         Path("/proc/pressure/memory").read_text()
     except OSError:  # not built in, or turned off
-        return Finding("pressure", Mark.WARN, "the kernel does not tell how hard it is pressed", "boot it with psi=1")
-    return Finding("pressure", Mark.OK, "the kernel tells it")
+        return CheckResult(
+            "pressure", CheckMark.WARN, "the kernel does not tell how hard it is pressed", "boot it with psi=1"
+        )
+    return CheckResult("pressure", CheckMark.OK, "the kernel tells it")
 
 
-def _redis(config: Config) -> Finding:
+def _redis(config: Config) -> CheckResult:
     if config.redis_url is not None:
         return _outside_redis(config.redis_url.get_secret_value())
     path = shutil.which("redis-server")
     if path is None:
-        return Finding("redis", Mark.LACKS, "no redis-server", "apt-get install redis-server, or set redis_url")
-    return Finding("redis", Mark.OK, path)
+        return CheckResult(
+            "redis", CheckMark.LACKS, "no redis-server", "apt-get install redis-server, or set redis_url"
+        )
+    return CheckResult("redis", CheckMark.OK, path)
 
 
-def _outside_redis(url: str) -> Finding:
+def _outside_redis(url: str) -> CheckResult:
     from farm.store import StoreUnavailable, examine_redis
 
     try:
         found, lacks = asyncio.run(examine_redis(url))
     except StoreUnavailable as error:
         cause, _, remedy = str(error).rpartition("; ")
-        return Finding("redis", Mark.LACKS, cause, remedy)
+        return CheckResult("redis", CheckMark.LACKS, cause, remedy)
     if lacks:
-        return Finding("redis", Mark.WARN, found, "; ".join(lacks))
-    return Finding("redis", Mark.OK, found)
+        return CheckResult("redis", CheckMark.WARN, found, "; ".join(lacks))
+    return CheckResult("redis", CheckMark.OK, found)
 
 
-def _ray(config: Config) -> Finding:
+def _ray(config: Config) -> CheckResult:
     from farm.cluster.versions import ray_fault
 
     if fault := ray_fault():
-        return Finding("ray", Mark.LACKS, *fault)
+        return CheckResult("ray", CheckMark.LACKS, *fault)
     shm = Path("/dev/shm")
     if not shm.is_dir():
-        return Finding("ray", Mark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
-    return Finding("ray", Mark.OK, "installed")
+        return CheckResult("ray", CheckMark.WARN, "no /dev/shm", "mount a tmpfs there; Ray is slow without it")
+    return CheckResult("ray", CheckMark.OK, "installed")
 
 
-def _ruff(config: Config) -> Finding:
+def _ruff(config: Config) -> CheckResult:
     from farm.cluster.versions import ruff_fault
 
     if fault := ruff_fault():
-        return Finding("ruff", Mark.LACKS, *fault)
-    return Finding("ruff", Mark.OK, "the version that style is measured with")
+        return CheckResult("ruff", CheckMark.LACKS, *fault)
+    return CheckResult("ruff", CheckMark.OK, "the version that style is measured with")
 
 
-def _word_vectors(_: Config) -> Finding:
+def _word_vectors(_: Config) -> CheckResult:
     from sandboxes.search.embeddings.select import REMEDY, default_table
 
     if not default_table().is_dir():
-        return Finding("word vectors", Mark.WARN, "none: codebase_search goes by shared words alone", REMEDY)
-    return Finding("word vectors", Mark.OK, str(default_table()))
+        return CheckResult("word vectors", CheckMark.WARN, "none: codebase_search goes by shared words alone", REMEDY)
+    return CheckResult("word vectors", CheckMark.OK, str(default_table()))
 
 
-def _gateway_port(config: Config) -> Finding:
+def _gateway_port(config: Config) -> CheckResult:
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
     if info is not None:
-        return Finding("gateway address", Mark.OK, f"{info.url or config.url}, a farm is up here")
+        return CheckResult("gateway address", CheckMark.OK, f"{info.url or config.url}, a farm is up here")
     exposure = "loopback only" if config.host in LOOPBACK else "open to the network, with tokens"
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -359,10 +365,10 @@ def _gateway_port(config: Config) -> Finding:
         try:
             probe.bind((config.host, config.port))
         except OSError as error:
-            return Finding(
+            return CheckResult(
                 "gateway address",
-                Mark.WARN,
+                CheckMark.WARN,
                 f"{config.url}: {error.strerror}",
                 "end what listens there, or choose another with FARM_PORT",
             )
-    return Finding("gateway address", Mark.OK, f"{config.url}, {exposure}")
+    return CheckResult("gateway address", CheckMark.OK, f"{config.url}, {exposure}")

@@ -1,4 +1,4 @@
-"""The gateway's own process: ``python -m farm.cli.gateway_process``, which the farm's process starts and keeps up."""
+"""The gateway's process: ``python -m farm.cli.gateway_process``, which the farm's process starts and restarts."""
 
 import asyncio
 import logging
@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.cluster import note_gateway
-from farm.cluster.errors import FarmError
+from farm.cluster import record_gateway_state
+from farm.cluster.errors import ClusterError
 from farm.cluster.kept_process import READY, Health, KeptProcess
-from farm.cluster.launch import GatewayPlan
+from farm.cluster.launch import GatewayConfig
 from farm.cluster.supervisor import end_with
 from farm.config import Config
 from farm.core.run import TaskRef
@@ -36,21 +36,21 @@ _log = logging.getLogger("farm.cli.gateway_process")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Hold what the process is given. ``listener``: the descriptor of the socket that it serves."""
+    """The input of the process. ``listener`` is the descriptor of the socket that it serves."""
 
-    plan: GatewayPlan
+    plan: GatewayConfig
     config: Config
     listener: int
     parent: int
 
 
 @asynccontextmanager
-async def gateway_process(config: Config, listener: socket.socket, plan: GatewayPlan) -> AsyncIterator[str]:
-    """Run the gateway in a process of its own for the length of the block; yields its URL. Raises FarmError.
+async def gateway_process(config: Config, listener: socket.socket, plan: GatewayConfig) -> AsyncIterator[str]:
+    """Run the gateway in a process of its own for the length of the block. Yield its URL. Raises ClusterError.
 
-    ``listener`` stays open while the process is started again, so that callers wait.
+    ``listener`` stays open while the process restarts, so that callers wait.
     """
-    # Only the gateway's process is given the tokens: what Ray's processes are given has none.
+    # Only the gateway's process gets the tokens; Ray's processes get none.
     served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
     given = _Given(plan, served, listener.fileno(), os.getpid())
     host, port = listener.getsockname()[:2]
@@ -59,7 +59,7 @@ async def gateway_process(config: Config, listener: socket.socket, plan: Gateway
         NAME,
         "farm.cli.gateway_process",
         given,
-        on_change=partial(note_gateway, config.state_dir),
+        on_change=partial(record_gateway_state, config.state_dir),
         log=_log_file(config),
         descriptors=[listener.fileno()],
         health=Health(f"{url}/healthz"),
@@ -72,7 +72,7 @@ def _log_file(config: Config) -> Path:
 
 
 async def _serve(given: _Given) -> None:
-    """Serve until SIGTERM comes. Raises FarmError."""
+    """Serve until SIGTERM. Raises ClusterError."""
     from farm.cluster.ray_driver import connected
 
     asked = asyncio.Event()
@@ -86,7 +86,7 @@ async def _serve(given: _Given) -> None:
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())
                 os.write(1, READY)
-                os.dup2(2, 1)  # the other end is not read from now on
+                os.dup2(2, 1)  # the parent reads the pipe no further
                 await asked.wait()
     finally:
         await store.close()
@@ -121,11 +121,11 @@ def main() -> None:
     name_node(given.plan.node_id)
     try:
         asyncio.run(_serve(given))
-    except FarmError as error:
+    except ClusterError as error:
         _log.error("the gateway did not start: %s", error)
         sys.exit(1)
-    except Exception:  # the last boundary: the farm's process tells only the exit code
-        _log.exception("the gateway met a defect of the farm")
+    except Exception:  # the last boundary: the farm's process reports only the exit code
+        _log.exception("the gateway failed; this is a bug in the farm")
         sys.exit(1)
 
 

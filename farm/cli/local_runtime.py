@@ -15,7 +15,7 @@ from farm.cli.options import progress_console
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from farm.tasks import ReadTask, TaskBundle, TaskFault
+    from farm.tasks import LoadedTask, TaskBundle, TaskFault
     from sandboxes import Runtime
     from sandboxes.images.store import ImageStore
 
@@ -24,7 +24,7 @@ TaskSet = Annotated[
 ]
 
 T = TypeVar("T")
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 def chosen_taskset(path: Path, config: Config) -> Path:
@@ -35,14 +35,14 @@ def chosen_taskset(path: Path, config: Config) -> Path:
     return named_taskset(str(path), config.tasksets) if by_name else path
 
 
-def look_at_taskset(path: Path, config: Config) -> "tuple[ReadTask, ...]":
+def look_at_taskset(path: Path, config: Config) -> "tuple[LoadedTask, ...]":
     """A task set to be shown, by path or by name: nothing of it is fetched. Raises TaskError."""
     from farm.tasks import read_taskset
 
     return tuple(read_taskset(chosen_taskset(path, config)))
 
 
-def look_at_each(path: Path, config: Config) -> "tuple[list[ReadTask], list[TaskFault]]":
+def look_at_each(path: Path, config: Config) -> "tuple[list[LoadedTask], list[TaskFault]]":
     """Read all tasks of a set that can be read, and return the faults of the others. Raise TaskError."""
     from farm.tasks import read_taskset
 
@@ -85,10 +85,10 @@ def fetch_each(path: Path, config: Config) -> "tuple[list[tuple[Path, TaskBundle
 
 def with_sandboxes(
     config: Config,
-    work: "Callable[[ImageStore, Runtime, Say], Awaitable[T]]",
+    work: "Callable[[ImageStore, Runtime, OnProgress], Awaitable[T]]",
     *,
     runtime: str = "docker",
-    show: Callable[[], AbstractContextManager[Say]] | None = None,
+    show: Callable[[], AbstractContextManager[OnProgress]] | None = None,
 ) -> T:
     """Run ``work`` with images and sandboxes, and take every sandbox away again. ``show``: where it tells of itself."""
     from sandboxes import open_runtime
@@ -118,8 +118,8 @@ def with_sandboxes(
 
 
 @contextmanager
-def progress() -> Iterator[Say]:
-    """One line on standard error that says what goes on; plain lines where that is no terminal."""
+def progress() -> Iterator[OnProgress]:
+    """Show a progress line on standard error, or plain lines if that is no terminal."""
     if not progress_console.is_terminal:
         yield lambda line: progress_console.print(line)
         return

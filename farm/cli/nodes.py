@@ -1,4 +1,4 @@
-"""``farm nodes``: list nodes, drain one, and give it work again."""
+"""``farm nodes``: list, drain and resume nodes."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +50,7 @@ def drain(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give a node no more episodes, and wait until those that run there have ended."""
+    """Give a node no more episodes, and wait until its running ones have ended."""
     with connected(read_config(config, state_dir)) as client:
         node = client.drain_node(node_id)
         with progress_console.status(f"draining {node_id}") as shown:

@@ -1,4 +1,4 @@
-"""One request to a gateway: sent until it is answered, read as what it is to be, or told as whose fault it is."""
+"""One request to the gateway: sent, retried, and read as its answer or as an error."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class FarmError(Exception):
-    """A refusal of the gateway. ``type`` is stable, ``title`` says what kind it is, ``detail`` what to do."""
+    """A refusal of the gateway. ``type`` is stable, ``title`` names the kind, ``detail`` says what to do."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
@@ -42,7 +42,7 @@ class LeaseLost(FarmError):
 
 
 class Unreadable(FarmError):
-    """A stored record is not what it should be."""
+    """Raised if a stored record cannot be read."""
 
     @classmethod
     def of(cls, rollout_id: str, error: Exception) -> Self:
@@ -50,8 +50,8 @@ class Unreadable(FarmError):
         return cls(Problem(type=_UNREADABLE, title="A stored record cannot be read", status=500, detail=detail))
 
 
-class Nonsense(FarmError):
-    """An answer that is none of a farm's gateway, or holds what cannot be read."""
+class InvalidResponse(FarmError):
+    """Raised for an answer that is not from a farm's gateway, or that cannot be read."""
 
 
 _UNREADABLE = PREFIX + ProblemType.UNREADABLE
@@ -59,7 +59,7 @@ _KINDS = {PREFIX + ProblemType.LEASE_LOST: LeaseLost, _UNREADABLE: Unreadable}
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpResponse:
     url: str
     status: int
     content_type: str
@@ -70,8 +70,8 @@ class Answered:
         return 200 <= self.status < 300
 
 
-class Exchange:
-    """With one gateway; ``retry_s`` and ``on_wait`` as ``FarmClient`` has them. Every method may raise FarmError."""
+class HttpSession:
+    """Connections to one gateway. ``retry_s`` and ``on_wait``: see ``FarmClient``. Every method may raise FarmError."""
 
     def __init__(self, url: str, token: str | None, *, retry_s: float, on_wait: Callable[[FarmError], object]) -> None:
         self.url = url.rstrip("/")
@@ -99,8 +99,8 @@ class Exchange:
     def delete(self, kind: type[Answer], path: str) -> Answer:
         return plain(kind, self.send("DELETE", path))
 
-    def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> Answered:
-        """The answer, once the gateway gave one that is no refusal."""
+    def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> HttpResponse:
+        """Send a request until the gateway answers it, and return the answer. Raises FarmError for a refusal."""
         headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         headers |= sent.pop("headers", {})
         timeout = httpx.Timeout(answer_s, connect=_CONNECT_S)
@@ -135,11 +135,11 @@ class Exchange:
         return GatewayUnavailable(Problem(type="about:blank", title="No gateway answers", status=0, detail=detail))
 
 
-def _answered(response: httpx.Response) -> Answered:
-    """The whole answer. It is unpacked here, for httpx cannot read a zstd stream of several frames."""
+def _answered(response: httpx.Response) -> HttpResponse:
+    """Return the whole answer, unpacked here because httpx cannot read a zstd stream of several frames."""
     raw = b"".join(response.iter_raw() if response.is_success else _beginning(response))
     kind = response.headers.get("content-type", "")
-    answered = Answered(str(response.request.url), response.status_code, kind, raw)
+    answered = HttpResponse(str(response.request.url), response.status_code, kind, raw)
     if response.headers.get("content-encoding") != "zstd":
         return answered
     try:
@@ -149,7 +149,7 @@ def _answered(response: httpx.Response) -> Answered:
 
 
 def _beginning(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the first parts of a refusal. One that is longer comes from something else than a gateway."""
+    """Yield the first parts of a refusal. A longer one is not from a gateway."""
     size = 0
     for part in response.iter_raw():
         yield part
@@ -162,7 +162,7 @@ def _passing(refusal: FarmError) -> bool:
     return refusal.status == 503 or refusal.type == PREFIX + ProblemType.IN_PROGRESS
 
 
-def _refusal(answered: Answered) -> FarmError:
+def _refusal(answered: HttpResponse) -> FarmError:
     if not answered.content_type.startswith(MEDIA_TYPE):
         return nonsense(answered, answered.content[:200].decode("utf-8", "replace"))
     try:
@@ -172,19 +172,19 @@ def _refusal(answered: Answered) -> FarmError:
     return _KINDS.get(problem.type, FarmError)(problem)
 
 
-def nonsense(answered: Answered, what: str) -> Nonsense:
+def nonsense(answered: HttpResponse, what: str) -> InvalidResponse:
     detail = f"{answered.url} answered {answered.status}: {what}; is it a farm's gateway?"
-    return Nonsense(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
+    return InvalidResponse(Problem(type="about:blank", title="The answer makes no sense", status=0, detail=detail))
 
 
-def plain(kind: type[Answer], answered: Answered) -> Answer:
+def plain(kind: type[Answer], answered: HttpResponse) -> Answer:
     try:
         return kind.model_validate_json(answered.content)
     except ValidationError as error:
         raise nonsense(answered, str(error).splitlines()[0]) from None
 
 
-def packed(kind: type[Answer], answered: Answered) -> Answer:
+def packed(kind: type[Answer], answered: HttpResponse) -> Answer:
     try:
         return kind.model_validate(unpack(answered.content), from_attributes=False)
     except (MalformedRecord, ValidationError) as error:

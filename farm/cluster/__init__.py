@@ -1,34 +1,35 @@
-"""Many machines as one farm: the scheduler, the node agents, and bringing them up and down.
+"""Many machines as one farm: starting, joining and stopping it, and Ray.
 
-Here stands what asks whether a farm runs, which must cost nothing; what starts one, and Ray with it, is imported from
-``farm.cluster.launch``.
+This room decides how the processes of a farm start, restart and end. Enter at ``launch`` to start or join a farm, and
+at ``state_dir`` to ask what runs. This module imports no Ray, so that the question costs little;
+``farm.cluster.launch`` does. The page is farm/docs/architecture/cluster.md.
 """
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.state_dir import (
     FarmInfo,
     GatewayState,
-    gateway_state,
-    last_death,
+    last_crash,
     last_joined,
-    note_death,
-    note_gateway,
-    noted_death,
+    read_gateway_state,
+    record_crash,
+    record_gateway_state,
+    recorded_crash,
     running_farm,
     stop_farm,
     sweep_farm,
 )
 
 __all__ = [
-    "FarmError",
+    "ClusterError",
     "FarmInfo",
     "GatewayState",
-    "gateway_state",
-    "last_death",
+    "last_crash",
     "last_joined",
-    "note_death",
-    "note_gateway",
-    "noted_death",
+    "read_gateway_state",
+    "record_crash",
+    "record_gateway_state",
+    "recorded_crash",
     "running_farm",
     "stop_farm",
     "sweep_farm",

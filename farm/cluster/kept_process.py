@@ -1,4 +1,4 @@
-"""A process of the farm that is started again when it dies or hangs: the gateway's."""
+"""A process of the farm that is restarted when it dies or hangs: the gateway."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,9 @@ from typing import Self
 
 import httpx
 
-from farm.cluster.errors import FarmError
-from farm.cluster.supervisor import how_ended
-from sandboxes.cancellation import end, uninterrupted
+from farm.cluster.errors import ClusterError
+from farm.cluster.supervisor import describe_exit
+from sandboxes.cancellation import cancel_all, shielded
 
 READY = b"ready\n"
 _START_S = 60.0
@@ -48,11 +48,11 @@ class Health:
 
 
 class KeptProcess:
-    """``async with`` it: ``python -m module`` runs for the length of the block.
+    """Run ``python -m module`` for the length of an ``async with`` block, and start it again if it dies or hangs.
 
     The process reads ``given``, pickled, from its standard input, and writes ``READY`` to its standard output when it
-    serves. If it ends later it is started again; each wait is twice the last one, up to 30 s. With ``health`` a process
-    that hangs is ended first. Entering raises FarmError if the first start fails.
+    serves. Each wait before a restart is twice the last one, up to 30 s. With ``health``, a process that hangs is ended
+    first. Entering raises ClusterError if the first start fails.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KeptProcess:
         try:
             await self._start()
         except BaseException:
-            await uninterrupted(self._stop())
+            await shielded(self._stop())
             raise
         self._keeping = asyncio.create_task(self._keep())
         return self
@@ -89,11 +89,11 @@ class KeptProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._keeping is not None:
-            await end({self._keeping})
-        await uninterrupted(self._stop())
+            await cancel_all({self._keeping})
+        await shielded(self._stop())
 
     async def _start(self) -> None:
-        """Return when the process serves. Raises FarmError."""
+        """Return when the process serves. Raises ClusterError."""
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -114,22 +114,22 @@ class KeptProcess:
                     await process.stdin.drain()
                     process.stdin.close()
                 if await process.stdout.readline() == READY:
-                    self._tell(process.pid, "")
+                    self._report_change(process.pid, "")
                     return
                 await process.wait()  # a signal to a process that has just ended would lose its exit code
         except TimeoutError:
             cause = f"it was not ready in {_START_S:.0f} s"
-        await uninterrupted(self._stop())
+        await shielded(self._stop())
         assert process.returncode is not None
-        cause = cause or f"its process {how_ended(process.returncode)}"
-        raise FarmError(f"the {self._name} did not start: {cause}; its log is {self._log}")
+        cause = cause or f"its process {describe_exit(process.returncode)}"
+        raise ClusterError(f"the {self._name} did not start: {cause}; its log is {self._log}")
 
-    def _tell(self, pid: int | None, cause: str) -> None:
+    def _report_change(self, pid: int | None, cause: str) -> None:
         """Call ``on_change``. A full disk must not end the keeping."""
         try:
             self._on_change(pid, cause)
         except OSError as error:
-            _log.warning("the state of the %s is not noted: %s", self._name, error)
+            _log.warning("the state of the %s could not be written: %s", self._name, error)
 
     async def _keep(self) -> None:
         """Start the process again whenever it has ended or hangs."""
@@ -141,14 +141,14 @@ class KeptProcess:
             if time.monotonic() - began >= _STEADY_S:
                 wait_s = _FIRST_WAIT_S
             while True:
-                self._tell(None, cause)
+                self._report_change(None, cause)
                 _log.error("the %s is away: %s; it starts again in %.1f s", self._name, cause, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
                 try:
                     await self._start()
                     break
-                except (FarmError, OSError) as error:
+                except (ClusterError, OSError) as error:
                     cause = str(error)
             _log.warning("the %s serves again, as process %d", self._name, self._process.pid)
 
@@ -159,13 +159,13 @@ class KeptProcess:
         try:
             await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
-                return f"its process {how_ended(ending.result())}"
+                return f"its process {describe_exit(ending.result())}"
         finally:
-            await end(watching)
+            await cancel_all(watching)
         assert self._health is not None
         cause = f"process {process.pid} hung: {self._health.failures} requests of {self._health.url} had no answer"
         _log.error("the %s is ended: %s", self._name, cause)
-        await uninterrupted(self._stop())
+        await shielded(self._stop())
         return cause
 
     async def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Bringing a farm up on this machine, or this machine into a farm; and down again, with nothing left."""
+"""Start a farm on this machine, or join this machine to a farm, and end it with nothing left behind."""
 
 import asyncio
 import importlib
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.node_name import kept_node_id
 from farm.cluster.ray_process import RayAccess, RayNode, answers, authenticated
-from farm.cluster.state_dir import FarmInfo, announce, claimed
+from farm.cluster.state_dir import FarmInfo, locked, write_farm_info
 from farm.cluster.versions import refuse_other_versions
 from farm.config import LOOPBACK, Config
 from farm.logs import logged, name_node
 from farm.node.host_stats import default_slots
 from farm.node.leftovers import reap
-from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.policy.configured_endpoints import endpoint_access
 from farm.scheduler.nodes import SchedulerSettings
 from farm.store import EmbeddedRedis, Store, StoreUnavailable
@@ -29,20 +29,20 @@ from sandboxes.images.eviction import Watermarks
 
 if TYPE_CHECKING:
     from farm.cluster.ray_driver import AgentHandle, Driver
-    from farm.cluster.scheduler_client import RayScheduler
+    from farm.cluster.scheduler_client import RaySchedulerClient
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayPlan:
-    """All that the gateway needs to come up, as values that travel to its process."""
+class GatewayConfig:
+    """The values that the gateway's process needs to start. They are pickled."""
 
     redis_url: str
     ray: RayAccess
     node_id: str
 
 
-Serve = Callable[[GatewayPlan], AbstractAsyncContextManager[str]]
-"""Serve the gateway for the length of the block; yields its URL."""
+Serve = Callable[[GatewayConfig], AbstractAsyncContextManager[str]]
+"""Serve the gateway for the length of the block. Yield its URL."""
 
 OnStep = Callable[[str], None]
 T = TypeVar("T")
@@ -50,7 +50,7 @@ _CAUSE_S = 1.5
 _HEAD_EVERY_S = 3.0
 _HEAD_MISSES = 5
 EVERY_ADDRESS = ("0.0.0.0", "::")
-DOCKER = "farm.node.resources:docker"
+DOCKER = "farm.node.resources:open_node_resources"
 
 _log = logging.getLogger(__name__)
 
@@ -58,14 +58,14 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class RunningFarm:
     info: FarmInfo
-    scheduler: "RayScheduler"
+    scheduler: "RaySchedulerClient"
     agent: "AgentHandle"
     _ends: tuple[Callable[[], Awaitable[str]], ...]
 
     async def failure(self) -> str:
-        """Wait until a part of the farm ends that nobody restarts; a line that says which.
+        """Wait until a part of the farm ends that is not restarted. Return a line that names the part.
 
-        Where one end brings others with it, the earliest in ``_ends`` is told.
+        If one end causes others, the part that comes first in ``_ends`` is named.
         """
         waiting = [asyncio.ensure_future(end()) for end in self._ends]
         try:
@@ -86,9 +86,12 @@ async def start_farm(
     equip: str = DOCKER,
     settings: SchedulerSettings | None = None,
 ) -> AsyncIterator[RunningFarm]:
-    """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
+    """Run the whole farm on this machine for the length of the block. Other machines can join it.
+
+    Raises ClusterError, and the errors of ``serve``.
+    """
     async with AsyncExitStack() as stack:
-        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step("starting the queue")
@@ -98,14 +101,14 @@ async def start_farm(
         node, driver = await _cluster(stack, config, None)
         on_step("starting the scheduler and the node agent")
         settings = settings or SchedulerSettings(overcommit=config.overcommit, warm=config.warm)
-        plan = SchedulerPlan(
+        plan = SchedulerConfig(
             redis_url, settings, config.retention_s, config.log_dir, config.log_level, life=secrets.token_hex(8)
         )
         scheduler = await stack.enter_async_context(driver.scheduler(plan))
         agent = await _agent(stack, (node, driver), config, redis_url, equip)
         await _unless_dead(node, driver.up(scheduler, agent))
         on_step("starting the gateway")
-        gateway = GatewayPlan(redis_url, node.access, driver.node_id)
+        gateway = GatewayConfig(redis_url, node.access, driver.node_id)
         url = await _unless_dead(node, stack.enter_async_context(serve(gateway)))
         info = FarmInfo(
             config.state_dir,
@@ -117,7 +120,7 @@ async def start_farm(
             time.time(),
             open_to_others=config.node_ip not in LOOPBACK,
         )
-        announce(info)
+        write_farm_info(info)
         _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (*((redis.death,) if redis else ()), node.death, agent.death))
 
@@ -126,9 +129,9 @@ async def start_farm(
 async def join_farm(
     config: Config, address: str, *, on_step: OnStep = lambda step: None, equip: str = DOCKER
 ) -> AsyncIterator[RunningFarm]:
-    """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
+    """Run this machine as a node of the farm whose head is at ``address`` (HOST:PORT). Raises ClusterError."""
     async with AsyncExitStack() as stack:
-        stack.enter_context(claimed(config.state_dir))
+        stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
         stack.push_async_callback(reap, config, on_step)
         on_step(f"joining {address}")
@@ -136,9 +139,9 @@ async def join_farm(
         scheduler, redis_url = await _unless_dead(node, driver.find_scheduler(address))
         try:
             await _store(stack, redis_url)
-        except FarmError as error:
-            raise FarmError(
-                f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
+        except ClusterError as error:
+            raise ClusterError(
+                f"{error}; if the head runs Redis itself, its node_ip must be reachable from this machine"
             ) from None
         on_step("starting the node agent")
         agent = await _agent(stack, (node, driver), config, redis_url, equip, joined=True)
@@ -153,23 +156,23 @@ async def join_farm(
             time.time(),
             drain_grace_s=config.drain_grace_s,
         )
-        announce(info)
+        write_farm_info(info)
         _log.info("the farm is up%s", f"; its gateway is at {info.url}" if info.url else f", joined to {info.address}")
         yield RunningFarm(info, scheduler, agent, (lambda: _head_gone(address), node.death, agent.death))
 
 
 @contextmanager
 def _logged(config: Config) -> Iterator[None]:
-    """Write the log of this process, with the error that ends the block. Raises FarmError."""
+    """Log this process to ``farm.log``, with the error that ends the block. Raises ClusterError."""
     path = config.log_dir / "farm.log"
     with ExitStack() as stack:
         try:
             stack.enter_context(logged(path, config.log_level))
         except OSError as error:
-            raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+            raise ClusterError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
         try:
             yield
-        except FarmError as error:
+        except ClusterError as error:
             _log.error("%s", error)
             raise
         finally:
@@ -180,11 +183,11 @@ async def _redis(stack: AsyncExitStack, config: Config) -> tuple[str, EmbeddedRe
     if config.redis_url is not None:
         return config.redis_url.get_secret_value(), None
     if config.node_ip in EVERY_ADDRESS:
-        raise FarmError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
+        raise ClusterError(f"node_ip {config.node_ip}: name the address by which other machines reach this one")
     try:
         redis = await stack.enter_async_context(EmbeddedRedis(config.state_dir, bind=config.node_ip))
     except StoreUnavailable as error:
-        raise FarmError(str(error)) from None
+        raise ClusterError(str(error)) from None
     return redis.url, redis
 
 
@@ -194,14 +197,14 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
         stack.push_async_callback(store.close)
         await store.ping()
     except StoreUnavailable as error:
-        raise FarmError(str(error)) from None
+        raise ClusterError(str(error)) from None
     return store
 
 
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
     await asyncio.to_thread(refuse_other_versions)
     token_file = _token_file(config, make=join is None)
-    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
+    os.environ.update(authenticated(token_file))  # Ray reads its token only from there, when it is imported
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
     importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "farm.cluster.ray_driver"))
     try:
@@ -223,7 +226,7 @@ async def _agent(
     joined: bool = False,
 ) -> "AgentHandle":
     node, driver = cluster
-    plan = AgentPlan(
+    plan = NodeConfig(
         node_id=driver.node_id,
         join=secrets.token_hex(8),
         redis_url=redis_url,
@@ -247,13 +250,13 @@ async def _agent(
 
 
 def _token_file(config: Config, *, make: bool) -> Path:
-    """The join token in a file: the configured one as long as we run, or the head's own, made once and kept."""
+    """Return a file with the join token: the configured token, or the head's own, which is made once and kept."""
     if config.join_token is not None:
         path = config.run_dir / "join-token"
         _write_private(path, config.join_token.get_secret_value())
         return path
     if not make:
-        raise FarmError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
+        raise ClusterError("joining takes the head's token; set FARM_JOIN_TOKEN to what its state_dir/join-token holds")
     path = config.state_dir / "join-token"
     if not path.exists():
         _write_private(path, secrets.token_hex(32))
@@ -268,21 +271,24 @@ def _write_private(path: Path, text: str) -> None:
 
 
 async def _head_gone(address: str) -> str:
-    """Wait until nobody has answered at the head's address for a while; Ray itself ends this process after a minute."""
+    """Wait until the head's address has not answered for a while. Ray itself would end this process after a minute."""
     missed = 0
     while missed < _HEAD_MISSES:
         await asyncio.sleep(_HEAD_EVERY_S)
         missed = 0 if await answers(address) else missed + 1
-    return f"the head at {address} has gone"
+    return f"the head at {address} no longer answers"
 
 
 async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Without its node it would wait for ever, or Ray would end this process. Raises FarmError."""
+    """Return the result of ``work``, or raise ClusterError if the Ray node ends first.
+
+    Without its node the work would never end, or Ray would end this process.
+    """
     working, dying = asyncio.create_task(work), asyncio.create_task(node.death())
     try:
         await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
         if dying.done() and not working.done():
-            raise FarmError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
+            raise ClusterError(f"the farm did not start: {dying.result()}; Ray's log is {node.log}")
         return await working
     finally:
         for task in (working, dying):

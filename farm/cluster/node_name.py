@@ -5,7 +5,7 @@ import secrets
 import socket
 from pathlib import Path
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 
 _FILE = "node-id"
 _MOST_HOST_CHARS = 40
@@ -13,7 +13,7 @@ _FORM = re.compile(r"(?P<host>[a-z0-9-]+)-[0-9a-f]{6}")
 
 
 def kept_node_id(state_dir: Path, host: str | None = None) -> str:
-    """Return the node id of a state directory, whose lock the caller holds. Raises FarmError.
+    """Return the node id of a state directory, whose lock the caller holds. Raises ClusterError.
 
     The id is the host's name with six random digits, because one host may have several state directories. A new id is
     made if there is none yet, or if the host has another name, because the directory may be a copy.
@@ -29,7 +29,7 @@ def kept_node_id(state_dir: Path, host: str | None = None) -> str:
         fresh.write_text(made + "\n")
         fresh.replace(path)
     except OSError as error:
-        raise FarmError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
+        raise ClusterError(f"{path}: {error.strerror}; make it writable, or choose another state_dir") from None
     return made
 
 

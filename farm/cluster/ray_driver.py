@@ -1,4 +1,4 @@
-"""This process as a Ray driver: it starts the actors of this machine and ends them."""
+"""The Ray driver of this process: it starts the actors of this machine and ends them."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 from farm.cluster.ray_actors import NAMESPACE, SCHEDULER, NodeAgentActor, SchedulerActor, agent_name
 from farm.cluster.ray_process import RayAccess, RayNode
-from farm.cluster.scheduler_client import RayScheduler
-from farm.node.resources import AgentPlan, SchedulerPlan
+from farm.cluster.scheduler_client import RaySchedulerClient
+from farm.node.resources import NodeConfig, SchedulerConfig
 from farm.store import StoreUnavailable
 from sandboxes import RuntimeUnavailable
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 
 _OPEN_S = 120.0
 _CLOSE_S = 30.0
@@ -31,10 +31,13 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
-    """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
+    """Connect this process to Ray, with the token that the environment names. Raises ClusterError.
+
+    Ray allows one connection per process.
+    """
 
     def connect() -> str:
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what matters of it reaches us as exceptions
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # its errors arrive as exceptions
         ray.init(
             address=node.address,
             namespace=NAMESPACE,
@@ -47,17 +50,19 @@ async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
     try:
         try:
             with _own_signals():
-                ray_node_id = await uninterrupted(asyncio.to_thread(connect))
+                ray_node_id = await shielded(asyncio.to_thread(connect))
         except (RayError, ConnectionError, RuntimeError) as error:
-            raise FarmError(f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}") from None
+            raise ClusterError(
+                f"Ray at {node.address} cannot be used ({_line(error)}); its log is {node.log}"
+            ) from None
         yield Driver(ray_node_id, node_id)
     finally:
-        await uninterrupted(asyncio.to_thread(ray.shutdown))
+        await shielded(asyncio.to_thread(ray.shutdown))
 
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself and dies of it with a stack trace; this process goes on to decide what it means."""
+    """Restore the handler of SIGTERM. Ray replaces it with one that ends the process with a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -67,43 +72,50 @@ def _own_signals() -> Iterator[None]:
 
 
 class Driver:
-    """``node_id`` names this machine in the farm."""
+    """Starts the actors of this machine. ``node_id`` names the machine in the farm."""
 
     def __init__(self, ray_node_id: str, node_id: str) -> None:
         self._ray_node_id = ray_node_id
         self.node_id = node_id
 
     @asynccontextmanager
-    async def scheduler(self, plan: SchedulerPlan) -> AsyncIterator[RayScheduler]:
-        """The farm's scheduler, which Ray restarts when its process dies; on its way up."""
+    async def scheduler(self, plan: SchedulerConfig) -> AsyncIterator[RaySchedulerClient]:
+        """Start the farm's scheduler for the length of the block. Ray restarts it if its process dies.
+
+        The scheduler is ready only after ``up``.
+        """
         actor = self._start(SchedulerActor, SCHEDULER, plan)
         try:
-            yield RayScheduler(actor)
+            yield RaySchedulerClient(actor)
         finally:
             with contextlib.suppress(RayError):
                 ray.kill(actor)
 
-    async def find_scheduler(self, address: str) -> tuple[RayScheduler, str]:
-        """The scheduler of the farm that was joined, and the URL of its Redis."""
+    async def find_scheduler(self, address: str) -> tuple[RaySchedulerClient, str]:
+        """Return the scheduler of the farm that this machine joined, and the URL of the farm's Redis."""
         try:
-            scheduler = RayScheduler(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
+            scheduler = RaySchedulerClient(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
             return scheduler, await scheduler.redis_url()
         except ValueError:
-            raise FarmError(f"no farm runs at {address}; start its head with `farm up` first") from None
+            raise ClusterError(f"no farm runs at {address}; start its head with `farm up` first") from None
         except RayError as error:
-            raise FarmError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
+            raise ClusterError(f"the scheduler at {address} does not answer ({_line(error)}); try again") from None
 
     @asynccontextmanager
-    async def agent(self, plan: AgentPlan, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
-        """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
+    async def agent(self, plan: NodeConfig, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
+        """Start the node agent of this machine for the length of the block. It is closed at the end and removes its
+        sandboxes.
+        """
         handle = AgentHandle(node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
         try:
             yield handle
         finally:
-            await uninterrupted(handle.close())
+            await shielded(handle.close())
 
-    async def up(self, scheduler: RayScheduler, agent: "AgentHandle") -> None:
-        """Return when both are at work; from then on the agent is brought up again whenever its process dies."""
+    async def up(self, scheduler: RaySchedulerClient, agent: "AgentHandle") -> None:
+        """Return when the scheduler and the agent are ready. From then on the agent is watched and reopened if its
+        process dies.
+        """
         await asyncio.gather(_opened(scheduler), _opened(agent))
         agent.guard()
 
@@ -139,12 +151,14 @@ class AgentHandle:
         self._guard = asyncio.create_task(self._watch())
 
     async def death(self) -> str:
-        """Wait until the guarded agent is dead and nobody restarts it; why."""
+        """Wait until the watched agent is dead and Ray does not restart it. Return the cause."""
         assert self._guard is not None
         return await asyncio.shield(self._guard)
 
     async def _watch(self) -> str:
-        """An agent opens itself when it is called: Ray restarts its process and calls nothing."""
+        """Call the agent regularly. A call opens an agent whose process Ray has restarted. Return the cause of its
+        death.
+        """
         pid = 0
         while True:
             try:
@@ -172,17 +186,19 @@ class AgentHandle:
             ray.kill(self._actor)
 
 
-async def _opened(part: "RayScheduler | AgentHandle") -> None:
-    """Wait until a part of the farm is at work. Raises FarmError with what keeps it from that."""
+async def _opened(part: "RaySchedulerClient | AgentHandle") -> None:
+    """Wait until a part of the farm is ready. Raises ClusterError with the cause if it cannot start."""
     try:
         await asyncio.wait_for(part.pid(), _OPEN_S)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RuntimeUnavailable | StoreUnavailable):
-            raise FarmError(str(cause)) from None
-        raise FarmError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
+            raise ClusterError(str(cause)) from None
+        raise ClusterError(f"{type(cause).__name__}: {_line(cause)}; this is a bug in the farm") from error
     except (RayError, TimeoutError, GetTimeoutError) as error:
-        raise FarmError(f"a part of the farm did not start: {_line(error)}") from None
+        raise ClusterError(
+            f"a part of the farm did not start: {_line(error)}; see the log directory of the state_dir"
+        ) from None
 
 
 def _line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What runs from a state directory: one farm at most, proved by a lock, described by ``run/farm.json``."""
+"""The state directory. At most one farm runs from it: a lock proves that it runs, ``run/farm.json`` describes it."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from farm.cluster.errors import FarmError
+from farm.cluster.errors import ClusterError
 
 _POLL_S = 0.05
 _STOP_S = 90.0
@@ -20,10 +20,11 @@ _STOP_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class FarmInfo:
-    """``role`` is ``head`` or ``node``; ``url`` is the gateway's, empty on a node that joined another's farm.
+    """The description of a running farm, or of a node that joined one.
 
-    ``address`` is what further nodes join if ``open_to_others``; ``pid`` the process that owns all others. Times are
-    Unix seconds. ``drain_grace_s``: seconds that the episodes of a node have to end when the node leaves.
+    ``role`` is ``head`` or ``node``. ``url`` is the gateway's, or empty on a node. ``address`` is the address that
+    further nodes join if ``open_to_others``. ``pid`` is the process that owns all others. Times are Unix seconds.
+    ``drain_grace_s``: seconds that the episodes of a node have to end when the node leaves.
     """
 
     state_dir: Path
@@ -38,21 +39,21 @@ class FarmInfo:
 
 
 @contextmanager
-def claimed(state_dir: Path) -> Iterator[None]:
-    """Hold a state directory. The kernel lets go of it when this process ends, however it ends. Raises FarmError."""
+def locked(state_dir: Path) -> Iterator[None]:
+    """Hold the lock of a state directory. The kernel releases it when this process ends. Raises ClusterError."""
     run_dir = _run_dir(state_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise FarmError(
+        raise ClusterError(
             f"{error.filename}: {error.strerror}; choose a writable state_dir, with --state-dir or FARM_STATE_DIR"
         ) from None
     try:
         if not _lock(run_dir, lock):
             info = _read(state_dir)
             who = f"a farm runs from {state_dir} already" + (f", as process {info.pid}" if info else "")
-            raise FarmError(f"{who}; stop it with `farm down`, or choose another state_dir")
+            raise ClusterError(f"{who}; stop it with `farm down`, or choose another state_dir")
         _sweep(run_dir)
         (run_dir / "death").unlink(missing_ok=True)
         try:
@@ -64,14 +65,14 @@ def claimed(state_dir: Path) -> Iterator[None]:
 
 
 def sweep_farm(state_dir: Path) -> None:
-    """Remove what a farm that was killed has left of its files. Raises FarmError where one runs."""
+    """Remove the files that a killed farm left. Raises ClusterError if a farm runs."""
     if _run_dir(state_dir).exists():
-        with claimed(state_dir):
+        with locked(state_dir):
             pass
 
 
 def note_scratch(run_dir: Path, directory: Path) -> None:
-    """Say where a directory is that must not outlive the farm."""
+    """Record a directory that must be removed with the farm."""
     (run_dir / "scratch").write_text(str(directory))
 
 
@@ -87,8 +88,8 @@ def _sweep(run_dir: Path) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-def announce(info: FarmInfo) -> None:
-    """Say what runs, to whoever asks ``running_farm``; what a node joins is kept after its end."""
+def write_farm_info(info: FarmInfo) -> None:
+    """Write the description that ``running_farm`` reads. What a node joins is kept after its end."""
     joined = _run_dir(info.state_dir) / "joined"
     if info.role == "node":
         joined.write_text(info.address)
@@ -105,61 +106,64 @@ def _write_json(path: Path, found: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """``pid`` is None while the gateway is started again; ``trouble`` says why. ``since`` is in Unix seconds."""
+    """The state of the gateway's process.
+
+    ``pid`` is None while the gateway is being restarted; ``trouble`` is the cause. ``since`` is in Unix seconds.
+    """
 
     pid: int | None
     trouble: str
     since: float
 
 
-def note_gateway(state_dir: Path, pid: int | None, trouble: str) -> None:
-    """Keep the state of the gateway's process, for ``gateway_state``."""
+def record_gateway_state(state_dir: Path, pid: int | None, trouble: str) -> None:
+    """Write the state of the gateway's process."""
     _write_json(_run_dir(state_dir) / "gateway.json", asdict(GatewayState(pid, trouble, time.time())))
 
 
-def gateway_state(state_dir: Path) -> GatewayState | None:
-    """Return the state of the gateway's process; None if the farm here has none."""
+def read_gateway_state(state_dir: Path) -> GatewayState | None:
+    """Return the state of the gateway's process, or None if the farm here has no gateway."""
     with contextlib.suppress(FileNotFoundError):
         return GatewayState(**json.loads((_run_dir(state_dir) / "gateway.json").read_text()))
     return None
 
 
 def running_farm(state_dir: Path) -> FarmInfo | None:
-    """The farm that runs from a state directory; None where none does, or it is not yet up."""
+    """Return the farm that runs from a state directory, or None if none runs or it is not up yet."""
     return _read(state_dir) if _held(state_dir) else None
 
 
-def note_death(state_dir: Path, cause: str) -> None:
-    """Keep what a farm died of, until the next one claims the state directory."""
-    with contextlib.suppress(FileNotFoundError):  # it died before it had claimed any
+def record_crash(state_dir: Path, cause: str) -> None:
+    """Record the cause of a crash until the next farm locks the state directory."""
+    with contextlib.suppress(FileNotFoundError):  # the farm died before it made the directory
         (_run_dir(state_dir) / "death").write_text(cause + "\n")
 
 
-def noted_death(state_dir: Path) -> str:
+def recorded_crash(state_dir: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         return (_run_dir(state_dir) / "death").read_text().strip()
     return ""
 
 
 def last_joined(state_dir: Path) -> str:
-    """The address that the last farm of a state directory joined; empty if it was no node."""
+    """Return the address that the last farm of a state directory joined, or "" if it was no node."""
     with contextlib.suppress(FileNotFoundError):
         return (_run_dir(state_dir) / "joined").read_text()
     return ""
 
 
-def last_death(state_dir: Path) -> str:
-    """What the last farm of a state directory died of; empty where it ended in order."""
-    if noted := noted_death(state_dir):
+def last_crash(state_dir: Path) -> str:
+    """Return the cause of the last farm's crash, or "" if it ended in order."""
+    if noted := recorded_crash(state_dir):
         return noted
     left = _read(state_dir)
     return f"process {left.pid} and what watched it were killed, or the machine went down" if left else ""
 
 
 def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = False) -> None:
-    """End a farm, or a node, and return when all of it is gone. Raises FarmError if it does not go in time.
+    """End a farm or a node, and return when all of it is gone. Raises ClusterError if it does not end in time.
 
-    A node drains first, for as long as its ``drain_grace_s``, unless ``at_once``.
+    A node drains first, for at most its ``drain_grace_s``, unless ``at_once``.
     """
     _signal(info, signal.SIGTERM)
     if at_once and info.drain_grace_s:
@@ -168,7 +172,7 @@ def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = Fal
     deadline = time.monotonic() + timeout_s
     while _held(info.state_dir):
         if time.monotonic() > deadline:
-            raise FarmError(
+            raise ClusterError(
                 f"the farm (process {info.pid}) has not stopped in {timeout_s:.0f} s; `kill -9 {info.pid}` ends it, "
                 "and the next `farm up` removes what it leaves"
             )
@@ -181,7 +185,7 @@ def _signal(info: FarmInfo, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     except PermissionError:
-        raise FarmError(f"the farm (process {info.pid}) belongs to another user; stop it as that user") from None
+        raise ClusterError(f"the farm (process {info.pid}) belongs to another user; stop it as that user") from None
 
 
 def _held(state_dir: Path) -> bool:
@@ -190,10 +194,10 @@ def _held(state_dir: Path) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        raise FarmError(f"{state_dir} belongs to another user; ask as that user") from None
-    except OSError as error:  # no directory can be there
+        raise ClusterError(f"{state_dir} belongs to another user; ask as that user") from None
+    except OSError as error:  # the path cannot be a directory
         remedy = "choose another with --state-dir or FARM_STATE_DIR"
-        raise FarmError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
+        raise ClusterError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
     try:
         return not _lock(_run_dir(state_dir), lock, only_look=True)
     finally:
@@ -201,10 +205,10 @@ def _held(state_dir: Path) -> bool:
 
 
 def _lock(run_dir: Path, lock: int, *, only_look: bool = False) -> bool:
-    """Whether nobody held the lock, which ``lock`` has from now on, unless it was only to look.
+    """Try to take the lock, or with ``only_look`` only test it. Return whether it was free.
 
-    Whoever looks has it for a moment. So all come here one at a time, by the lock of the directory: else who claims a
-    place, or looks as well, would take whoever looks for a farm.
+    A test holds the lock for a moment. All callers come here one at a time, by the lock of the directory; otherwise one
+    caller could mistake another's test for a farm.
     """
     place = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:

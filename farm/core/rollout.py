@@ -149,7 +149,7 @@ class AuditFlag:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """See the README's record table for the meaning of each field; ``reward`` is None where nothing was judged.
+    """See farm/docs/rollout-record.md for the meaning of each field; ``reward`` is None where nothing was judged.
 
     ``turns``, ``messages_head`` (the system and user messages that opened the episode), ``patch`` (the agent's
     change as a git-format diff) and ``reason`` (one line on why the reward is what it is) are the sidecar: stored and

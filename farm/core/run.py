@@ -7,7 +7,7 @@ from farm.core.rollout import Failure, Split, Status, StopReason
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EpisodeLimits:
     """Deadlines nest: boot, each tool call, the agent's whole turn loop, verify, teardown; all in seconds.
 
     ``agent_s``, ``verify_s`` and ``max_turns`` are caps over what the task itself asks for; None takes the task's.
@@ -84,7 +84,7 @@ class RunSpec:
     policy: PolicySpec
     group_size: int
     groups: int
-    limits: Limits
+    limits: EpisodeLimits
     split: Split = Split.TRAIN
     concurrency: int | None = None
     max_attempts: int = 3
@@ -95,7 +95,7 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodeOrder:
+class EpisodeAssignment:
     """One try at one place of a group. ``rollout_id`` is stable across attempts."""
 
     rollout_id: str
@@ -108,7 +108,7 @@ class EpisodeOrder:
     task: TaskRef
     split: Split
     policy: PolicySpec
-    limits: Limits
+    limits: EpisodeLimits
     seed: int
     tools: tuple[str, ...] = ()
     rewards: str = ""

@@ -77,7 +77,7 @@ FRAMEWORKS = {
 """Those that name tests."""
 
 
-def holder(test: str) -> str:
+def container_of_test(test: str) -> str:
     return test.partition("::")[0]
 
 
@@ -87,8 +87,8 @@ def without_parameters(test: str) -> str:
     return f"{path}{colons}{name.split('[', 1)[0]}"
 
 
-def holders(tests: Iterable[str]) -> list[str]:
-    return sorted({holder(test) for test in tests})
+def containers_of_tests(tests: Iterable[str]) -> list[str]:
+    return sorted({container_of_test(test) for test in tests})
 
 
 def is_python(verifier: Verifier) -> bool:
@@ -106,8 +106,8 @@ def owned_files(verifier: Verifier) -> frozenset[str]:
     examples in its docstrings, stays the policy's where all that is expected of it holds already."""
     if verifier.report not in FRAMEWORKS or not FRAMEWORKS[verifier.report].in_files:
         return frozenset()
-    kept = filter(is_test_path, holders(verifier.pass_to_pass))
-    return frozenset((*holders(verifier.fail_to_pass), *kept)) - {""}
+    kept = filter(is_test_path, containers_of_tests(verifier.pass_to_pass))
+    return frozenset((*containers_of_tests(verifier.fail_to_pass), *kept)) - {""}
 
 
 _TEST_PATH = re.compile(
@@ -116,7 +116,7 @@ _TEST_PATH = re.compile(
 )
 
 
-def fault_of(test: str, report: ReportFormat) -> str | None:
+def invalid_test_id_reason(test: str, report: ReportFormat) -> str | None:
     """Why this is no id of such a report; None where it is one."""
     held, colons, name = test.partition("::")
     framework = FRAMEWORKS[report]

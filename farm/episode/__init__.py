@@ -1,22 +1,25 @@
-"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy."""
+"""The episode loop: one policy, one sandbox, one rollout; and the seam to a policy.
+
+farm/docs/architecture/episode.md explains it.
+"""
 
 from farm.episode.baselines import Baselines
 from farm.episode.episode import run_episode
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
-from farm.episode.journal import Journal, Journals
+from farm.episode.journal import EpisodeJournal, JournalDirectory
 from farm.episode.journal_format import JournalError
 from farm.episode.record_limits import bare_verdict
-from farm.episode.rollout_builder import aborted, failed, report
+from farm.episode.rollout_builder import cancelled_rollout, episode_report, failed_rollout
 from farm.policy.base import Message, Policy, PolicyError, Reply, Sampled, ToolCall
 
 __all__ = [
     "Baselines",
     "EpisodeEvent",
+    "EpisodeJournal",
     "EventKind",
-    "Journal",
+    "JournalDirectory",
     "JournalError",
-    "Journals",
     "Message",
     "OnEvent",
     "Policy",
@@ -24,10 +27,10 @@ __all__ = [
     "Reply",
     "Sampled",
     "ToolCall",
-    "aborted",
     "bare_verdict",
+    "cancelled_rollout",
     "classify",
-    "failed",
-    "report",
+    "episode_report",
+    "failed_rollout",
     "run_episode",
 ]

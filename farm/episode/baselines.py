@@ -3,7 +3,7 @@
 import asyncio
 from collections import OrderedDict
 
-from farm.grading import Baseline, Soundness, take_baseline
+from farm.grading import VerifierCheck, WorkspaceBaseline, take_baseline
 from sandboxes.interface import Sandbox
 
 _KEPT = 256
@@ -13,14 +13,14 @@ class Baselines:
     """A node's baselines by image digest and workspace. One is taken before any policy has touched the sandbox."""
 
     def __init__(self) -> None:
-        self.soundness = Soundness()
-        self._known: OrderedDict[tuple[str, str], Baseline] = OrderedDict()
+        self.soundness = VerifierCheck()
+        self._known: OrderedDict[tuple[str, str], WorkspaceBaseline] = OrderedDict()
         self._taking: dict[tuple[str, str], asyncio.Lock] = {}
 
-    def known(self, sandbox: Sandbox, workspace: str) -> Baseline | None:
+    def known(self, sandbox: Sandbox, workspace: str) -> WorkspaceBaseline | None:
         return self._known.get((sandbox.image_digest, workspace))
 
-    async def of(self, sandbox: Sandbox, workspace: str) -> Baseline:
+    async def of(self, sandbox: Sandbox, workspace: str) -> WorkspaceBaseline:
         """The baseline of the image that ``sandbox`` has just booted from; walked only where it is not yet known."""
         key = (sandbox.image_digest, workspace)
         async with self._taking.setdefault(key, asyncio.Lock()):

@@ -6,43 +6,51 @@ import random
 import time
 from dataclasses import replace
 
-from farm.audit import watch
+from farm.audit import audit_turns
 from farm.core.change import Change
 from farm.core.rollout import Rollout, StopReason, Turn
-from farm.core.run import EpisodeOrder
+from farm.core.run import EpisodeAssignment
 from farm.core.task import GradingMode
 from farm.episode.baselines import Baselines
 from farm.episode.events import EpisodeEvent, EventKind, OnEvent
 from farm.episode.failures import classify
-from farm.episode.journal import Journal, Past
+from farm.episode.journal import EpisodeJournal, JournalState
 from farm.episode.phase_times import Stopwatch
-from farm.episode.prompts import opening
-from farm.episode.rollout_builder import Findings, compose, count_untrainable, failed, with_plugins
-from farm.episode.steps import NotSetUp, combine, ended_by_rule, goes_on, set_up
-from farm.episode.turn_loop import Bounds, TurnLoop, count
-from farm.grading import Baseline, ChangeTooLarge, VerifierError, decide_answer, grade, grade_artifacts, take
-from farm.grading.errors import blame_machine
+from farm.episode.prompts import initial_messages
+from farm.episode.rollout_builder import EpisodeResult, build_rollout, count_untrainable, failed_rollout, with_plugins
+from farm.episode.steps import StepSetupFailed, combine_step_rewards, ended_by_rule, set_up_step, should_continue
+from farm.episode.turn_loop import LoopLimits, TurnLoop, count
+from farm.grading import (
+    ChangeTooLarge,
+    VerifierError,
+    WorkspaceBaseline,
+    collect_change,
+    decide_answer,
+    grade,
+    grade_artifacts,
+)
+from farm.grading.errors import raise_if_host_fault
 from farm.policy.base import Policy
 from farm.rewards import JudgedEpisode, Plugins, count_effort, count_misuse
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.healthcheck import await_health
 from farm.tasks.images import policy_spec
-from sandboxes.cancellation import uninterrupted
-from sandboxes.egress import EgressLog, Verdict
-from sandboxes.errors import GoneBy, PathError, RuntimeUnavailable, SandboxGone
+from sandboxes.cancellation import shielded
+from sandboxes.egress import EgressDecision, EgressLog
+from sandboxes.errors import LossCause, PathError, RuntimeUnavailable, SandboxGone
 from sandboxes.interface import Runtime, Sandbox
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.answer import Answer
 
-TAKEN_OUT = (GradingMode.PATCH, GradingMode.SEPARATE)
+GRADED_FROM_CHANGE_ALONE = (GradingMode.PATCH, GradingMode.SEPARATE)
 """Judged by what was taken out alone; other modes where it was made, or on a copy of that."""
 
 _log = logging.getLogger(__name__)
 
 
 async def run_episode(
-    order: EpisodeOrder,
+    order: EpisodeAssignment,
     bundle: TaskBundle,
     runtime: Runtime,
     policy: Policy,
@@ -51,8 +59,8 @@ async def run_episode(
     on_event: OnEvent | None = None,
     baselines: Baselines | None = None,
     verifier_turns: asyncio.Semaphore | None = None,
-    library: Library | None = None,
-    journal: Journal | None = None,
+    library: IndexStore | None = None,
+    journal: EpisodeJournal | None = None,
     plugins: Plugins | None = None,
     tracebacks: bool = False,
 ) -> Rollout:
@@ -68,11 +76,11 @@ async def run_episode(
     try:
         toolset = Toolset.of(order.tools or bundle.task.tools, library=library)
         # What steps leave behind in between is in no journal: cut off they begin anew.
-        journal = journal if journal and not bundle.steps else Journal()
+        journal = journal if journal and not bundle.steps else EpisodeJournal()
         given = (on_event, baselines or Baselines(), verifier_turns, journal, tracebacks)
         episode = _Episode(order, bundle, runtime, policy, toolset, *given)
     except Exception as error:  # as below: the task asks for tools that there are none of
-        return failed(order, error, node=node)
+        return failed_rollout(order, error, node=node)
     failure = None
     try:
         await episode.run()
@@ -86,13 +94,13 @@ async def run_episode(
         found = episode.bare_findings()
     if plugins is not None and failure is None and found.reward is not None:
         found = await with_plugins(plugins, episode.judged(found), found)
-    return compose(order, found, failure, node=node)
+    return build_rollout(order, found, failure, node=node)
 
 
 class _Episode:
     def __init__(
         self,
-        order: EpisodeOrder,
+        order: EpisodeAssignment,
         bundle: TaskBundle,
         runtime: Runtime,
         policy: Policy,
@@ -100,7 +108,7 @@ class _Episode:
         on_event: OnEvent | None,
         baselines: Baselines,
         verifier_turns: asyncio.Semaphore | None,
-        journal: Journal,
+        journal: EpisodeJournal,
         tracebacks: bool,
     ) -> None:
         self._order = order
@@ -116,9 +124,9 @@ class _Episode:
         retrieval = bundle.task.retrieval
         if retrieval is not None:
             toolset = toolset.only_reading(Answer())
-        bounds = Bounds.of(bundle.task, order.limits)
-        self._found = Findings(
-            opening=opening(bundle.task, toolset.names, max_turns=bounds.max_turns),
+        bounds = LoopLimits.of(bundle.task, order.limits)
+        self._found = EpisodeResult(
+            opening=initial_messages(bundle.task, toolset.names, max_turns=bounds.max_turns),
             tool_pack=toolset.pack,
             tools=toolset.names,
         )
@@ -126,7 +134,7 @@ class _Episode:
             self._found.created_at, self._found.image_digest = past.created_at, past.image_digest
             self._watch.seconds |= past.seconds
         self._change = Change()
-        self._baseline: Baseline | None = None
+        self._baseline: WorkspaceBaseline | None = None
         self._egress = EgressLog()
         self._loop = TurnLoop(
             policy,
@@ -140,9 +148,9 @@ class _Episode:
 
     async def run(self) -> None:
         if self._past is not None:
-            self._journal.go_on(self._watch)
+            self._journal.resume(self._watch)
             if self._past.settled:
-                await self._go_on_judging(self._past)
+                await self._resume_grading(self._past)
                 return
         sandbox = self._journal.sandbox
         if sandbox is None:
@@ -155,13 +163,13 @@ class _Episode:
                 await await_health(sandbox, self._bundle.task)
             change = await (self._work_in_steps(sandbox) if self._bundle.steps else self._work(sandbox))
             mode = self._bundle.task.verifier.mode
-            if change is not None and mode not in TAKEN_OUT:
+            if change is not None and mode not in GRADED_FROM_CHANGE_ALONE:
                 if mode is GradingMode.SHARED:  # it is about to be changed: cut off from now on it begins anew
                     self._journal.remove()
                 await self._judge(change, worked_in=sandbox)
                 change = None
         except BaseException:
-            await uninterrupted(self._remove(sandbox))
+            await shielded(self._remove(sandbox))
             raise
         # The verdict is reached in a fresh sandbox; the used one goes meanwhile.
         removal = asyncio.create_task(self._remove(sandbox))
@@ -169,7 +177,7 @@ class _Episode:
             if change is not None:
                 await self._judge(change)
         finally:
-            await uninterrupted(asyncio.wait({removal}))
+            await shielded(asyncio.wait({removal}))
 
     async def _work(self, sandbox: Sandbox) -> Change | None:
         """What the policy left in the workspace; None where it is judged already: for its answer, or for having made
@@ -181,21 +189,21 @@ class _Episode:
                 return await self._change_made(sandbox)
             self._begin(sandbox)
             self._found.stop = await self._loop.run(sandbox)
-            self._journal.taken(Change())
-            self._found.settle(decide_answer(task.retrieval, task.workspace, self._answer()))
+            self._journal.record_change(Change())
+            self._found.set_verdict(decide_answer(task.retrieval, task.workspace, self._answer()))
             return None
         except SandboxGone as error:
-            if error.by is GoneBy.OUTSIDE or not self._acted:
+            if error.by is LossCause.OUTSIDE or not self._acted:
                 raise
-            self._found.stop = StopReason.OUT_OF_MEMORY if error.by is GoneBy.MEMORY else StopReason.SANDBOX_LOST
-            self._forfeit(f"the work was lost: {error}")
+            self._found.stop = StopReason.OUT_OF_MEMORY if error.by is LossCause.MEMORY else StopReason.SANDBOX_LOST
+            self._score_zero(f"the work was lost: {error}")
             return None
 
     async def _work_in_steps(self, sandbox: Sandbox) -> None:
         """One after the other, each judged before the next is told."""
         task, rewards, lies, by_rule = self._bundle.task, list[float](), dict[int, str](), False
         for self._step, step in enumerate(task.steps):
-            self._part = self._bundle.at(self._step)
+            self._part = self._bundle.for_step(self._step)
             change = await self._work(sandbox)
             if change is not None:
                 await self._judge(change, worked_in=sandbox)
@@ -203,9 +211,9 @@ class _Episode:
             lies |= {self._step + 1: self._found.reason} if self._found.components.get("tampered") else {}
             # No rule ends a step whose work was lost: the steps after it count 0.
             by_rule = change is not None and ended_by_rule(step, rewards[-1])
-            if change is None or not goes_on(step, rewards[-1], self._found.stop):
+            if change is None or not should_continue(step, rewards[-1], self._found.stop):
                 break
-        combine(self._found, rewards, task, lies, by_rule=by_rule)
+        combine_step_rewards(self._found, rewards, task, lies, by_rule=by_rule)
 
     async def _converse(self, sandbox: Sandbox) -> None:
         """The whole of it, or that of one step."""
@@ -214,21 +222,21 @@ class _Episode:
             self._egress = sandbox.egress_log
             self._found.stop = await self._loop.run(sandbox)
         else:
-            bounds = Bounds.of(self._part.task, self._order.limits)
-            told = opening(self._part.task, self._found.tools, max_turns=bounds.max_turns)
-            self._found.stop = await self._loop.go_on(sandbox, told, bounds.agent_s)
+            bounds = LoopLimits.of(self._part.task, self._order.limits)
+            told = initial_messages(self._part.task, self._found.tools, max_turns=bounds.max_turns)
+            self._found.stop = await self._loop.run_step(sandbox, told, bounds.agent_s)
         # Before anything is taken out, so that what still runs in there brings nothing in while that is done. Between
         # steps every process is dead by then.
         if self._step + 1 >= len(self._bundle.steps):
             await sandbox.shut_egress()
 
-    async def _go_on_judging(self, past: Past) -> None:
+    async def _resume_grading(self, past: JournalState) -> None:
         await self._loop.recall(past)
         self._found.stop, task = past.stop, self._bundle.task
         if past.change is None:
-            self._forfeit(past.forfeit or "")
+            self._score_zero(past.forfeit or "")
         elif task.retrieval is not None:
-            self._found.settle(decide_answer(task.retrieval, task.workspace, self._answer()))
+            self._found.set_verdict(decide_answer(task.retrieval, task.workspace, self._answer()))
         else:
             await self._judge(past.change)
 
@@ -236,9 +244,9 @@ class _Episode:
         if self._past is None:
             self._journal.begin(self._order, sandbox, self._found.created_at, self._watch)
         else:
-            self._journal.ready()
+            self._journal.mark_resumed()
 
-    async def _pristine(self, sandbox: Sandbox) -> Baseline:
+    async def _pristine(self, sandbox: Sandbox) -> WorkspaceBaseline:
         """Of the image that the sandbox was booted from, taken before anybody worked in it."""
         workspace = self._bundle.task.workspace
         known = self._baselines.known(sandbox, workspace)
@@ -258,15 +266,15 @@ class _Episode:
                 self._baseline = await self._pristine(sandbox)
         if self._bundle.steps:
             try:
-                await set_up(sandbox, self._bundle, self._step)
-            except NotSetUp as error:
-                self._forfeit(str(error))
+                await set_up_step(sandbox, self._bundle, self._step)
+            except StepSetupFailed as error:
+                self._score_zero(str(error))
                 return None
         await self._converse(sandbox)
         with self._watch.phase("change_s"):
             change = await self._take(sandbox)
-            if change is not None and mode in TAKEN_OUT:
-                await uninterrupted(asyncio.to_thread(self._journal.taken, change))
+            if change is not None and mode in GRADED_FROM_CHANGE_ALONE:
+                await shielded(asyncio.to_thread(self._journal.record_change, change))
             return change
 
     def _answer(self) -> str | None:
@@ -284,22 +292,24 @@ class _Episode:
     async def _take(self, sandbox: Sandbox) -> Change | None:
         limit_s = self._order.limits.tool_s
         try:
-            return await take(sandbox, self._part.task, self._baseline, limit_s=limit_s, step=self._step)
+            return await collect_change(sandbox, self._part.task, self._baseline, limit_s=limit_s, step=self._step)
         except TimeoutError:
             # What is killed or removed says so at once: this one is mute, or was left with too much to be read.
-            raise SandboxGone(f"the sandbox did not give its change within {limit_s:g} s", by=GoneBy.INSIDE) from None
+            raise SandboxGone(
+                f"the sandbox did not give its change within {limit_s:g} s", by=LossCause.INSIDE
+            ) from None
         except (ChangeTooLarge, PathError) as error:
             if isinstance(error, PathError):
-                blame_machine(error)
-            self._forfeit(str(error))
+                raise_if_host_fault(error)
+            self._score_zero(str(error))
             return None
 
-    def _forfeit(self, reason: str) -> None:
+    def _score_zero(self, reason: str) -> None:
         """The policy itself made judging impossible: that is worth nothing, and it is no failure of the farm's."""
         self._found.reward = 0.0
         self._found.components = {"verdict": 0.0, "resolved": 0.0}
         self._found.reason = reason
-        self._journal.forfeited(self._found.stop, reason)
+        self._journal.record_forfeit(self._found.stop, reason)
 
     async def _judge(self, change: Change, *, worked_in: Sandbox | None = None) -> None:
         limits = self._order.limits
@@ -339,7 +349,7 @@ class _Episode:
         self._watch.add("verify_boot_s", verdict.boot_s)
         self._watch.add("verify_queue_s", verdict.queue_s)
         self._watch.add("verify_command_s", verdict.command_s)
-        self._found.settle(verdict)
+        self._found.set_verdict(verdict)
 
     async def _remove(self, sandbox: Sandbox) -> None:
         """A sandbox that does not go in time is left to the reaper; the rollout is none the worse for it."""
@@ -356,26 +366,26 @@ class _Episode:
 
     def _asked_for(self) -> dict[str, float]:
         """How often the policy's sandbox asked for a host, by what came of it."""
-        return {f"egress_{verdict}": float(self._egress.count(verdict)) for verdict in Verdict}
+        return {f"egress_{verdict}": float(self._egress.count(verdict)) for verdict in EgressDecision}
 
-    def judged(self, found: Findings) -> JudgedEpisode:
+    def judged(self, found: EpisodeResult) -> JudgedEpisode:
         return JudgedEpisode(self._bundle.task.id, self._change, found.patch, found.turns, found.components)
 
-    def bare_findings(self) -> Findings:
+    def bare_findings(self) -> EpisodeResult:
         """Return the verdict and the conversation, without what is measured of them."""
         turns, replies = tuple(self._loop.turns), tuple(self._loop.replies)
         return replace(self._found, turns=turns, replies=replies, metrics={"undescribed": 1.0})
 
-    def findings(self) -> Findings:
+    def findings(self) -> EpisodeResult:
         """All that is known when the episode has ended, however it did."""
         seconds, total_s = self._watch.seconds, self._watch.total_s
         elsewhere_s = sum(seconds.get(phase, 0.0) for phase in ("policy_s", "verify_queue_s", "verify_command_s"))
         turns = tuple(self._loop.turns)
         components = self._found.components
-        seen = watch(
+        seen = audit_turns(
             turns,
             network=bool(self._bundle.task.network),
-            refused=self._egress.count(Verdict.REFUSED),
+            refused=self._egress.count(EgressDecision.REFUSED),
             tampered=self._found.reason if components.get("tampered") else "",
             screened=self._found.screened,
         )

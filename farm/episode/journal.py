@@ -7,7 +7,7 @@ process runs it.
 
 What is left of a process that was killed is looked through first, an entry at a time, and the life that begins is
 written down; it is read into memory when its episode goes on. So a journal that takes its reader with it does so
-MOST_LIVES times at most, and a node holds no more of them than it runs.
+MAX_RESTARTS times at most, and a node holds no more of them than it runs.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from pydantic import TypeAdapter
 from farm import __version__
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.rollout import StopReason, WeightSpan
-from farm.core.run import EpisodeOrder
+from farm.core.run import EpisodeAssignment
 from farm.episode.journal_format import MOST_BYTES, JournalError, bodies, entry, kind_and_time, unpacked
 from farm.episode.phase_times import Stopwatch
 from farm.policy.base import Reply, Sampled, ToolCall
 from sandboxes.interface import Sandbox
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
-from sandboxes.toolserver.replay import Seen, repeatable
+from sandboxes.toolserver.replay import RecordedRead, repeatable
 
 FORMAT = 1
-MOST_LIVES = 4
+MAX_RESTARTS = 4
 """An episode that takes its process with it is not begun for ever."""
 
-_ORDER = TypeAdapter(EpisodeOrder)
+_ORDER = TypeAdapter(EpisodeAssignment)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class PastTurn:
+class RecordedTurn:
     """``seen``: of each call of the last turn what it looked at, in order. ``started_at`` is Unix time; the other times
     are ``at_s``."""
 
@@ -53,7 +53,7 @@ class PastTurn:
     replied_at_s: float
     ended_at_s: float
     results: dict[int, ToolResult] = field(default_factory=dict)
-    seen: dict[int, list[Seen]] = field(default_factory=dict)
+    seen: dict[int, list[RecordedRead]] = field(default_factory=dict)
 
     @property
     def tools_s(self) -> float:
@@ -61,12 +61,12 @@ class PastTurn:
 
 
 @dataclass(slots=True)
-class Past:
+class JournalState:
     """An episode as its journal tells it. ``seconds``: of the phases before its conversation, which began at
     ``began_at_s``, later by what was spent on coming back; ``spent_s``: until the last record. ``lives``: processes
     that have run it."""
 
-    order: EpisodeOrder
+    order: EpisodeAssignment
     sandbox_id: str
     image_digest: str
     created_at: float
@@ -74,7 +74,7 @@ class Past:
     began_at_s: float
     spent_s: float
     lives: int = 1
-    turns: list[PastTurn] = field(default_factory=list)
+    turns: list[RecordedTurn] = field(default_factory=list)
     stop: StopReason | None = None
     change: Change | None = None
     forfeit: str | None = None
@@ -127,9 +127,9 @@ class Past:
                 times = record["started_at"], record["model_s"], self.spent_s, self.spent_s
                 if self.turns:
                     self.turns[-1].seen.clear()  # its calls are over
-                self.turns.append(PastTurn(reply, *times))
+                self.turns.append(RecordedTurn(reply, *times))
             case "seen":
-                self.turns[-1].seen.setdefault(record["call"], []).append(Seen(*record["seen"]))
+                self.turns[-1].seen.setdefault(record["call"], []).append(RecordedRead(*record["seen"]))
             case "result":
                 self.turns[-1].results[record["call"]] = _result(record["result"])
                 self.turns[-1].ended_at_s = self.spent_s
@@ -149,11 +149,11 @@ class Past:
 
 
 @dataclass(slots=True)
-class Left:
+class InterruptedEpisode:
     """What a look through a journal tells of an episode that was cut off, before it is read. ``lives``: with the one
     that begins. ``turn``: at which it is. ``settled``: nothing more is wanted of its sandbox."""
 
-    order: EpisodeOrder
+    order: EpisodeAssignment
     sandbox_id: str
     lives: int = 1
     turn: int = -1
@@ -167,7 +167,7 @@ class Left:
         with path.open("r+b") as file:
             for body, end in bodies(file):
                 if left is None:
-                    past = Past._begun(unpacked(body))
+                    past = JournalState._begun(unpacked(body))
                     left = cls(past.order, past.sandbox_id)
                 kind, at_s = kind_and_time(body)
                 left.lives += kind == "life"
@@ -176,7 +176,7 @@ class Left:
                 left.length = end
             if left is None:
                 raise JournalError("it has no whole entry")
-            if left.lives >= MOST_LIVES:
+            if left.lives >= MAX_RESTARTS:
                 raise JournalError(f"{left.lives} processes have ended while they ran it")
             file.seek(left.length)
             file.truncate()
@@ -184,7 +184,7 @@ class Left:
         return left
 
 
-class Journal:
+class EpisodeJournal:
     """Where an episode is written down: at ``path``, or nowhere. ``length``: so much is left there by another process;
     ``past`` is that, once it is recalled, and ``sandbox`` its sandbox, where that is needed.
 
@@ -192,7 +192,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None = None, length: int = 0) -> None:
-        self.past: Past | None = None
+        self.past: JournalState | None = None
         self.sandbox: Sandbox | None = None
         self._path = path
         self._length = length
@@ -205,11 +205,11 @@ class Journal:
         if self._path is None or not self._length:
             return
         with self._path.open("rb") as file:
-            self.past, length = Past.read(file)
+            self.past, length = JournalState.read(file)
         if length != self._length:
             raise JournalError("it is not as it was found")
 
-    def begin(self, order: EpisodeOrder, sandbox: Sandbox, created_at: float, watch: Stopwatch) -> None:
+    def begin(self, order: EpisodeAssignment, sandbox: Sandbox, created_at: float, watch: Stopwatch) -> None:
         """With its conversation."""
         self._open(watch, os.O_TRUNC)
         self._write(
@@ -223,39 +223,39 @@ class Journal:
             seconds=dict(watch.seconds),
         )
 
-    def go_on(self, watch: Stopwatch) -> None:
+    def resume(self, watch: Stopwatch) -> None:
         """After ``past``."""
         assert self.past is not None
         self._tokens = self.past._last_tokens()
         self._open(watch, 0)
 
-    def ready(self) -> None:
+    def mark_resumed(self) -> None:
         """The conversation goes on; what was spent since it was cut off is not the policy's time."""
         self._write("ready")
 
-    def replied(self, reply: Reply, started_at: float, model_s: float) -> None:
+    def record_reply(self, reply: Reply, started_at: float, model_s: float) -> None:
         """Before any of its calls is run."""
         if self._file is None:
             return
         self._write("reply", reply=_told(reply, self._tokens), started_at=started_at, model_s=model_s)
         self._tokens = _tokens(reply)
 
-    def seen(self, call: int, seen: Seen) -> None:
+    def record_read(self, call: int, seen: RecordedRead) -> None:
         self._write("seen", call=call, seen=astuple(seen))
 
-    def ended(self, call: int, result: ToolResult) -> None:
+    def record_result(self, call: int, result: ToolResult) -> None:
         """A call of the last reply."""
         self._write("result", call=call, result=asdict(result))
 
-    def stopped(self, stop: StopReason) -> None:
+    def record_stop(self, stop: StopReason) -> None:
         """The conversation is over."""
         self._write("stop", stop=str(stop))
 
-    def taken(self, change: Change) -> None:
+    def record_change(self, change: Change) -> None:
         files = [[file.path, str(file.kind), file.content, file.executable] for file in change.files]
         self._write("change", files=files)
 
-    def forfeited(self, stop: StopReason | None, why: str) -> None:
+    def record_forfeit(self, stop: StopReason | None, why: str) -> None:
         self._write("forfeit", stop=str(stop), why=why)
 
     def remove(self) -> None:
@@ -299,10 +299,10 @@ class Journal:
             self._file = None
 
 
-class TurnLog:
+class TurnJournal:
     """The calls of one turn in a journal, and what is known of them from before the process came back."""
 
-    def __init__(self, journal: Journal, turn: int, past: PastTurn | None = None) -> None:
+    def __init__(self, journal: EpisodeJournal, turn: int, past: RecordedTurn | None = None) -> None:
         self._journal = journal
         self._turn = turn
         self._past = past
@@ -310,30 +310,30 @@ class TurnLog:
     def call(self, call: int, *, reads_only: bool) -> AbstractContextManager[None]:
         """Its requests go by its name; one that only reads may look anew, what others looked at is kept."""
         seen = self._past.seen.get(call, ()) if self._past else ()
-        keep = None if reads_only else partial(self._journal.seen, call)
+        keep = None if reads_only else partial(self._journal.record_read, call)
         return repeatable(f"turn {self._turn}, call {call}", seen, keep)
 
     def ended(self, call: int, result: ToolResult) -> None:
-        self._journal.ended(call, result)
+        self._journal.record_result(call, result)
 
 
-class Journals:
+class JournalDirectory:
     """A node's, in a directory of its own. What cannot be used there is removed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def of(self, order: EpisodeOrder) -> Journal:
+    def of(self, order: EpisodeAssignment) -> EpisodeJournal:
         """Of an attempt that is yet to begin."""
-        return Journal(self._directory / f"{quote(order.rollout_id, safe='')}.{order.attempt}")
+        return EpisodeJournal(self._directory / f"{quote(order.rollout_id, safe='')}.{order.attempt}")
 
-    def left(self) -> list[tuple[Journal, Left]]:
+    def find_interrupted(self) -> list[tuple[EpisodeJournal, InterruptedEpisode]]:
         """Those of a process that was killed, each yet to be recalled; one life less is left to each. Blocks."""
         found = []
         for path in sorted(self._directory.glob("*")):
             try:
-                left = Left.find(path)
-                found.append((Journal(path, left.length), left))
+                left = InterruptedEpisode.find(path)
+                found.append((EpisodeJournal(path, left.length), left))
             except Exception as error:  # whatever is written there must not keep an agent from coming up
                 _log.warning("the episode of %s begins anew: %s", path, error)
                 with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ UNFINISHED = "Not finished: the episode ended first."
 AFTER_SUBMIT = "Not run: the work had been submitted."
 
 
-def opening(task: Task, tools: Sequence[str], *, max_turns: int) -> tuple[Mapping[str, str], ...]:
+def initial_messages(task: Task, tools: Sequence[str], *, max_turns: int) -> tuple[Mapping[str, str], ...]:
     """The system and the user message of an episode, or of a step of it. ``tools``: the names of those there are."""
     if task.retrieval is not None:
         system = _FINDER.format(workspace=task.workspace, turns=max_turns, calls=task.retrieval.calls_per_turn)
@@ -45,7 +45,7 @@ def _network(task: Task) -> str:
     return f"whose only network is an HTTP proxy, known to programs by HTTPS_PROXY, to {', '.join(task.network)}"
 
 
-def said(reply: Reply) -> Message:
+def assistant_message(reply: Reply) -> Message:
     """A reply as the assistant message of the next request; ``reasoning_content`` only where there was some."""
     message: dict[str, object] = {"role": "assistant", "content": reply.content}
     if reply.reasoning is not None:
@@ -58,7 +58,7 @@ def said(reply: Reply) -> Message:
     return message
 
 
-def answered(reply: Reply, results: Sequence[ToolResult | None]) -> list[Message]:
+def tool_messages(reply: Reply, results: Sequence[ToolResult | None]) -> list[Message]:
     """One tool message a call, in the order the policy asked."""
     return [
         {"role": "tool", "tool_call_id": call.id, "content": result.content if result else AFTER_SUBMIT}

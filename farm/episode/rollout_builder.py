@@ -18,7 +18,7 @@ from farm.core.rollout import (
     Turn,
     check,
 )
-from farm.core.run import EpisodeOrder, EpisodeReport
+from farm.core.run import EpisodeAssignment, EpisodeReport
 from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.episode.failures import classify
 from farm.episode.record_limits import fit
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Findings:
+class EpisodeResult:
     """What is known of an episode so far; a failure keeps what was found before it. ``reward`` is the verifier's, as
     the rules have it that a farm begins with."""
 
@@ -69,7 +69,7 @@ class Findings:
     audit: tuple[AuditFlag, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def settle(self, verdict: Verdict) -> None:
+    def set_verdict(self, verdict: Verdict) -> None:
         self.reward = verdict.reward
         self.components = {"verdict": verdict.reward, **verdict.components}
         self.reason = verdict.reason
@@ -77,7 +77,7 @@ class Findings:
         self.screened = verdict.screened
 
 
-async def with_plugins(plugins: Plugins, episode: JudgedEpisode, found: Findings) -> Findings:
+async def with_plugins(plugins: Plugins, episode: JudgedEpisode, found: EpisodeResult) -> EpisodeResult:
     """With what the plug-ins measured of an episode that was judged."""
     measured = await plugins.measure(episode)
     failed = {f"{PLUGIN_FAILED}{name}": 1.0 for name in measured.failures}
@@ -88,7 +88,7 @@ async def with_plugins(plugins: Plugins, episode: JudgedEpisode, found: Findings
     )
 
 
-def compose(order: EpisodeOrder, found: Findings, failure: Failure | None, *, node: str) -> Rollout:
+def build_rollout(order: EpisodeAssignment, found: EpisodeResult, failure: Failure | None, *, node: str) -> Rollout:
     """Return the checked rollout of an episode, cut to what can be stored.
 
     Tokens that break the schema's promises cost the segments; a rollout that breaks them without its tokens becomes a
@@ -108,23 +108,23 @@ def compose(order: EpisodeOrder, found: Findings, failure: Failure | None, *, no
     return _compose(order, bare, Failure(Origin.INFRA, type(fault).__name__, str(fault), retryable=False), node)
 
 
-def _checked(order: EpisodeOrder, found: Findings, failure: Failure | None, node: str) -> Rollout:
+def _checked(order: EpisodeAssignment, found: EpisodeResult, failure: Failure | None, node: str) -> Rollout:
     rollout = fit(_compose(order, found, failure, node))
     check(rollout)
     return rollout
 
 
-def failed(order: EpisodeOrder, error: Exception, *, node: str) -> Rollout:
+def failed_rollout(order: EpisodeAssignment, error: Exception, *, node: str) -> Rollout:
     """The rollout of an episode that could not begin: its image did not build, its bundle was lost."""
-    return compose(order, Findings(), classify(error, begun=False), node=node)
+    return build_rollout(order, EpisodeResult(), classify(error, begun=False), node=node)
 
 
-def aborted(order: EpisodeOrder, *, node: str) -> Rollout:
+def cancelled_rollout(order: EpisodeAssignment, *, node: str) -> Rollout:
     """The rollout of an episode that was cancelled: no reward, no error."""
-    return compose(order, Findings(stop=StopReason.CANCELLED), None, node=node)
+    return build_rollout(order, EpisodeResult(stop=StopReason.CANCELLED), None, node=node)
 
 
-def report(rollout: Rollout, order: EpisodeOrder, published: bool) -> EpisodeReport:
+def episode_report(rollout: Rollout, order: EpisodeAssignment, published: bool) -> EpisodeReport:
     """What the scheduler is told of ``rollout``."""
     return EpisodeReport(
         rollout_id=rollout.rollout_id,
@@ -142,7 +142,7 @@ def report(rollout: Rollout, order: EpisodeOrder, published: bool) -> EpisodeRep
     )
 
 
-def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node: str) -> Rollout:
+def _compose(order: EpisodeAssignment, found: EpisodeResult, failure: Failure | None, node: str) -> Rollout:
     stop = StopReason.ERROR if failure or found.stop is None else found.stop
     status = _status(stop)
     judged = status in (Status.COMPLETED, Status.TRUNCATED)
@@ -187,7 +187,7 @@ def _compose(order: EpisodeOrder, found: Findings, failure: Failure | None, node
     )
 
 
-def count_untrainable(order: EpisodeOrder, replies: Sequence[Reply]) -> dict[str, float]:
+def count_untrainable(order: EpisodeAssignment, replies: Sequence[Reply]) -> dict[str, float]:
     """Return how many replies of an endpoint have inconsistent tokens and how many have none."""
     metrics = {INCONSISTENT: float(sum(bool(reply.distrust) for reply in replies))}
     if order.policy.kind == "openai":
@@ -195,13 +195,13 @@ def count_untrainable(order: EpisodeOrder, replies: Sequence[Reply]) -> dict[str
     return metrics
 
 
-def _policy(order: EpisodeOrder, replies: tuple[Reply, ...]) -> str:
+def _policy(order: EpisodeAssignment, replies: tuple[Reply, ...]) -> str:
     """Return the model's name: the one that the run gives, or else the one that the endpoint was asked for."""
     named = next((reply.model for reply in replies if reply.model), "")
     return order.policy.model or named or order.policy.name
 
 
-def _reason(order: EpisodeOrder, found: Findings) -> str:
+def _reason(order: EpisodeAssignment, found: EpisodeResult) -> str:
     """Return why the reward is what it is and, if the engine's tokens are the cause, why no learner can use it."""
     reasons = [found.reason]
     distrusted = [reply.distrust for reply in found.replies if reply.distrust]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from farm.core.rollout import StopReason
 from farm.core.task import Step, StepReward, Task
-from farm.episode.rollout_builder import Findings
+from farm.episode.rollout_builder import EpisodeResult
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.errors import TaskError
 from farm.tasks.healthcheck import SHELL, await_health
@@ -17,14 +17,14 @@ SETUP_S = 600.0
 SHOWN_CHARS = 200
 
 
-class NotSetUp(Exception):
+class StepSetupFailed(Exception):
     """A step cannot begin where the steps before it have left the sandbox."""
 
 
-async def set_up(sandbox: Sandbox, bundle: TaskBundle, step: int) -> None:
+async def set_up_step(sandbox: Sandbox, bundle: TaskBundle, step: int) -> None:
     """Put the step's files into the workspace, run its ``setup.sh``, as the policy's user, and wait for its health.
 
-    Raises TaskError where nobody has worked there yet, NotSetUp later: then it is the policy's doing.
+    Raises TaskError where nobody has worked there yet, StepSetupFailed later: then it is the policy's doing.
     """
     try:
         await _set_up(sandbox, bundle.task, bundle.steps[step].workdir)
@@ -32,7 +32,7 @@ async def set_up(sandbox: Sandbox, bundle: TaskBundle, step: int) -> None:
     except (TaskError, PathError) as error:
         if step == 0:
             raise
-        raise NotSetUp(str(error)) from None
+        raise StepSetupFailed(str(error)) from None
 
 
 async def _set_up(sandbox: Sandbox, task: Task, files: Mapping[str, BundleFile]) -> None:
@@ -49,7 +49,7 @@ async def _set_up(sandbox: Sandbox, task: Task, files: Mapping[str, BundleFile])
         raise TaskError(task.id, f"{SETUP} of a step {how} ({said.strip()})", "make it run there")
 
 
-def goes_on(step: Step, reward: float, stop: StopReason | None) -> bool:
+def should_continue(step: Step, reward: float, stop: StopReason | None) -> bool:
     """Decide whether the next step begins.
 
     It does if the step reached its ``min_reward`` and the policy ended it by itself or ran out of its time.
@@ -62,7 +62,9 @@ def ended_by_rule(step: Step, reward: float) -> bool:
     return step.min_reward is not None and reward < step.min_reward
 
 
-def combine(found: Findings, rewards: Sequence[float], task: Task, lies: Mapping[int, str], *, by_rule: bool) -> None:
+def combine_step_rewards(
+    found: EpisodeResult, rewards: Sequence[float], task: Task, lies: Mapping[int, str], *, by_rule: bool
+) -> None:
     """Set the reward of the whole task in ``found``, which holds the result of the last step that began.
 
     ``rewards``: one for each step that began. ``lies``: the reason for each step whose results cannot be true, by its

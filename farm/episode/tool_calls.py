@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
-from farm.episode.journal import TurnLog
+from farm.episode.journal import TurnJournal
 from farm.policy.base import ToolCall
 from sandboxes.errors import AnswerLost
 from sandboxes.interface import Sandbox
@@ -29,7 +29,7 @@ async def run_calls(
     sandbox: Sandbox,
     calls: Sequence[ToolCall],
     results: list[ToolResult | None],
-    log: TurnLog | None = None,
+    log: TurnJournal | None = None,
     *,
     timeout_s: float,
     most: int = MOST_CALLS,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from farm.core.rollout import StopReason, ToolUse, Turn
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import Task
 from farm.episode.events import EventKind
-from farm.episode.journal import Journal, Past, PastTurn, TurnLog
+from farm.episode.journal import EpisodeJournal, JournalState, RecordedTurn, TurnJournal
 from farm.episode.phase_times import Stopwatch
-from farm.episode.prompts import AFTER_SUBMIT, UNFINISHED, answered, said
+from farm.episode.prompts import AFTER_SUBMIT, UNFINISHED, assistant_message, tool_messages
 from farm.episode.tool_calls import MOST_CALLS, run_calls
 from farm.policy.base import Message, Policy, PolicyError, Reply, ToolCall
 from farm.rewards.tool_metrics import MALFORMED
@@ -25,7 +25,7 @@ SILENT_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LoopLimits:
     """Limits of the turn loop: the task's own, under the caps of the order. Tokens are counted after each turn."""
 
     agent_s: float
@@ -35,8 +35,8 @@ class Bounds:
     calls_per_turn: int = MOST_CALLS
 
     @staticmethod
-    def of(task: Task, limits: Limits) -> "Bounds":
-        return Bounds(
+    def of(task: Task, limits: EpisodeLimits) -> "LoopLimits":
+        return LoopLimits(
             agent_s=min(task.agent_timeout_s, limits.agent_s or task.agent_timeout_s),
             tool_s=limits.tool_s,
             max_turns=min(task.max_turns, limits.max_turns or task.max_turns),
@@ -55,12 +55,12 @@ class TurnLoop:
         self,
         policy: Policy,
         toolset: Toolset,
-        bounds: Bounds,
+        bounds: LoopLimits,
         opening: Sequence[Message],
         *,
         watch: Stopwatch,
         tell: Callable[[EventKind, int, Turn | None], None],
-        journal: Journal,
+        journal: EpisodeJournal,
     ) -> None:
         self.turns: list[Turn] = []
         self.replies: list[Reply] = []
@@ -72,7 +72,7 @@ class TurnLoop:
         self._watch = watch
         self._tell = tell
         self._journal = journal
-        self._cut: PastTurn | None = None
+        self._cut: RecordedTurn | None = None
         self._told = ""
 
     async def run(self, sandbox: Sandbox) -> StopReason:
@@ -84,21 +84,21 @@ class TurnLoop:
         stop = past.stop if past else None
         if stop is None:
             stop = await self._converse(sandbox, asyncio.timeout(self._bounds.agent_s - spent_s))
-            self._journal.stopped(stop)
+            self._journal.record_stop(stop)
         return stop
 
-    async def go_on(self, sandbox: Sandbox, opening: Sequence[Message], agent_s: float) -> StopReason:
+    async def run_step(self, sandbox: Sandbox, opening: Sequence[Message], agent_s: float) -> StopReason:
         """In a new context, with time of its own; turns and tokens are counted on. Raises as ``run``."""
         self._messages = list(opening)
         self._told = str(opening[-1]["content"])
         self._bounds = replace(self._bounds, agent_s=agent_s)
         return await self._converse(sandbox, asyncio.timeout(agent_s))
 
-    async def recall(self, past: Past) -> None:
+    async def recall(self, past: JournalState) -> None:
         """Be where ``past`` ends; its last turn may have calls that are yet to end. Raises PolicyError."""
         over, cut = (past.turns[:-1], past.turns[-1:]) if past.stop is None else (past.turns, [])
         for turn in over:
-            await self._policy.recall(self._messages, self._schemas)
+            await self._policy.replay(self._messages, self._schemas)
             self.replies.append(turn.reply)
             results = [turn.results.get(call) for call in range(len(turn.reply.tool_calls))]
             self._finish(turn.reply, results, turn.started_at, turn.model_s, turn.tools_s)
@@ -119,7 +119,7 @@ class TurnLoop:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            outage = self._policy.outage
+            outage = self._policy.unavailable_reason
             if outage is None and self._policy.silent_s >= SILENT_PART * self._bounds.agent_s:
                 outage = f"it had sent nothing for {self._policy.silent_s:.0f} s"
             if outage:
@@ -133,7 +133,7 @@ class TurnLoop:
         self._tell(EventKind.TURN_STARTED, index, None)
         cut, self._cut = self._cut, None
         if cut is not None:
-            await self._policy.recall(self._messages, self._schemas)
+            await self._policy.replay(self._messages, self._schemas)
             reply, started_at, model_s, spent_s = cut.reply, cut.started_at, cut.model_s, cut.tools_s
         else:
             started_at, asked, spent_s = time.time(), time.monotonic(), 0.0
@@ -142,7 +142,7 @@ class TurnLoop:
             model_s = time.monotonic() - asked
             if reply.silent:
                 return reply.stop
-            self._journal.replied(reply, started_at, model_s)
+            self._journal.record_reply(reply, started_at, model_s)
         self.replies.append(reply)
         results = [cut.results.get(call) if cut else None for call in range(len(reply.tool_calls))]
         replied = time.monotonic() - spent_s
@@ -154,7 +154,7 @@ class TurnLoop:
                         sandbox,
                         reply.tool_calls,
                         results,
-                        TurnLog(self._journal, index, cut),
+                        TurnJournal(self._journal, index, cut),
                         timeout_s=self._bounds.tool_s,
                         most=self._bounds.calls_per_turn,
                     )
@@ -172,8 +172,8 @@ class TurnLoop:
         self._told = ""
 
     def _say(self, reply: Reply, results: Sequence[ToolResult | None]) -> None:
-        self._messages.append(said(reply))
-        self._messages.extend(answered(reply, results))
+        self._messages.append(assistant_message(reply))
+        self._messages.extend(tool_messages(reply, results))
 
     def _stop_after(self, reply: Reply, results: Sequence[ToolResult | None]) -> StopReason | None:
         """A reply without a tool call ends the work, unless the engine cut it short; so does an answer of any form."""

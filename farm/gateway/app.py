@@ -1,4 +1,4 @@
-"""The gateway put together."""
+"""The assembly of the gateway's ASGI application."""
 
 import asyncio
 from itertools import islice
@@ -10,21 +10,21 @@ import farm
 from farm.config import Config
 from farm.gateway import errors
 from farm.gateway.auth import Gatekeeper
-from farm.gateway.errors import Refused
-from farm.gateway.request_guard import Intake
+from farm.gateway.errors import ApiError
+from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import health, leases, nodes, rewards, rollouts, runs
-from farm.gateway.scheduler_port import SchedulerPort
 from farm.gateway.tasksets import Prepare
+from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import MOST_FIELDS
 from farm.store import Store
 
-TASKSETS_AT_ONCE = 2
-"""Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
+MAX_LOADING_TASKSETS = 2
+"""The number of task sets that are loaded at once: each may take ``MAX_SET_BYTES`` of memory."""
 
 
-def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare: Prepare) -> FastAPI:
-    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
+def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare) -> FastAPI:
+    """Return the ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
     app = FastAPI(
         title="farm",
         version=farm.__version__,
@@ -37,20 +37,20 @@ def make_app(store: Store, scheduler: SchedulerPort, config: Config, *, prepare:
     app.state.scheduler = scheduler
     app.state.config = config
     app.state.prepare = prepare
-    app.state.preparing = asyncio.Semaphore(TASKSETS_AT_ONCE)
-    app.state.series = health.Series()
+    app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
+    app.state.series = health.GatewayMetrics()
     app.state.checking = None
     errors.install(app)
     app.include_router(health.router)
     for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])
-    app.add_middleware(Intake, gatekeeper=Gatekeeper(config.tokens))
-    app.add_middleware(health.Counted, series=app.state.series)
+    app.add_middleware(RequestGuard, gatekeeper=Gatekeeper(config.tokens))
+    app.add_middleware(health.RequestCounter, series=app.state.series)
     return app
 
 
 def _check_query(request: Request) -> None:
-    """Refuse a parameter that the route does not know: one that is misspelt would otherwise widen a list unseen."""
+    """Refuse a query parameter that the route does not know, because a misspelt filter would widen a list silently."""
     route: APIRoute = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]
     there_are = f"there are: {', '.join(known)}" if known else "there are none here"
@@ -58,4 +58,4 @@ def _check_query(request: Request) -> None:
     names = islice((name for name in request.query_params if name not in known), MOST_FIELDS)
     unknown = tuple(FieldProblem(field=name[:100], message=message) for name in names)
     if unknown:
-        raise Refused(ProblemType.INVALID, f"{unknown[0].field}: {unknown[0].message}", errors=unknown)
+        raise ApiError(ProblemType.INVALID, f"{unknown[0].field}: {unknown[0].message}", errors=unknown)

@@ -25,18 +25,20 @@ MAX_STRANGERS = 512
 MAX_OF_ROLE = 1024
 STRANGER_S = 10.0
 READ_BYTES = 16 * 1024
-"""Read from a connection at a time, and the longest incomplete head: so a head has less than twice as many."""
+"""The size of one read from a connection, and the longest incomplete head. A complete head is thus less than twice as
+long.
+"""
 
 _PLACE = "connection"
 _SILENT = logging.getLogger("farm.gateway.http")
-"""Takes no warnings: each malformed request of a stranger would write a line into the log."""
+"""A logger that drops warnings: each malformed request of a stranger would write a line."""
 
 _SILENT.setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many connections strangers may have together, and the callers of each role."""
+    """The number of connections that strangers may have together, and that the callers of each role may have."""
 
     strangers: int = MAX_STRANGERS
     of_role: int = MAX_OF_ROLE
@@ -56,17 +58,17 @@ class Places(ServerState):
     def __init__(self, shares: Shares) -> None:
         super().__init__()
         self.shares = shares
-        self.strangers: dict[Connection, str] = {}
-        self.known: dict[Role, dict[Connection, None]] = {role: {} for role in Role}
+        self.strangers: dict[GuardedConnection, str] = {}
+        self.known: dict[Role, dict[GuardedConnection, None]] = {role: {} for role in Role}
         self.buffer = bytearray(READ_BYTES)  # for all: it is filled and emptied in one step of the event loop
 
-    def arrive(self, connection: "Connection", peer: str) -> None:
+    def arrive(self, connection: "GuardedConnection", peer: str) -> None:
         self.strangers[connection] = peer
         if len(self.strangers) > self.shares.strangers:
             ((crowd, _),) = Counter(self.strangers.values()).most_common(1)
             next(one for one, of in self.strangers.items() if of == crowd).end()
 
-    def admit(self, connection: "Connection", role: Role) -> bool:
+    def admit(self, connection: "GuardedConnection", role: Role) -> bool:
         """Give a connection a place of its caller's role. Return False if all of them are taken and in use."""
         ours = self.known[role]
         if connection not in ours and len(ours) >= self.shares.of_role:
@@ -78,15 +80,15 @@ class Places(ServerState):
         ours[connection] = None
         return True
 
-    def leave(self, connection: "Connection") -> None:
+    def leave(self, connection: "GuardedConnection") -> None:
         for places in self._all():
             places.pop(connection, None)
 
-    def _all(self) -> Iterable[dict["Connection", Any]]:
+    def _all(self) -> Iterable[dict["GuardedConnection", Any]]:
         return (self.strangers, *self.known.values())
 
 
-class Connection(H11Protocol, asyncio.BufferedProtocol):
+class GuardedConnection(H11Protocol, asyncio.BufferedProtocol):
     """End a connection on which no request was being answered for ``timeout_keep_alive``, even if bytes trickle in.
 
     uvicorn's own limit holds only between an answer and the next byte: half a head, or the rest of a body that was
@@ -155,7 +157,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 def admit(scope: Scope, role: Role) -> bool:
     """Give the connection of a request a place of ``role``. Return False if none is left."""
     connection = scope.get("state", {}).get(_PLACE)
-    return not isinstance(connection, Connection) or connection.admit(role)
+    return not isinstance(connection, GuardedConnection) or connection.admit(role)
 
 
 def _peer(client: tuple[str, int] | None) -> str:

@@ -1,4 +1,4 @@
-"""The forms of an answer: JSON or msgpack; plain, zstd, or the stored zstd frames as they are."""
+"""The formats of an answer: JSON or msgpack; plain, zstd, or the stored zstd frames."""
 
 import asyncio
 import json
@@ -9,21 +9,21 @@ from typing import Any
 import zstandard
 from fastapi import Request
 
-from farm.gateway.errors import Refused
+from farm.gateway.errors import ApiError
 from farm.schemas.media_types import FRAMED_TYPE, JSON_TYPE, MSGPACK_TYPE
 from farm.schemas.msgpack_encoding import MalformedRecord, array_header, map_header, pack
 from farm.schemas.problems import ProblemType
 from farm.schemas.rollout import RolloutRecord, from_msgpack
 from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
-from farm.store import Lease, LeasedGroup, Store
+from farm.store import LeasedGroup, Store, StoredLease
 
 _FAST = 1
-"""The zstd level of what is compressed anew for each answer."""
+"""The zstd level of answers that are compressed for each request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """What the client takes. ``framed``: msgpack, as several zstd frames one after the other."""
+class ResponseFormat:
+    """The format that the client accepts. ``framed``: msgpack as a sequence of several zstd frames."""
 
     msgpack: bool
     zstd: bool
@@ -40,17 +40,19 @@ class Form:
         return {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "zstd"} if self.zstd else {})
 
 
-def form_of(request: Request) -> Form:
-    """By ``Accept`` and ``Accept-Encoding``. Raises Refused where neither form is taken."""
+def negotiate_format(request: Request) -> ResponseFormat:
+    """Choose a format by ``Accept`` and ``Accept-Encoding``. Raises ApiError if the client accepts neither JSON nor
+    msgpack.
+    """
     accepted = _weights(request.headers.get("accept", "*/*"))
     packed = accepted.get(MSGPACK_TYPE, 0.0)
     plain = max(accepted.get(kind, 0.0) for kind in (JSON_TYPE, "application/*", "*/*"))
     if not packed and not plain:
-        raise Refused(ProblemType.NOT_ACCEPTABLE, f"there are {JSON_TYPE} and {MSGPACK_TYPE}")
+        raise ApiError(ProblemType.NOT_ACCEPTABLE, f"there are {JSON_TYPE} and {MSGPACK_TYPE}")
     zstd = _weights(request.headers.get("accept-encoding", "")).get("zstd", 0.0) > 0
     msgpack = packed >= plain
     framed = msgpack and zstd and "frames=many" in request.headers.get("accept", "").replace(" ", "").lower()
-    return Form(msgpack, zstd, framed)
+    return ResponseFormat(msgpack, zstd, framed)
 
 
 def _weights(header: str) -> dict[str, float]:
@@ -65,15 +67,15 @@ def _weights(header: str) -> dict[str, float]:
     return found
 
 
-def record_body(frame: bytes, form: Form) -> bytes:
-    """One stored rollout in the form asked for."""
+def record_body(frame: bytes, form: ResponseFormat) -> bytes:
+    """Return one stored rollout in a format."""
     if form.msgpack and form.zstd:
         return frame
     data = _content(frame, form)
     return pack_frame(data) if form.zstd else data
 
 
-def _content(frame: bytes, form: Form) -> bytes:
+def _content(frame: bytes, form: ResponseFormat) -> bytes:
     data = unpack_frame(frame)
     return data if form.msgpack else from_msgpack(RolloutRecord, data).model_dump_json().encode()
 
@@ -83,8 +85,8 @@ class _Stored:
     frame: bytes
 
 
-async def unreadable(lease: Lease, store: Store) -> dict[str, dict[str, str]]:
-    """Of the groups with a record that cannot be read: by its id, each such rollout's and why."""
+async def unreadable(lease: StoredLease, store: Store) -> dict[str, dict[str, str]]:
+    """Return the groups of a lease with unreadable records: group id → rollout id → reason."""
     found = {}
     for group in lease.groups:
         frames = await store.payloads(group.rollout_ids)
@@ -106,12 +108,13 @@ def _reasons(names: Sequence[str], frames: Sequence[bytes | None]) -> dict[str, 
     return found
 
 
-async def lease_body(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes]:
-    """The answer of a lease, rollout after rollout; but for a framed one ``unreadable`` has found nothing.
+async def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes]:
+    """Yield the answer of a lease, one rollout after the other. Unless the format is framed, the
+    caller has found all records readable with ``unreadable``.
 
-    Framed, no rollout is unpacked on the way: stored frames alternate with frames of what stands between them, and
+    In the framed format no rollout is unpacked: stored frames alternate with frames of the data between them, and
     together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a
-    frame that ends where a read ends; so a client must ask for it, and others get a single frame.
+    frame that ends where a read ends. So a client must ask for this format; others get a single frame.
     """
     compressor = zstandard.ZstdCompressor(level=_FAST).compressobj() if form.zstd and not form.framed else None
     async for piece in _pieces(lease, store, form):
@@ -127,8 +130,8 @@ async def lease_body(lease: Lease, store: Store, form: Form) -> AsyncIterator[by
         yield compressor.flush()
 
 
-async def _pieces(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes | _Stored]:
-    """The next group is fetched while one is sent."""
+async def _pieces(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes | _Stored]:
+    """Yield the parts of the answer. The next group is read while one is sent."""
     fetching = _fetch(store, lease, 0)
     try:
         yield _opening(lease, form)
@@ -148,7 +151,7 @@ async def _pieces(lease: Lease, store: Store, form: Form) -> AsyncIterator[bytes
         fetching.cancel()
 
 
-def _fetch(store: Store, lease: Lease, place: int) -> "asyncio.Task[list[bytes]]":
+def _fetch(store: Store, lease: StoredLease, place: int) -> "asyncio.Task[list[bytes]]":
     async def fetch() -> list[bytes]:
         if place >= len(lease.groups):
             return []
@@ -161,7 +164,7 @@ def _fetch(store: Store, lease: Lease, place: int) -> "asyncio.Task[list[bytes]]
     return asyncio.create_task(fetch())
 
 
-def _opening(lease: Lease, form: Form) -> bytes:
+def _opening(lease: StoredLease, form: ResponseFormat) -> bytes:
     facts: dict[str, Any] = {
         "lease_id": lease.lease_id or None,
         "expires_at": lease.expires_at or None,
@@ -170,7 +173,7 @@ def _opening(lease: Lease, form: Form) -> bytes:
     return _unclosed(facts, "groups", len(lease.groups), form)
 
 
-def _group_opening(group: LeasedGroup, form: Form, *, first: bool) -> bytes:
+def _group_opening(group: LeasedGroup, form: ResponseFormat, *, first: bool) -> bytes:
     facts = {
         "group_id": group.group_id,
         "size": group.size,
@@ -184,8 +187,8 @@ def _group_opening(group: LeasedGroup, form: Form, *, first: bool) -> bytes:
     return opening if form.msgpack or first else b"," + opening
 
 
-def _unclosed(facts: dict[str, Any], last: str, length: int, form: Form) -> bytes:
-    """A map whose last value, an array of ``length``, is still to come."""
+def _unclosed(facts: dict[str, Any], last: str, length: int, form: ResponseFormat) -> bytes:
+    """Return the start of a map whose last value, an array of ``length``, follows."""
     if not form.msgpack:
         return json.dumps(facts)[:-1].encode() + f', "{last}": ['.encode()
     pairs = [pack(key) + pack(value) for key, value in facts.items()]

@@ -1,4 +1,4 @@
-"""Every failure as a problem document: what the routes raise, and how anything else is dressed."""
+"""Problem documents: the error that routes raise, and the conversion of every other exception."""
 
 import logging
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from farm.gateway.scheduler_port import SchedulerUnavailable
 from farm.rewards import BadRules
+from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.complaints import complaints
 from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
 from farm.schemas.requests import NOT_AVAILABLE
-from farm.store import BadCursor, LeaseLost, RunExists, StoreUnavailable, UnknownLease, UnknownRules, UnknownRun
+from farm.store import BadCursor, LeaseNotHeld, RunExists, StoreUnavailable, UnknownLease, UnknownRules, UnknownRun
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ _BY_STATUS: Mapping[int, ProblemType] = {
 }
 
 
-class Refused(Exception):
-    """A request is answered with a problem document."""
+class ApiError(Exception):
+    """Raised to answer a request with a problem document."""
 
     def __init__(
         self,
@@ -85,47 +85,47 @@ class Refused(Exception):
         return Response(body, status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
-def dressed(error: Exception) -> Refused:
-    """The refusal that a failure of the farm's own amounts to."""
+def to_api_error(error: Exception) -> ApiError:
+    """Return the ApiError for an exception of the farm."""
     match error:
-        case Refused():
+        case ApiError():
             return error
         case UnknownRun() | UnknownLease() | UnknownRules():
-            return Refused(ProblemType.NOT_FOUND, str(error))
-        case LeaseLost():
-            return Refused(ProblemType.LEASE_LOST, str(error))
+            return ApiError(ProblemType.NOT_FOUND, str(error))
+        case LeaseNotHeld():
+            return ApiError(ProblemType.LEASE_LOST, str(error))
         case RunExists():
-            return Refused(ProblemType.CONFLICT, str(error))
+            return ApiError(ProblemType.CONFLICT, str(error))
         case BadCursor():
-            return Refused(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
+            return ApiError(ProblemType.INVALID, str(error), errors=(FieldProblem(field="cursor", message=str(error)),))
         case BadRules():
-            return Refused(
+            return ApiError(
                 ProblemType.INVALID, str(error), errors=(FieldProblem(field="document", message=str(error)),)
             )
         case StoreUnavailable():
-            return Refused(ProblemType.STORE_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
+            return ApiError(ProblemType.STORE_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
         case SchedulerUnavailable():
-            return Refused(ProblemType.SCHEDULER_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
+            return ApiError(ProblemType.SCHEDULER_UNAVAILABLE, str(error), headers={"Retry-After": "1"})
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
             kind = _BY_STATUS.get(error.status_code, ProblemType.INTERNAL)
             unknown = error.status_code in (404, 405)
             detail = "/openapi.json says what may be asked, and how" if unknown else str(error.detail)
-            return Refused(kind, detail, headers=error.headers)
+            return ApiError(kind, detail, headers=error.headers)
         case _:
-            return Refused(ProblemType.INTERNAL, "the gateway's log says why; the request may be repeated")
+            return ApiError(ProblemType.INTERNAL, "the gateway's log says why; the request may be repeated")
 
 
-def _invalid(error: RequestValidationError) -> Refused:
+def _invalid(error: RequestValidationError) -> ApiError:
     found = error.errors()
     fields = complaints(found)
     kind = ProblemType.NOT_AVAILABLE if found[0]["type"] == NOT_AVAILABLE else ProblemType.INVALID
-    return Refused(kind, f"{fields[0].field or 'the body'}: {fields[0].message}", errors=fields)
+    return ApiError(kind, f"{fields[0].field or 'the body'}: {fields[0].message}", errors=fields)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    refused = dressed(error)
+    refused = to_api_error(error)
     if refused.kind is ProblemType.STORE_UNAVAILABLE:
         _LOG.warning("%s %s: %s", request.method, request.url.path, refused.detail)
     return refused.response()
@@ -133,14 +133,14 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     for kind in (
-        Refused,
+        ApiError,
         RequestValidationError,
         HTTPException,
         UnknownRun,
         UnknownLease,
         UnknownRules,
         BadRules,
-        LeaseLost,
+        LeaseNotHeld,
         RunExists,
         BadCursor,
         StoreUnavailable,

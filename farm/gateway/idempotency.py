@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from farm.gateway.errors import Refused
+from farm.gateway.errors import ApiError
 from farm.schemas.msgpack_encoding import pack, unpack
 from farm.schemas.problems import ProblemType
 from farm.store import Store
@@ -29,7 +29,7 @@ _KEPT_HEADERS = ("content-type", "content-encoding", "vary")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-class OnceRoute(APIRoute):
+class IdempotentRoute(APIRoute):
     """A route whose POST honours ``Idempotency-Key``. The route finds a lease to repeat in ``request.state``."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -40,7 +40,7 @@ class OnceRoute(APIRoute):
             if request.method != "POST" or key is None:
                 return await handle(request)
             if not _KEY.fullmatch(key):
-                raise Refused(ProblemType.INVALID, "Idempotency-Key: 1 to 255 visible ASCII characters")
+                raise ApiError(ProblemType.INVALID, "Idempotency-Key: 1 to 255 visible ASCII characters")
             return await _once(request, key, handle)
 
         return once
@@ -57,9 +57,9 @@ async def _once(request: Request, key: str, handle: Callable[[Request], Coroutin
     if found is not None:
         kept: dict[str, Any] = unpack(found)
         if kept["asked"] != fingerprint:
-            raise Refused(ProblemType.KEY_REUSED, "choose a new key: this one was sent with another request before")
+            raise ApiError(ProblemType.KEY_REUSED, "choose a new key: this one was sent with another request before")
         if "status" not in kept:
-            raise Refused(ProblemType.IN_PROGRESS, "ask again in a moment", headers={"Retry-After": "1"})
+            raise ApiError(ProblemType.IN_PROGRESS, "ask again in a moment", headers={"Retry-After": "1"})
         if kept["again"]:
             return await handle(request)
         if not kept["lease"]:

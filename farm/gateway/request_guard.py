@@ -1,4 +1,4 @@
-"""What reaches a route: a known host, a known caller, and a whole body within bounds that is JSON and sane."""
+"""Checks before a route runs: the host, the caller, and a complete JSON body within bounds."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import Gatekeeper
 from farm.gateway.connections import admit
-from farm.gateway.errors import Refused
+from farm.gateway.errors import ApiError
 from farm.schemas.problems import ProblemType
 
 MOST_BODY_BYTES = 128 * 1024
@@ -15,17 +15,19 @@ MOST_DOCUMENT_BYTES = 512 * 1024
 MOST_QUERY_BYTES = 8 * 1024
 BODY_S = 30.0
 DOCUMENTS = "/v1/rewards"
-"""Takes a document of 64 Ki characters, which JSON may write six times as long; all else that is sent is small."""
+"""The path that takes rule documents of 64 Ki characters, which JSON may write six times as long. All other bodies are
+small.
+"""
 
 FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
-class Intake:
-    """ASGI middleware: a caller without a valid token is refused before a byte of the body is read.
+class RequestGuard:
+    """ASGI middleware that refuses a caller without a valid token before it reads the body.
 
-    The answer to such a caller, also one that needs no token, is the last of its connection.
-    A web page in a browser of this machine has no token, and cannot send one.
+    The answer to such a caller, also for a path that needs no token, is the last one of its connection. A web page in a
+    browser of this machine cannot send a token.
     """
 
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
@@ -46,12 +48,12 @@ class Intake:
                 known = admit(scope, role)
                 if not known and not public:
                     detail = f"all connections of the role {role.name.lower()} are in use; end some, or ask again"
-                    raise Refused(ProblemType.BUSY, detail, headers={"Retry-After": "1"})
+                    raise ApiError(ProblemType.BUSY, detail, headers={"Retry-After": "1"})
             _check_announced(headers, _most(scope))
             if len(scope["query_string"]) > MOST_QUERY_BYTES:
-                raise Refused(ProblemType.INVALID, f"the query string may have {MOST_QUERY_BYTES} bytes")
+                raise ApiError(ProblemType.INVALID, f"the query string may have {MOST_QUERY_BYTES} bytes")
             body = await _read(scope, headers, receive) if scope["method"] in _WITH_BODY else None
-        except Refused as refused:
+        except ApiError as refused:
             await refused.response()(scope, receive, send if known else _last(send))
             return
         replay = receive if body is None else _replayed(body, receive)
@@ -68,12 +70,12 @@ def _check_announced(headers: dict[bytes, bytes], most: int) -> None:
         raise _too_large(most)
 
 
-def _too_large(most: int) -> Refused:
-    return Refused(ProblemType.TOO_LARGE, f"at most {most} bytes are taken")
+def _too_large(most: int) -> ApiError:
+    return ApiError(ProblemType.TOO_LARGE, f"at most {most} bytes are taken")
 
 
 def _last(send: Send) -> Send:
-    """Send an answer as the last of its connection."""
+    """Send an answer as the last one of its connection."""
 
     async def closing(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -89,16 +91,16 @@ async def _read(scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> 
         async with asyncio.timeout(BODY_S):
             body = await _collect(receive, most)
     except TimeoutError:
-        raise Refused(ProblemType.TIMEOUT, f"the body did not arrive within {BODY_S:.0f} s") from None
+        raise ApiError(ProblemType.TIMEOUT, f"the body did not arrive within {BODY_S:.0f} s") from None
     if not body:
         return body
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        raise Refused(ProblemType.UNSUPPORTED_MEDIA, "send Content-Type: application/json")
+        raise ApiError(ProblemType.UNSUPPORTED_MEDIA, "send Content-Type: application/json")
     try:
         pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
-        raise Refused(ProblemType.MALFORMED, str(error)[:300]) from None
+        raise ApiError(ProblemType.MALFORMED, str(error)[:300]) from None
     return body
 
 
@@ -116,7 +118,7 @@ async def _collect(receive: Receive, most: int) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body again, then whatever the connection says next."""
+    """Return a receive function that yields the body again, and then what the connection sends next."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

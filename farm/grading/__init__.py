@@ -33,36 +33,38 @@ An answer to a retrieval task needs none of that (``answer``): it is compared wi
 
 The code under test runs in the process that reports on it. Code that forges a result and knows in both runs which tests
 are false is believed, unless the tripwire sees how; a reviewer sees it in the patch.
+
+farm/docs/architecture/grading.md explains it.
 """
 
 from farm.grading.changes.apply import apply_change
-from farm.grading.changes.capture import Baseline, take_baseline, take_change
-from farm.grading.changes.collect import take
+from farm.grading.changes.capture import WorkspaceBaseline, take_baseline, take_change
+from farm.grading.changes.collect import collect_change
 from farm.grading.diff.patch import render_patch
 from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, UnfitTask, VerifierError
 from farm.grading.grader import grade, passed_false
 from farm.grading.retrieval import decide_answer
 from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.verdict import Verdict
-from farm.grading.verifier_check import Soundness
+from farm.grading.verifier_check import VerifierCheck
 
 __all__ = [
-    "Baseline",
     "ChangeRefused",
     "ChangeTooLarge",
     "GradingError",
     "ReportError",
-    "Soundness",
     "UnfitTask",
     "Verdict",
+    "VerifierCheck",
     "VerifierError",
+    "WorkspaceBaseline",
     "apply_change",
+    "collect_change",
     "decide_answer",
     "grade",
     "grade_artifacts",
     "passed_false",
     "render_patch",
-    "take",
     "take_baseline",
     "take_change",
 ]

@@ -51,7 +51,7 @@ class UnfitTask(VerifierError):
     """The task's image cannot run its tests."""
 
 
-def blame_machine(error: PathError, *, fresh: bool = False) -> None:
+def raise_if_host_fault(error: PathError, *, fresh: bool = False) -> None:
     """Raise RuntimeUnavailable where it is the machine that failed. ``fresh``: no program of the agent's has run in the
     sandbox, so that only the machine can be short of room."""
     if error.errno in (_OF_A_FRESH_ONE if fresh else _NOBODY_ELSES):

@@ -11,7 +11,7 @@ from typing import Any
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading.changes.capture import Baseline
+from farm.grading.changes.capture import WorkspaceBaseline
 from farm.grading.decoys.control_run import (
     ControlRun,
     after_control,
@@ -23,14 +23,14 @@ from farm.grading.decoys.control_run import (
     unsteady,
     without_unconfirmed,
 )
-from farm.grading.decoys.test_plan import refuse_unfit, set_exam
+from farm.grading.decoys.verifier_plan import build_verifier_plan, refuse_unfit
 from farm.grading.errors import ChangeRefused, VerifierError
-from farm.grading.grading_run import Grading
-from farm.grading.sandboxes import open_place
-from farm.grading.stress import CALM, Stress
+from farm.grading.grading_run import GradingRun
+from farm.grading.sandboxes import open_grading_sandboxes
+from farm.grading.stress import NO_STRESS, Stress
 from farm.grading.test_files import are_brought, tests_of
 from farm.grading.tripwire.tripwire import keep_findings
-from farm.grading.verdict import Verdict, refusal, with_time_of
+from farm.grading.verdict import Verdict, with_time_of, zero_verdict
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.healthcheck import await_health
 from farm.tasks.images import sandbox_spec
@@ -45,11 +45,11 @@ async def grade(
     verify_s: float | None,
     rng: random.Random,
     boot_timeout_s: float = 60.0,
-    baseline: Baseline | None = None,
+    baseline: WorkspaceBaseline | None = None,
     turns: asyncio.Semaphore | None = None,
     worked_in: Sandbox | None = None,
     tracebacks: bool = False,
-    stress: Stress = CALM,
+    stress: Stress = NO_STRESS,
     alone: bool = False,
 ) -> Verdict:
     """Judge a change of the task's workspace.
@@ -124,7 +124,7 @@ async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, 
     All tests that can be made false are false at once, each in one way of several. Raises what ``grade`` raises.
     """
     asked = bundle.task.verifier
-    given = (None, 60.0, None, None, None, False, CALM)
+    given = (None, 60.0, None, None, None, False, NO_STRESS)
     verdict = await _judge(bundle, change, runtime, *given, rng, before=False, asked=asked, control=ControlRun.ALL)
     return verdict.passed_false
 
@@ -135,7 +135,7 @@ async def _judge(
     runtime: Runtime,
     verify_s: float | None,
     boot_timeout_s: float,
-    baseline: Baseline | None,
+    baseline: WorkspaceBaseline | None,
     turns: asyncio.Semaphore | None,
     worked_in: Sandbox | None,
     tracebacks: bool,
@@ -147,13 +147,13 @@ async def _judge(
     control: ControlRun | None = None,
     failed: Collection[str] = (),
 ) -> Verdict:
-    """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``set_exam`` takes them."""
+    """Run the tests of ``asked`` once. ``before``, ``control`` and ``failed`` as ``build_verifier_plan`` takes them."""
     task = bundle.task
     started = time.monotonic()
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    set_any = partial(set_exam, asked, changed=changed, rng=rng, before=before, seed=stress.order)
+    set_any = partial(build_verifier_plan, asked, changed=changed, rng=rng, before=before, seed=stress.order)
     set_one = partial(set_any, control=control, failed=failed)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.
@@ -162,24 +162,24 @@ async def _judge(
     async with AsyncExitStack() as undo:
         try:
             place = await undo.enter_async_context(
-                open_place(runtime, spec, mode, worked_in, boot_timeout_s=boot_timeout_s)
+                open_grading_sandboxes(runtime, spec, mode, worked_in, boot_timeout_s=boot_timeout_s)
             )
         except ChangeRefused as error:
-            return refusal(str(error))
-        if not place.used:
+            return zero_verdict(str(error))
+        if not place.holds_agent_state:
             await await_health(place.tests, task)
         booted = time.monotonic()
-        grading = Grading(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
+        grading = GradingRun(bundle, place, task.verifier.limit_s(verify_s), baseline, turns, tracebacks, stress, rng)
         try:
             if names_tests:
                 made = await (exam or in_thread(await tests_of(bundle, place.pristine)))
-                verdict = await grading.judge_exam(change, made, asked)
+                verdict = await grading.run_verifier_plan(change, made, asked)
             elif task.verifier.report is ReportFormat.EXIT_CODE:
-                verdict = await grading.judge_exit_code(change)
+                verdict = await grading.run_for_exit_code(change)
             else:
-                verdict = await grading.judge_reward_file(change)
+                verdict = await grading.run_for_reward_file(change)
         except ChangeRefused as error:
-            verdict = refusal(str(error))
+            verdict = zero_verdict(str(error))
         except VerifierError as error:
             error.command_s = grading.command_s
             raise

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from farm.core.task import GradingMode
 from farm.grading.errors import ChangeRefused, VerifierError
-from sandboxes.errors import GoneBy, SandboxGone, SnapshotError
+from sandboxes.errors import LossCause, SandboxGone, SnapshotError
 from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 
@@ -19,7 +19,7 @@ busybox find "$1" \( -name __pycache__ -prune -o -name '*.py[co]' \) -exec busyb
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GradingSandboxes:
     """``pristine``: a sandbox of the image that nobody has touched. ``tests``: where the tests run, which is the same
     one in mode ``patch``; else it holds what the agent left, all over its file system."""
 
@@ -27,14 +27,14 @@ class Place:
     tests: Sandbox
 
     @property
-    def used(self) -> bool:
+    def holds_agent_state(self) -> bool:
         return self.tests is not self.pristine
 
 
 @asynccontextmanager
-async def open_place(
+async def open_grading_sandboxes(
     runtime: Runtime, spec: SandboxSpec, mode: GradingMode, worked_in: Sandbox | None, *, boot_timeout_s: float
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[GradingSandboxes]:
     """Every process of ``worked_in``, the agent's sandbox, is dead.
 
     Raises VerifierError where it lacks, ChangeRefused where no sandbox starts on what the agent left, and the errors of
@@ -43,25 +43,25 @@ async def open_place(
     async with AsyncExitStack() as undo:
         pristine = await undo.enter_async_context(runtime.scope(spec, boot_timeout_s=boot_timeout_s))
         if mode is GradingMode.PATCH:
-            yield Place(pristine, pristine)
+            yield GradingSandboxes(pristine, pristine)
             return
         if worked_in is None:
             raise VerifierError(f"a task graded by {mode.value} is judged in an episode, where its sandbox lives")
         if mode is GradingMode.SHARED:
-            yield Place(pristine, worked_in)
+            yield GradingSandboxes(pristine, worked_in)
             return
         try:
             copy = await undo.enter_async_context(await worked_in.snapshot())
             tests = await undo.enter_async_context(runtime.scope(spec, base=copy, boot_timeout_s=boot_timeout_s))
         except SandboxGone as error:
-            if error.by is GoneBy.OUTSIDE:
+            if error.by is LossCause.OUTSIDE:
                 raise
             raise ChangeRefused(f"the work was lost: {error}") from None
         except SnapshotError as error:
             if not error.unfit:
                 raise
             raise ChangeRefused(f"no sandbox starts on what was left: {error}") from None
-        yield Place(pristine, tests)
+        yield GradingSandboxes(pristine, tests)
 
 
 async def drop_bytecode(sandbox: Sandbox, workspace: str) -> None:

@@ -8,15 +8,15 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.path_patterns import TarPatterns
 from farm.core.task import Artifact, Separate
 from farm.grading.changes.capture import MAX_BYTES, MAX_FILES, is_executable, is_residue
-from farm.grading.changes.concurrency import each
-from farm.grading.changes.summary import Seen, look, read_old, without_idle
+from farm.grading.changes.concurrency import map_concurrently
+from farm.grading.changes.summary import ChangeSummary, drop_unchanged, read_old, summarize_change
 from farm.grading.diff.patch import render_patch
-from farm.grading.errors import ChangeTooLarge, ReportError, VerifierError, blame_machine
+from farm.grading.errors import ChangeTooLarge, ReportError, VerifierError, raise_if_host_fault
 from farm.grading.reports.harbor import COMMAND, LOGS, TESTS, clear_logs, put_tests, read_reward
-from farm.grading.verdict import Verdict, decide_reward_file, refusal
+from farm.grading.verdict import Verdict, decide_reward_file, zero_verdict
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.images import sandbox_spec, verifier_spec
-from sandboxes.errors import GoneBy, PathError, SandboxGone
+from sandboxes.errors import LossCause, PathError, SandboxGone
 from sandboxes.interface import MIB, FileEntry, FileKind, Runtime, Sandbox
 from sandboxes.toolserver.replay import repeatable
 
@@ -53,7 +53,7 @@ async def grade_artifacts(
     except VerifierError:
         if not await _holds_artifacts(bundle, separate, runtime, boot_timeout_s):
             raise
-        verdict = refusal("the artifacts that the task came with are gone, and the verifier needs them")
+        verdict = zero_verdict("the artifacts that the task came with are gone, and the verifier needs them")
     facts = {"artifact_files": float(len(artifacts.files)), "graded_separate": 1.0}
     return replace(
         verdict,
@@ -96,7 +96,7 @@ async def take_artifacts(sandbox: Sandbox, separate: Separate) -> Change:
         content = await sandbox.read_file(path, limit=MAX_BYTES + 1)
         return FileChange(path.lstrip("/"), ChangeKind.WRITE, content, is_executable(found[path]))
 
-    files = await each(sorted(found), read)
+    files = await map_concurrently(sorted(found), read)
     if sum(len(file.content) for file in files) > MAX_BYTES:  # one grew, or lied about its size
         raise ChangeTooLarge(f"the artifacts hold more than {MAX_BYTES // MIB} MiB")
     return Change(tuple(files))
@@ -122,7 +122,7 @@ async def _list(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
 
 async def _look(
     bundle: TaskBundle, separate: Separate, artifacts: Change, runtime: Runtime, boot_timeout_s: float
-) -> Seen:
+) -> ChangeSummary:
     """How the artifacts in the workspace differ from what the task's image holds there; others are shown as they are.
 
     Components are there only where the task names artifacts in its workspace, and of these alone.
@@ -134,7 +134,7 @@ async def _look(
     others = Change(tuple(file for file in artifacts.files if not (named and f"/{file.path}".startswith(home))))
     outside = await asyncio.to_thread(render_patch, others, lambda path: None)
     if not named:
-        return Seen(outside, {})
+        return ChangeSummary(outside, {})
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "looking"})
     async with runtime.scope(spec, boot_timeout_s=boot_timeout_s) as pristine:
         listed = [await _list(pristine, artifact) for artifact in named]
@@ -145,8 +145,8 @@ async def _look(
             tuple(sorted((file for file in files if not is_residue(file.path)), key=lambda file: file.path))
         )
         old = await read_old(pristine, "", change, entries)
-    seen = await look(without_idle(change, old), old.get)
-    return Seen(seen.patch + outside, seen.components)
+    seen = await summarize_change(drop_unchanged(change, old), old.get)
+    return ChangeSummary(seen.patch + outside, seen.components)
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -183,14 +183,14 @@ async def _judge(
             late = ReportError(f"the test command did not end within {limit_s:g} s", timed_out=True)
             reward = late if result.timed_out else await read_reward(sandbox, result)
         except PathError as error:
-            blame_machine(error, fresh=True)
+            raise_if_host_fault(error, fresh=True)
             if artifacts.empty:
                 raise VerifierError(f"the tests cannot be put into the verifier's sandbox: {error}") from error
-            return refusal(f"the artifacts cannot be put into the verifier's sandbox: {error}")
+            return zero_verdict(f"the artifacts cannot be put into the verifier's sandbox: {error}")
         except SandboxGone as error:
-            if artifacts.empty or error.by is GoneBy.OUTSIDE:
+            if artifacts.empty or error.by is LossCause.OUTSIDE:
                 raise
-            return replace(refusal(f"the tests lost their sandbox: {error}"), unreported=True)
+            return replace(zero_verdict(f"the tests lost their sandbox: {error}"), unreported=True)
     output = (result.stdout.tail or result.stdout.head).decode(errors="replace")
     verdict = decide_reward_file(reward, pristine=artifacts.empty)
     return replace(
@@ -214,4 +214,4 @@ async def _put(sandbox: Sandbox, artifacts: Change) -> None:
     async def put(file: FileChange) -> None:
         await sandbox.write_file(f"/{file.path}", file.content, executable=file.executable, parents=True)
 
-    await each(artifacts.files, put)
+    await map_concurrently(artifacts.files, put)

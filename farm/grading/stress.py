@@ -32,19 +32,19 @@ class Stress:
     """
 
     order: int | None = None
-    busy: int = 0
+    cpu_hogs: int = 0
 
     def around(self, command: str) -> str:
         """``command`` among its neighbours; none of them is a job that the shell would wait for."""
-        if not self.busy:
+        if not self.cpu_hogs:
             return command
-        busy = f"for _ in {'. ' * self.busy}; do ( while :; do :; done & ) > /dev/null 2>&1; done"
+        busy = f"for _ in {'. ' * self.cpu_hogs}; do ( while :; do :; done & ) > /dev/null 2>&1; done"
         note = f"status=$?; /.farm/bin/busybox cat /proc/[0-9]*/stat > {_SPENT} 2> /dev/null; exit $status"
         return f"{busy}\n(\n{command}\n)\n{note}"
 
     async def facts(self, sandbox: Sandbox) -> Mapping[str, float]:
         """Components, once the command has ended; none where it was broken off."""
-        if not self.busy:
+        if not self.cpu_hogs:
             return {}
         try:
             content = await sandbox.read_file(_SPENT, limit=MIB)
@@ -53,7 +53,7 @@ class Stress:
         return {PROCESSOR_S: spent_s(content)}
 
 
-CALM = Stress()
+NO_STRESS = Stress()
 
 
 def spent_s(content: bytes) -> float:
@@ -66,7 +66,7 @@ def spent_s(content: bytes) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordering:
+class RunOrder:
     """How one test command is made to run its tests in an order. ``report`` is where it writes."""
 
     seed: int
@@ -77,7 +77,7 @@ class Ordering:
         """A file that is there where the order was had."""
         return f"{self._home}/ordered"
 
-    async def was_had(self, sandbox: Sandbox) -> float:
+    async def was_applied(self, sandbox: Sandbox) -> float:
         """1 or 0."""
         try:
             await sandbox.stat(self.mark)

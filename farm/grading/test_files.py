@@ -5,10 +5,10 @@ import errno
 from collections.abc import Mapping
 
 from farm.core.test_frameworks import owned_files
-from farm.grading.changes.concurrency import each
+from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.errors import VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
-from farm.tasks.unified_diff import FilePatch, PatchError, apply_patch, parse_patch
+from farm.tasks.unified_diff import FilePatch, UnifiedDiffError, apply_patch, parse_patch
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, FileKind, Sandbox
 
@@ -29,7 +29,7 @@ async def tests_of(bundle: TaskBundle, sandbox: Sandbox) -> Mapping[str, BundleF
         wanted = {patch.old for patch in patches if patch.old is not None} | owned_files(bundle.task.verifier)
         old = await _read(sandbox, bundle.task.workspace, sorted(wanted))
         made = {patch.new: _made(patch, old) for patch in patches if patch.new is not None}
-    except PatchError as error:
+    except UnifiedDiffError as error:
         raise VerifierError(f"the test patch does not fit the image: {error}") from None
     kept = {path: file for path, file in old.items() if path in owned_files(bundle.task.verifier)}
     return {**kept, **bundle.tests, **made}
@@ -60,11 +60,11 @@ async def _read(sandbox: Sandbox, workspace: str, paths: list[str]) -> dict[str,
                 return None
             room -= entry.size
             if room < 0:
-                raise PatchError(f"the tests hold more than {MAX_BYTES >> 20} MiB")
+                raise UnifiedDiffError(f"the tests hold more than {MAX_BYTES >> 20} MiB")
             return path, BundleFile(await sandbox.read_file(full), bool(entry.mode & 0o100))
         except PathError as fault:
             if fault.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return None
             raise
 
-    return dict(found for found in await each(paths, read) if found is not None)
+    return dict(found for found in await map_concurrently(paths, read) if found is not None)

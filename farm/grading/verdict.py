@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from farm.core.task import Verifier
-from farm.core.test_frameworks import holder, without_parameters
-from farm.grading.decoys.canary_file import Canary
+from farm.core.test_frameworks import container_of_test, without_parameters
+from farm.grading.decoys.canary_file import DecoyFile
 from farm.grading.errors import ReportError, UnfitTask, VerifierError
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 
 NOT_RUN = (126, 127)
 """Exit codes by which a shell says that a command cannot be executed, or is not there."""
@@ -40,7 +40,7 @@ class Verdict:
     doubtful: bool = False
     components: Mapping[str, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
+    tests_after_decoy: tuple[str, ...] = ()
     protected_paths: tuple[str, ...] = ()
     patch: str = ""
     screened: tuple[str, ...] = ()
@@ -49,33 +49,33 @@ class Verdict:
     queue_s: float = 0.0
     command_s: float = 0.0
     total_s: float = 0.0
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, CaseOutcome] = field(default_factory=dict)
     passed_false: tuple[str, ...] = ()
     unreported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class VerifierEvidence:
     """What one run of a pytest verifier gave. ``fault`` says why there are no ``outcomes``, where there are none."""
 
-    outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    outcomes: Mapping[str, CaseOutcome] = field(default_factory=dict)
     fault: str | None = None
     timed_out: bool = False
 
 
-def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: bool) -> Verdict:
+def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *, pristine: bool) -> Verdict:
     """Reward 1 if and only if each expected id was seen passed, and nothing gives the results away; else 0.
 
     ``pristine`` says that nothing of the agent's was applied: what then keeps the verifier from giving a sound report
     is its own fault and raises VerifierError.
     """
-    passed = {test for test, outcome in evidence.outcomes.items() if outcome is Outcome.PASSED}
+    passed = {test for test, outcome in evidence.outcomes.items() if outcome is CaseOutcome.PASSED}
     missing = [test for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if test not in passed]
     wrong = frozenset(map(without_parameters, missing))
     # With nothing changed they fail, so their false versions in a control run may pass: that says nothing.
     unmet = frozenset(map(without_parameters, verifier.fail_to_pass)) if pristine else frozenset()
     passed_false = _passed_false(canary, evidence.outcomes, wrong, unmet)
-    lie = _lie(canary, evidence.outcomes, complete=not wrong)
+    lie = _find_tampering(canary, evidence.outcomes, complete=not wrong)
     if lie is None and passed_false:
         lie = f"a false version of {passed_false[0]} was reported passed"
     fault = evidence.fault or lie
@@ -105,7 +105,7 @@ def decide(verifier: Verifier, canary: Canary, evidence: Evidence, *, pristine: 
         missing=tuple(missing) if fault is None else (),
         passed_false=passed_false,
         unreported=evidence.fault is not None,
-        late=late if fault is None else (),
+        tests_after_decoy=late if fault is None else (),
     )
 
 
@@ -125,7 +125,7 @@ def discredit(verifier: Verifier, verdict: Verdict, reason: str) -> Verdict:
 
 def withhold(verifier: Verifier, verdict: Verdict, tests: Collection[str], reason: str) -> Verdict:
     """Return ``verdict`` as if ``tests`` had not passed."""
-    credited = {test for test, outcome in verdict.outcomes.items() if outcome is Outcome.PASSED} - set(tests)
+    credited = {test for test, outcome in verdict.outcomes.items() if outcome is CaseOutcome.PASSED} - set(tests)
     fewer = _components(verifier, credited)
     fewer = {name: min(value, verdict.components.get(name, value)) for name, value in fewer.items()}
     return replace(
@@ -153,7 +153,7 @@ def decide_reward_file(reward: float | ReportError, *, pristine: bool) -> Verdic
     if isinstance(reward, ReportError):
         if pristine:
             raise _unfit(str(reward), timed_out=reward.timed_out)
-        return replace(refusal(str(reward)), unreported=True)
+        return replace(zero_verdict(str(reward)), unreported=True)
     resolved = reward >= 1.0
     return Verdict(reward, resolved, f"the verifier gave {reward:g}", components=_bare(resolved))
 
@@ -169,7 +169,7 @@ def decide_exit_code(exit_code: int | None, timed_out: str | None, *, pristine: 
     if fault is not None:
         if pristine:
             raise _unfit(fault, timed_out=timed_out is not None)
-        return replace(refusal(fault), unreported=True)
+        return replace(zero_verdict(fault), unreported=True)
     resolved = exit_code == 0
     return Verdict(float(resolved), resolved, f"the test command ended with {exit_code}", components=_bare(resolved))
 
@@ -184,31 +184,31 @@ def _bare(resolved: bool) -> dict[str, float]:
     return {"resolved": float(resolved), **_UNGUARDED}
 
 
-def refusal(reason: str) -> Verdict:
+def zero_verdict(reason: str) -> Verdict:
     """The verdict on a change that nothing was run for."""
     return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})
 
 
-def _lie(canary: Canary, outcomes: Mapping[str, Outcome], *, complete: bool) -> str | None:
+def _find_tampering(canary: DecoyFile, outcomes: Mapping[str, CaseOutcome], *, complete: bool) -> str | None:
     """Return how the canary gives the results away, or None.
 
     ``complete``: all expected tests passed. A run that broke off may lack the canary, a complete one may not.
     """
     for test in canary.must_fail:
         outcome = outcomes.get(test)
-        if outcome is Outcome.PASSED:
+        if outcome is CaseOutcome.PASSED:
             return "a canary test that must fail was reported passed"
-        if complete and outcome is not Outcome.FAILED:
+        if complete and outcome is not CaseOutcome.FAILED:
             return f"a canary test that must fail was {_seen(outcome)}"
     for test in canary.must_pass:
         outcome = outcomes.get(test)
-        if complete and outcome is not Outcome.PASSED:
+        if complete and outcome is not CaseOutcome.PASSED:
             return f"a canary test that must pass was {_seen(outcome)}"
     return None
 
 
 def _passed_false(
-    canary: Canary, outcomes: Mapping[str, Outcome], failed: Collection[str], unmet: Collection[str]
+    canary: DecoyFile, outcomes: Mapping[str, CaseOutcome], failed: Collection[str], unmet: Collection[str]
 ) -> tuple[str, ...]:
     """Return the expected tests of which a false version passed. ``failed``: those that failed, without parameters.
 
@@ -218,14 +218,14 @@ def _passed_false(
     false = set(canary.must_not_pass)
     found: dict[str, None] = {}
     for test, outcome in outcomes.items() if false else ():
-        name = without_parameters(test) if outcome is Outcome.PASSED else ""
+        name = without_parameters(test) if outcome is CaseOutcome.PASSED else ""
         original = canary.originals.get(name)
         if name in false and original not in failed and not (original is None and name in unmet):
             found[original or name] = None
     return tuple(found)
 
 
-def _unreported(canary: Canary, evidence: Evidence) -> dict[str, float]:
+def _unreported(canary: DecoyFile, evidence: VerifierEvidence) -> dict[str, float]:
     """How many false tests a report says nothing of. An honest command may leave some out: a ``-k`` of its own does."""
     if not canary.must_not_pass or evidence.fault is not None:
         return {}
@@ -233,15 +233,15 @@ def _unreported(canary: Canary, evidence: Evidence) -> dict[str, float]:
     return {"false_unreported": float(len(frozenset(canary.must_not_pass) - reported))}
 
 
-def _seen(outcome: Outcome | None) -> str:
+def _seen(outcome: CaseOutcome | None) -> str:
     return "not reported" if outcome is None else f"reported as {outcome}"
 
 
-def _ours(canary: Canary) -> Collection[str]:
+def _ours(canary: DecoyFile) -> Collection[str]:
     return {*canary.must_fail, *canary.must_pass, *canary.must_not_pass}
 
 
-def _reason(missing: Sequence[str], outcomes: Mapping[str, Outcome], expected: int, ours: Collection[str]) -> str:
+def _reason(missing: Sequence[str], outcomes: Mapping[str, CaseOutcome], expected: int, ours: Collection[str]) -> str:
     if not missing:
         return f"all {expected} expected tests passed"
     first = missing[0]
@@ -251,7 +251,7 @@ def _reason(missing: Sequence[str], outcomes: Mapping[str, Outcome], expected: i
 
 def _nearest(test: str, outcomes: Collection[str], ours: Collection[str]) -> str:
     """An id may be misspelt. Few are compared, for a report may hold whatever takes long."""
-    beside = f"{holder(test)}::"
+    beside = f"{container_of_test(test)}::"
     others = (other for other in outcomes if other.startswith(beside) and len(other) <= _MOST_CHARS)
     near = heapq.nsmallest(_MOST_COMPARED, others, key=lambda other: abs(len(other) - len(test)))
     theirs = [other for other in near if without_parameters(other) not in ours]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from farm.core.change import Change
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import GradingMode
 from farm.grading.errors import UnfitTask, VerifierError
 from farm.grading.grader import grade
@@ -19,13 +19,13 @@ from farm.grading.separate_verifier import collect, grade_artifacts, take_artifa
 from farm.grading.verdict import Verdict
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.images import sandbox_spec
-from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.interface import Runtime
 
 _KEPT = 1024
 
 
-class Soundness:
+class VerifierCheck:
     """A node's memory of verifiers, by the digests of task and image."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Soundness:
         bundle: TaskBundle,
         image_digest: str,
         runtime: Runtime,
-        limits: Limits,
+        limits: EpisodeLimits,
         turns: asyncio.Semaphore | None = None,
     ) -> None:
         """Return if the verifier gives a result with nothing changed.
@@ -66,13 +66,13 @@ async def _fault(run: Callable[[], Awaitable[Verdict]]) -> str:
             raise
         return str(error)
     except SandboxGone as error:
-        if error.by is GoneBy.OUTSIDE:
+        if error.by is LossCause.OUTSIDE:
             raise
         return f"with nothing changed, the tests lost their sandbox: {error}"
     return f"with nothing changed, {verdict.reason}" if verdict.unreported else ""
 
 
-async def _try(bundle: TaskBundle, runtime: Runtime, limits: Limits, turns: asyncio.Semaphore | None) -> Verdict:
+async def _try(bundle: TaskBundle, runtime: Runtime, limits: EpisodeLimits, turns: asyncio.Semaphore | None) -> Verdict:
     verifier, boot_timeout_s = bundle.task.verifier, limits.boot_s
     if verifier.separate is not None:
         spec = sandbox_spec(bundle.task, labels={"task": bundle.task.id, "purpose": "grading"})

@@ -12,31 +12,41 @@ from types import TracebackType
 from typing import Self
 
 from farm.core.rollout import Rollout
-from farm.core.run import EpisodeOrder
-from farm.episode import Baselines, Journal, JournalError, Journals, Policy, aborted, failed, report, run_episode
+from farm.core.run import EpisodeAssignment
+from farm.episode import (
+    Baselines,
+    EpisodeJournal,
+    JournalDirectory,
+    JournalError,
+    Policy,
+    cancelled_rollout,
+    episode_report,
+    failed_rollout,
+    run_episode,
+)
 from farm.logs import name_episode
 from farm.node.host_stats import cores, read_machine
-from farm.node.image_cache import ImageShelf
-from farm.node.prewarm import Readiness
-from farm.node.publisher import AgentStore, Delivery
-from farm.node.task_cache import Bundles
-from farm.policy import Endpoints, make_policy
+from farm.node.image_cache import ImageCache
+from farm.node.prewarm import SandboxPrewarmer
+from farm.node.publisher import AgentStore, RolloutPublisher
+from farm.node.task_cache import TaskCache
+from farm.policy import EndpointPool, make_policy
 from farm.rewards import Plugins
 from farm.scheduler.messages import (
     DrainNode,
     EpisodeEnded,
     Event,
-    NodeBeat,
+    Heartbeat,
     NodeLeft,
+    PrewarmSandboxes,
     StartEpisode,
     StopEpisode,
-    WarmUp,
 )
 from sandboxes import ImageError, Runtime, Sandbox, WarmPool
-from sandboxes.cancellation import end, uninterrupted
-from sandboxes.search.index_store import Library
+from sandboxes.cancellation import cancel_all, shielded
+from sandboxes.search.index_store import IndexStore
 
-Tell = Callable[[Sequence[Event]], Awaitable[None]]
+EventSink = Callable[[Sequence[Event]], Awaitable[None]]
 """Tell the scheduler; returns when it has taken all of it. Raises anything where it has not."""
 
 VERIFIERS_PER_CORE = 2
@@ -47,25 +57,28 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """``farewell_s`` bounds each of the last words of an agent that closes. ``tracebacks``: as ``grade`` has it.
-    ``join``: as ``NodeBeat`` has it."""
+    """Settings of a node agent.
 
-    beat_s: float = 1.0
+    ``shutdown_timeout_s`` bounds each of the last calls of an agent that closes. ``tracebacks``: see ``grade``.
+    ``join``: see ``Heartbeat``.
+    """
+
+    heartbeat_s: float = 1.0
     tell_timeout_s: float = 10.0
     reap_every_s: float = 60.0
     longest_backoff_s: float = 5.0
-    farewell_s: float = 5.0
+    shutdown_timeout_s: float = 5.0
     tracebacks: bool = False
     join: str = ""
 
 
 @dataclass(slots=True)
-class _Work:
+class _EpisodeRun:
     """``begun``: the task has made its first step. ``stopped``: on purpose. ``finished``: the episode has its rollout,
     which a stop must not lose."""
 
-    order: EpisodeOrder
-    journal: Journal
+    order: EpisodeAssignment
+    journal: EpisodeJournal
     task: asyncio.Task[None] | None = None
     policy: Policy | None = None
     begun: bool = False
@@ -74,7 +87,7 @@ class _Work:
 
 
 @dataclass(slots=True)
-class _Spent:
+class _PhaseTimes:
     """Seconds that an episode spent outside of its rollout."""
 
     ordered_at: float = field(default_factory=time.monotonic)
@@ -102,15 +115,15 @@ class NodeAgent:
         *,
         store: AgentStore,
         runtime: Runtime,
-        shelf: ImageShelf,
+        shelf: ImageCache,
         slots: int,
-        tell: Tell,
+        tell: EventSink,
         state_dir: Path,
         pool: WarmPool | None = None,
         image_disk: Path | None = None,
-        library: Library | None = None,
+        library: IndexStore | None = None,
         plugins: Plugins | None = None,
-        endpoints: Endpoints | None = None,
+        endpoints: EndpointPool | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
         self.node_id = node_id
@@ -123,17 +136,17 @@ class NodeAgent:
         self._library = library
         self._plugins = plugins
         self._settings = settings or AgentSettings()
-        self._delivery = Delivery(store, node_id, self._settings.longest_backoff_s)
-        self._bundles = Bundles(store, state_dir / "bundles")
-        self._readiness = Readiness(pool, self._bundles, shelf)
-        self._endpoints = endpoints or Endpoints()
+        self._delivery = RolloutPublisher(store, node_id, self._settings.longest_backoff_s)
+        self._bundles = TaskCache(store, state_dir / "bundles")
+        self._readiness = SandboxPrewarmer(pool, self._bundles, shelf)
+        self._endpoints = endpoints or EndpointPool()
         self._baselines = Baselines()
-        self._journals = Journals(state_dir / "episodes")
+        self._journals = JournalDirectory(state_dir / "episodes")
         self._verifier_turns = asyncio.Semaphore(VERIFIERS_PER_CORE * cores())
         self._incarnation = secrets.token_hex(8)
         self._free = asyncio.Semaphore(slots)
         self._recalling = asyncio.Lock()
-        self._works: dict[str, _Work] = {}
+        self._works: dict[str, _EpisodeRun] = {}
         self._outbox: list[EpisodeEnded] = []
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
@@ -145,18 +158,18 @@ class NodeAgent:
 
     async def __aenter__(self) -> Self:
         self._state_dir.mkdir(parents=True, exist_ok=True)
-        await self._take_up(await self._runtime.adopt())
+        await self._resume_episodes(await self._runtime.adopt())
         await self._reap()
-        loops = (self._talk(), self._reap_on(), self._shelf.keep_tidy())
+        loops = (self._heartbeat_loop(), self._reap_on(), self._shelf.run_eviction_loop())
         self._loops = [asyncio.create_task(loop) for loop in loops]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await uninterrupted(self._close())
+        await shielded(self._close())
 
-    def obey(self, commands: Sequence[StartEpisode | StopEpisode | WarmUp | DrainNode]) -> None:
+    def execute(self, commands: Sequence[StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode]) -> None:
         for command in commands:
             match command:
                 case StartEpisode(_, order):
@@ -168,8 +181,8 @@ class NodeAgent:
                 case DrainNode(_, drain):
                     self._draining = drain or self._closing
                     self._news.set()
-                case WarmUp(_, sandboxes) if not self._closing:
-                    self._readiness.expect(sandboxes)
+                case PrewarmSandboxes(_, sandboxes) if not self._closing:
+                    self._readiness.prewarm(sandboxes)
 
     async def drain(self) -> None:
         """Take no more work; return when the last episode has ended and been reported."""
@@ -179,33 +192,33 @@ class NodeAgent:
 
     # Episodes
 
-    def _start(self, order: EpisodeOrder, journal: Journal | None = None) -> None:
+    def _start(self, order: EpisodeAssignment, journal: EpisodeJournal | None = None) -> None:
         """``journal``: of one that has begun already."""
         older = self._works.get(order.rollout_id)
         if self._closing or (older and older.order.attempt >= order.attempt):
             return
         if older:
             self._cancel(older)
-        work = self._works[order.rollout_id] = _Work(order, journal or self._journals.of(order))
-        work.task = asyncio.create_task(self._live(work, older.task if older else None))
+        work = self._works[order.rollout_id] = _EpisodeRun(order, journal or self._journals.of(order))
+        work.task = asyncio.create_task(self._run_and_report(work, older.task if older else None))
         self._idle.clear()
 
-    def _cancel(self, work: _Work) -> None:
+    def _cancel(self, work: _EpisodeRun) -> None:
         if work.task and not work.finished:
             work.stopped = True
             if work.begun:  # or its report would never be made
                 work.task.cancel()
 
-    async def _live(self, work: _Work, older: asyncio.Task[None] | None) -> None:
+    async def _run_and_report(self, work: _EpisodeRun, older: asyncio.Task[None] | None) -> None:
         """From the order to the report, which is always made: also of a stopped episode."""
-        order, spent = work.order, _Spent()
+        order, spent = work.order, _PhaseTimes()
         name_episode(order.run_id, order.rollout_id)
-        rollout, published = aborted(order, node=self.node_id), False
+        rollout, published = cancelled_rollout(order, node=self.node_id), False
         work.begun = True
         try:
             if work.stopped:
                 raise asyncio.CancelledError
-            with self._shelf.hold(order.task.image):
+            with self._shelf.pin(order.task.image):
                 try:
                     if older:
                         await asyncio.wait({older})
@@ -215,13 +228,13 @@ class NodeAgent:
                         rollout = replace(rollout, metrics={**rollout.metrics, **spent.seconds})
                         rollout, published = await self._delivery.publish(order, rollout)
                 finally:
-                    await uninterrupted(self._let_go(work.journal))
+                    await shielded(self._discard(work.journal))
         except asyncio.CancelledError:
             _log.info("attempt %d was stopped", order.attempt)
             if not (work.stopped or self._closing):  # reported as a stop it would be tried again for ever
-                rollout = failed(order, OSError("the episode was cancelled by nobody"), node=self.node_id)
+                rollout = failed_rollout(order, OSError("the episode was cancelled by nobody"), node=self.node_id)
         finally:
-            ended = report(rollout, order, published)
+            ended = episode_report(rollout, order, published)
             if ended.failure:
                 _log.warning("attempt %d failed, %s: %s", order.attempt, ended.failure.type, ended.failure.message)
             turnaround = {"turnaround_s": time.monotonic() - spent.ordered_at}
@@ -230,33 +243,33 @@ class NodeAgent:
                 del self._works[order.rollout_id]
             self._news.set()
 
-    async def _let_go(self, journal: Journal) -> None:
+    async def _discard(self, journal: EpisodeJournal) -> None:
         journal.remove()
         if journal.sandbox:  # its episode has removed it, unless it did not come to that
             await self._remove([journal.sandbox])
 
-    async def _recall(self, work: _Work) -> None:
+    async def _recall(self, work: _EpisodeRun) -> None:
         """What is left of its episode; where that cannot be read it begins anew. One at a time: they may be long."""
         try:
             async with self._recalling:
-                await uninterrupted(asyncio.to_thread(work.journal.recall))
+                await shielded(asyncio.to_thread(work.journal.recall))
         except (JournalError, OSError) as error:
             _log.warning("the episode begins anew: %s", error)
-            await self._let_go(work.journal)
+            await self._discard(work.journal)
             work.journal = self._journals.of(work.order)
 
-    async def _episode(self, work: _Work, spent: _Spent) -> Rollout:
+    async def _episode(self, work: _EpisodeRun, spent: _PhaseTimes) -> Rollout:
         order = work.order
         try:
             began = time.monotonic()
             spent.until_now("queue_s", spent.ordered_at)
-            bundle = await self._delivery.patiently(lambda: self._bundles.get(order.task))
-            await self._shelf.take(bundle)
+            bundle = await self._delivery.retry_until_available(lambda: self._bundles.get(order.task))
+            await self._shelf.ensure(bundle)
             policy = work.policy = make_policy(order.policy, bundle, seed=order.seed, endpoints=self._endpoints)
             spent.until_now("prepare_s", began)
             try:
                 await self._recall(work)
-                with self._readiness.to_judge(bundle) as on_event:
+                with self._readiness.prewarm_grader(bundle) as on_event:
                     rollout = await run_episode(
                         order,
                         bundle,
@@ -274,24 +287,24 @@ class NodeAgent:
             finally:
                 await policy.close()
         except Exception as error:  # whatever keeps an episode from beginning becomes its failure
-            return failed(order, error, node=self.node_id)
+            return failed_rollout(order, error, node=self.node_id)
         if rollout.error and rollout.error.type == ImageError.__name__:
-            self._shelf.forget(bundle)
+            self._shelf.invalidate(bundle)
         return rollout
 
     # The scheduler
 
-    async def _talk(self) -> None:
+    async def _heartbeat_loop(self) -> None:
         """Beats and reports, one message at a time: at once when there is news, else every ``beat_s``."""
         while True:
             self._news.clear()
-            if not await self._say(self._settings.tell_timeout_s):
-                await asyncio.sleep(self._settings.beat_s)
+            if not await self._send_heartbeat(self._settings.tell_timeout_s):
+                await asyncio.sleep(self._settings.heartbeat_s)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.beat_s):  # wait_for may swallow that we are cancelled
+                async with asyncio.timeout(self._settings.heartbeat_s):  # wait_for may swallow that we are cancelled
                     await self._news.wait()
 
-    async def _say(self, timeout_s: float) -> bool:
+    async def _send_heartbeat(self, timeout_s: float) -> bool:
         reports = list(self._outbox)
         images = self._shelf.images
         beat = self._beat(images if images != self._told_images else None)
@@ -308,9 +321,9 @@ class NodeAgent:
             self._idle.set()
         return True
 
-    def _beat(self, images: frozenset[str] | None) -> NodeBeat:
+    def _beat(self, images: frozenset[str] | None) -> Heartbeat:
         reading = read_machine(self._state_dir, self._image_disk)
-        return NodeBeat(
+        return Heartbeat(
             node_id=self.node_id,
             incarnation=self._incarnation,
             slots=self.slots,
@@ -321,27 +334,27 @@ class NodeAgent:
             pressure=reading.pressure,
             disk_free_mib=reading.disk_free_mib,
             image_disk_free_mib=reading.image_disk_free_mib,
-            lacks=self._runtime.lacks,
+            degraded=self._runtime.degraded,
             running={rollout_id: work.order.attempt for rollout_id, work in self._works.items()},
             images=images,
             draining=self._draining,
             join=self._settings.join,
             outages={
-                work.order.run_id: work.policy.outage
+                work.order.run_id: work.policy.unavailable_reason
                 for work in self._works.values()
-                if work.policy and work.policy.outage
+                if work.policy and work.policy.unavailable_reason
             },
         )
 
     # Ends
 
-    async def _take_up(self, sandboxes: Sequence[Sandbox]) -> None:
+    async def _resume_episodes(self, sandboxes: Sequence[Sandbox]) -> None:
         """What a process of this agent that was killed has left: episodes go on where their journals end.
 
         What has no journal, or no sandbox and needs one, goes; the scheduler orders such an episode anew.
         """
         living = {sandbox.id: sandbox for sandbox in sandboxes}
-        journals = await asyncio.to_thread(self._journals.left)
+        journals = await asyncio.to_thread(self._journals.find_interrupted)
         for journal, left in sorted(journals, key=lambda found: found[1].order.attempt):
             named = {"run": left.order.run_id, "rollout": left.order.rollout_id}
             if not left.settled:
@@ -378,18 +391,18 @@ class NodeAgent:
     async def _close(self) -> None:
         """Stop what runs, its sandboxes removed; publish what has finished; say good-bye."""
         self._draining = self._closing = True
-        await end(self._loops)
+        await cancel_all(self._loops)
         await self._readiness.close()
         tasks = {work.task for work in self._works.values() if work.task}
         for work in list(self._works.values()):
             self._cancel(work)
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=self._settings.farewell_s)
+            _, late = await asyncio.wait(tasks, timeout=self._settings.shutdown_timeout_s)
             for task in late:  # the store is away: the scheduler will order the episode again elsewhere
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         try:
-            async with asyncio.timeout(self._settings.farewell_s):
+            async with asyncio.timeout(self._settings.shutdown_timeout_s):
                 await self._tell([*self._outbox, NodeLeft(self.node_id)])
         except Exception as error:  # the scheduler may be gone before us; it will miss our beats otherwise
             _log.info("the scheduler did not hear our good-bye: %s", error)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 from farm.scheduler.admission import AdmissionSettings
-from farm.scheduler.messages import Load, Pressure
+from farm.scheduler.messages import Load, PressureStall
 from sandboxes.host.pressure import read_pressure
 from sandboxes.host.readings import read_memory_mib
 
@@ -17,11 +17,11 @@ MIB_PER_SLOT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HostReading:
     """``image_disk_free_mib`` None: nobody knows where the images are."""
 
     load: Load
-    pressure: Pressure
+    pressure: PressureStall
     memory_mib: int
     memory_available_mib: int
     disk_free_mib: int
@@ -38,17 +38,17 @@ def default_slots() -> int:
     return max(1, min(cores() * SLOTS_PER_CORE, read_memory_mib() // MIB_PER_SLOT - 1))
 
 
-def places(slots: int) -> int:
+def max_sandboxes(slots: int) -> int:
     """How many sandboxes share a node's disk: for each slot one of a policy, one in which it is judged, one ready."""
     return 3 * slots
 
 
-def read_machine(disk: Path, image_disk: Path | None = None) -> Reading:
+def read_machine(disk: Path, image_disk: Path | None = None) -> HostReading:
     """``disk`` and ``image_disk`` are directories on file systems; the fullness of the first counts as load."""
     memory = psutil.virtual_memory()
     usage = psutil.disk_usage(str(disk))
     load = Load(cpu=os.getloadavg()[0] / cores(), memory=memory.percent / 100, disk=usage.percent / 100)
-    return Reading(
+    return HostReading(
         load,
         _pressure(),
         memory_mib=read_memory_mib(),
@@ -62,14 +62,14 @@ def short_of(disk: Path) -> str:
     """What the machine is too short of to have sandboxes ready that nobody uses; empty where it has enough."""
     if read_pressure().short_of_memory:
         return "memory is short"
-    if psutil.disk_usage(str(disk)).percent / 100 >= AdmissionSettings().disk.near:
+    if psutil.disk_usage(str(disk)).percent / 100 >= AdmissionSettings().disk.avoid:
         return f"the disk of {disk} is nearly full"
     return ""
 
 
-def _pressure() -> Pressure:
+def _pressure() -> PressureStall:
     told = read_pressure()
-    return Pressure(
+    return PressureStall(
         cpu_some=told.cpu.some,
         memory_some=told.memory.some,
         memory_full=told.memory.full,

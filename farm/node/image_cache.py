@@ -27,14 +27,14 @@ TIDY_EVERY_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Keeper(Protocol):
+class ImageEvictor(Protocol):
     """Who makes room on the disk, as ``sandboxes.images.eviction.Retention`` does."""
 
-    def note(self, image: str) -> None: ...
+    def touch(self, image: str) -> None: ...
 
     async def remove(self, image: str) -> bool: ...
 
-    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
+    async def evict(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]: ...
 
     async def free_share(self) -> float: ...
 
@@ -44,7 +44,7 @@ class Keeper(Protocol):
 
 
 @dataclass(slots=True)
-class _Making:
+class _ImageBuild:
     task: asyncio.Task[None]
     waiting: int = 0
 
@@ -62,7 +62,7 @@ class _Failure:
         return self.retry_at - time.monotonic()
 
 
-class ImageShelf:
+class ImageCache:
     """``keeper`` None: whatever is here stays.
 
     After a failure images are not tried again before some time has passed, twice as long each time. Until then the
@@ -74,7 +74,7 @@ class ImageShelf:
         ensure: EnsureImage,
         here: Iterable[str] = (),
         *,
-        keeper: Keeper | None = None,
+        keeper: ImageEvictor | None = None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self._ensure = ensure
@@ -82,7 +82,7 @@ class ImageShelf:
         self._keeper = keeper
         self._backoff_s = backoff_s
         self._held: Counter[str] = Counter()
-        self._making: dict[Images, _Making] = {}
+        self._making: dict[Images, _ImageBuild] = {}
         self._settling: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
         """What has to end before an image is made: its removal, or an earlier making that was given up."""
         self._failures: dict[Images, _Failure] = {}
@@ -95,7 +95,7 @@ class ImageShelf:
         return frozenset(self._here.union(*(self._making.keys() - self._failures.keys())))
 
     @contextmanager
-    def hold(self, image: str) -> Iterator[None]:
+    def pin(self, image: str) -> Iterator[None]:
         """Nobody makes room by removing the image as long as this lasts, be it here or not."""
         self._held[image] += 1
         try:
@@ -105,7 +105,7 @@ class ImageShelf:
             if not self._held[image]:
                 del self._held[image]
 
-    async def take(self, bundle: TaskBundle) -> None:
+    async def ensure(self, bundle: TaskBundle) -> None:
         """Return when the images of the task are here. Raises what kept one from being made.
 
         All who wait for the same images wait for one making of them; when the last of them is cancelled, so is that.
@@ -113,14 +113,14 @@ class ImageShelf:
         needed = images_of(bundle.task)
         if self._keeper:
             for name in needed:
-                self._keeper.note(name)
+                self._keeper.touch(name)
         if needed <= self._here:
             return
         making = self._making.get(needed)
         if making is None:
             self._refuse_early(needed)
             before = [other.task for images, other in self._making.items() if images & needed]
-            making = self._making[needed] = _Making(asyncio.create_task(self._make(bundle, needed, before)))
+            making = self._making[needed] = _ImageBuild(asyncio.create_task(self._make(bundle, needed, before)))
         making.waiting += 1
         try:
             await asyncio.shield(making.task)
@@ -129,16 +129,16 @@ class ImageShelf:
             if not making.waiting and not making.task.done():
                 self._give_up(needed, making.task)
 
-    def forget(self, bundle: TaskBundle) -> None:
+    def invalidate(self, bundle: TaskBundle) -> None:
         """One of its images has turned out to be gone; the next episode that needs it makes it again."""
         self._here -= images_of(bundle.task)
 
-    async def keep_tidy(self) -> None:
+    async def run_eviction_loop(self) -> None:
         """Make room whenever the disk is nearly full, for as long as this runs."""
         while self._keeper:
             try:
                 async with self._tidying:
-                    await self._keeper.tidy(self._remove, self._held.keys)
+                    await self._keeper.evict(self._remove, self._held.keys)
             except Exception:  # what cannot be removed now is tried again by the next round
                 _log.warning("no room was made on Docker's disk", exc_info=True)
             await asyncio.sleep(TIDY_EVERY_S)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from farm.config import Config
-from farm.node.resources import AGENT
+from farm.node.resources import AGENT_OWNER
 from sandboxes import RuntimeUnavailable, open_runtime
 from sandboxes.ownership.owner import owner_names
 
@@ -14,7 +14,7 @@ async def reap(config: Config, say: Callable[[str], None]) -> None:
         return
     try:
         runtime = await open_runtime(
-            config.runtime, state_dir=config.state_dir, owner=AGENT, docker_host=config.docker_host
+            config.runtime, state_dir=config.state_dir, owner=AGENT_OWNER, docker_host=config.docker_host
         )
     except RuntimeUnavailable:  # without a daemon there is no sandbox either
         return

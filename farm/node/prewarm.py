@@ -7,24 +7,24 @@ from contextlib import ExitStack, contextmanager
 
 from farm.core.run import TaskRef
 from farm.episode import EpisodeEvent, EventKind, OnEvent
-from farm.node.image_cache import ImageShelf
-from farm.node.task_cache import Bundles
+from farm.node.image_cache import ImageCache
+from farm.node.task_cache import TaskCache
 from farm.tasks import TaskBundle, policy_spec, sandbox_spec
 from sandboxes import WarmPool
 
 _log = logging.getLogger(__name__)
 
 
-class Readiness:
+class SandboxPrewarmer:
     """``pool`` None: none are ready, ever."""
 
-    def __init__(self, pool: WarmPool | None, bundles: Bundles, shelf: ImageShelf) -> None:
+    def __init__(self, pool: WarmPool | None, bundles: TaskCache, shelf: ImageCache) -> None:
         self._pool = pool
         self._bundles = bundles
         self._shelf = shelf
         self._expecting: asyncio.Task[None] | None = None
 
-    def expect(self, sandboxes: Sequence[tuple[TaskRef, int]]) -> None:
+    def prewarm(self, sandboxes: Sequence[tuple[TaskRef, int]]) -> None:
         """So many of each task, in place of what was expected before."""
         if self._pool is None:
             return
@@ -38,7 +38,7 @@ class Readiness:
             await asyncio.gather(self._expecting, return_exceptions=True)
 
     @contextmanager
-    def to_judge(self, bundle: TaskBundle) -> Iterator[OnEvent | None]:
+    def prewarm_grader(self, bundle: TaskBundle) -> Iterator[OnEvent | None]:
         """What an episode is to tell, so that a sandbox to judge it in is ready once its policy has stopped.
 
         None where there is nothing to get ready, or none is needed: an answer is judged without.
@@ -51,7 +51,7 @@ class Readiness:
 
             def hear(event: EpisodeEvent) -> None:
                 if event.kind is EventKind.TURN_STARTED and event.turn == 0:
-                    want.enter_context(pool.wanting(sandbox_spec(bundle.task, labels={}, hides_tests=True)))
+                    want.enter_context(pool.reserve(sandbox_spec(bundle.task, labels={}, hides_tests=True)))
                 elif event.kind is EventKind.GRADING:
                     want.close()
 
@@ -63,11 +63,11 @@ class Readiness:
             async def want(task: TaskRef, count: int) -> None:
                 try:
                     bundle = await self._bundles.get(task)
-                    await self._shelf.take(bundle)
+                    await self._shelf.ensure(bundle)
                 except Exception as error:  # an order of the task meets the same, and makes it its failure
                     _log.info("no sandbox of %s is kept ready: %s", task.id, error)
                     return
-                wants.enter_context(pool.wanting(policy_spec(bundle.task, labels={}), count))
+                wants.enter_context(pool.reserve(policy_spec(bundle.task, labels={}), count))
 
             await asyncio.gather(*(want(task, count) for task, count in sandboxes))
             await asyncio.Event().wait()

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from farm.core.rollout import Rollout
-from farm.core.run import EpisodeOrder
-from farm.episode import bare_verdict, failed
+from farm.core.run import EpisodeAssignment
+from farm.episode import bare_verdict, failed_rollout
 from farm.store import RunEnded, StoreUnavailable, UnknownRun
 
 T = TypeVar("T")
@@ -17,16 +17,16 @@ _log = logging.getLogger(__name__)
 class AgentStore(Protocol):
     async def get_bundle(self, digest: str) -> bytes | None: ...
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout: ...
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout: ...
 
 
-class Delivery:
+class RolloutPublisher:
     def __init__(self, store: AgentStore, node_id: str, longest_backoff_s: float) -> None:
         self._store = store
         self._node_id = node_id
         self._longest_backoff_s = longest_backoff_s
 
-    async def publish(self, order: EpisodeOrder, rollout: Rollout) -> tuple[Rollout, bool]:
+    async def publish(self, order: EpisodeAssignment, rollout: Rollout) -> tuple[Rollout, bool]:
         """What became of the rollout, and whether it is published; a failure that another attempt may mend is not.
 
         If the store refuses a judged rollout, its bare verdict is offered instead: what a policy writes must not make
@@ -35,22 +35,22 @@ class Delivery:
         """
         if rollout.error and rollout.error.retryable and not order.final:
             return rollout, False
-        taken = await self._offer(order, rollout)
+        taken = await self._try_publish(order, rollout)
         if isinstance(taken, Rollout):
             return taken, True
         if rollout.reward is not None:
-            taken = await self._offer(order, bare_verdict(rollout, str(taken)))
+            taken = await self._try_publish(order, bare_verdict(rollout, str(taken)))
             if isinstance(taken, Rollout):
                 return taken, True
-        bare = failed(order, taken, node=self._node_id)
-        taken = await self._offer(order, bare)
+        bare = failed_rollout(order, taken, node=self._node_id)
+        taken = await self._try_publish(order, bare)
         return bare, isinstance(taken, Rollout)
 
-    async def _offer(self, order: EpisodeOrder, rollout: Rollout) -> Rollout | Exception:
+    async def _try_publish(self, order: EpisodeAssignment, rollout: Rollout) -> Rollout | Exception:
         """Publish, judged by the rules in force; or what the store has against it. A run that is over has nobody left
         to tell."""
         try:
-            return await self.patiently(lambda: self._store.publish_by_rules(rollout, order.rewards))
+            return await self.retry_until_available(lambda: self._store.publish_scored(rollout, order.rewards))
         except (UnknownRun, RunEnded) as error:
             _log.info("rollout %s came too late: %s", rollout.rollout_id, error)
             return rollout
@@ -58,7 +58,7 @@ class Delivery:
             _log.error("rollout %s was refused: %s", rollout.rollout_id, error)
             return error
 
-    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_available(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until the store serves it; each wait is longer, up to a bound."""
         wait_s = 0.1
         while True:

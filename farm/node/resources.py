@@ -12,9 +12,9 @@ from typing import cast
 from farm.build_config import read_build_settings
 from farm.config import BuildOptions
 from farm.core.run import ReplyTimeouts
-from farm.node.host_stats import places, short_of
-from farm.node.image_cache import ImageShelf
-from farm.policy.endpoint_access import Access
+from farm.node.host_stats import max_sandboxes, short_of
+from farm.node.image_cache import ImageCache
+from farm.policy.endpoint_access import EndpointAccess
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS
 from farm.rewards import Plugins
 from farm.scheduler.nodes import SchedulerSettings
@@ -22,12 +22,12 @@ from farm.tasks import TASK_PREFIX, ensure_image
 from sandboxes import Runtime, RuntimeKind, WarmPool, open_runtime
 from sandboxes.egress import Grants
 from sandboxes.images.digest_pins import ImageOrigins
-from sandboxes.images.eviction import Retention, Watermarks
+from sandboxes.images.eviction import ImageRetention, Watermarks
 from sandboxes.images.last_used import ImageUses
 from sandboxes.images.store import ImageStore
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 
-AGENT = "agent"
+AGENT_OWNER = "agent"
 """Who owns the sandboxes of a farm's node: one agent a state directory, whatever node it has become since."""
 
 GRACE_S = 300.0
@@ -35,7 +35,7 @@ GRACE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerPlan:
+class SchedulerConfig:
     """All that the scheduler needs to come up, as values that travel to its process.
 
     ``life`` names the ``farm up`` that the scheduler belongs to.
@@ -50,7 +50,7 @@ class SchedulerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentPlan:
+class NodeConfig:
     """All that an agent needs to come up, as values that travel to its process.
 
     ``join`` names the ``farm up`` that the agent belongs to.
@@ -68,7 +68,7 @@ class AgentPlan:
     slots: int
     runtime: RuntimeKind = "auto"
     docker_host: str | None = None
-    access: Access = field(default_factory=Access)
+    access: EndpointAccess = field(default_factory=EndpointAccess)
     timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS
     granted: Grants = field(default_factory=Grants)
     warm: bool = False
@@ -79,41 +79,41 @@ class AgentPlan:
     embedder: str = "words"
     test_tracebacks: bool = False
     join: str = ""
-    equip: str = "farm.node.resources:docker"
+    equip: str = "farm.node.resources:open_node_resources"
 
 
 @dataclass(frozen=True, slots=True)
-class Equipment:
+class NodeResources:
     """Whoever made the runtime closes it, when the agent has ended. ``pool`` is the runtime, where that keeps
     sandboxes ready. ``image_disk`` is on the disk of the images."""
 
     runtime: Runtime
-    shelf: ImageShelf
+    image_cache: ImageCache
     pool: WarmPool | None = None
     image_disk: Path | None = None
-    library: Library | None = None
+    library: IndexStore | None = None
     plugins: Plugins | None = None
 
 
-Equip = Callable[[AgentPlan], AbstractAsyncContextManager[Equipment]]
+ResourceFactory = Callable[[NodeConfig], AbstractAsyncContextManager[NodeResources]]
 
 
-def load_equip(name: str) -> Equip:
+def load_resource_factory(name: str) -> ResourceFactory:
     module, _, function = name.partition(":")
-    return cast(Equip, getattr(importlib.import_module(module), function))
+    return cast(ResourceFactory, getattr(importlib.import_module(module), function))
 
 
 @asynccontextmanager
-async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
+async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
     """Docker's sandboxes and images. Raises RuntimeUnavailable."""
     async with AsyncExitStack() as stack:
         runtime = await open_runtime(
             plan.runtime,
             state_dir=plan.state_dir,
-            owner=AGENT,
+            owner=AGENT_OWNER,
             grace_s=GRACE_S,
             docker_host=plan.docker_host,
-            places=places(plan.slots),
+            places=max_sandboxes(plan.slots),
             granted=plan.granted,
         )
         pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
@@ -125,10 +125,10 @@ async def docker(plan: AgentPlan) -> AsyncIterator[Equipment]:
         images = ImageStore(plan.docker_host, settings, uses=uses, origins=origins, pulls=plan.image_pulls)
         stack.push_async_callback(images.close)
         release = runtime.release_images
-        retention = Retention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
+        retention = ImageRetention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         stack.callback(retention.close)
         here = [info.name for info in await images.list(TASK_PREFIX)]
-        shelf = ImageShelf(partial(ensure_image, images=images), here, keeper=retention)
-        library = await stack.enter_async_context(Library(plan.state_dir / "search", embedder=plan.embedder))
+        shelf = ImageCache(partial(ensure_image, images=images), here, keeper=retention)
+        library = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
         plugins = await asyncio.to_thread(Plugins.installed)
-        yield Equipment(runtime, shelf, pool, await images.root(), library, plugins)
+        yield NodeResources(runtime, shelf, pool, await images.root(), library, plugins)

@@ -16,7 +16,7 @@ class BundleSource(Protocol):
     async def get_bundle(self, digest: str) -> bytes | None: ...
 
 
-class Bundles:
+class TaskCache:
     """``directory`` may be deleted at any time, even while this is in use."""
 
     def __init__(self, source: BundleSource, directory: Path) -> None:

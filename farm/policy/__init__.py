@@ -1,4 +1,7 @@
-"""The policies: ``oracle``, which knows the answer, ``nop``, which does nothing, and any OpenAI-compatible endpoint."""
+"""The policies: ``oracle``, which knows the answer, ``nop``, which does nothing, and any OpenAI-compatible endpoint.
+
+farm/docs/architecture/policy.md explains it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +10,11 @@ from farm.core.run import PolicySpec
 from farm.policy.base import Message, Policy, PolicyError, Reply
 from farm.policy.nop import NopPolicy
 from farm.policy.openai import OpenAIPolicy
-from farm.policy.openai_endpoint import Endpoints
+from farm.policy.openai_endpoint import EndpointPool
 from farm.policy.oracle import OraclePolicy
 from farm.tasks.bundle import TaskBundle
 
-__all__ = ["Endpoints", "make_policy"]
+__all__ = ["EndpointPool", "make_policy"]
 
 KINDS = ("oracle", "nop", "openai")
 
@@ -21,7 +24,7 @@ def make_policy(
     bundle: TaskBundle,
     *,
     seed: int,
-    endpoints: Endpoints | None = None,
+    endpoints: EndpointPool | None = None,
 ) -> Policy:
     """The policy of one episode, to be closed by the caller. Raises PolicyError for a spec that names none.
 
@@ -44,12 +47,12 @@ class _Alone:
     """An endpoint's policy that owns its endpoint."""
 
     def __init__(self, spec: PolicySpec, *, seed: int) -> None:
-        self._endpoints = Endpoints()
+        self._endpoints = EndpointPool()
         self._policy = OpenAIPolicy(spec, self._endpoints.at(spec.endpoint), seed=seed)
 
     @property
-    def outage(self) -> str | None:
-        return self._policy.outage
+    def unavailable_reason(self) -> str | None:
+        return self._policy.unavailable_reason
 
     @property
     def silent_s(self) -> float:
@@ -58,8 +61,8 @@ class _Alone:
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         return await self._policy.reply(messages, tools)
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        await self._policy.recall(messages, tools)
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        await self._policy.replay(messages, tools)
 
     async def close(self) -> None:
         await self._policy.close()

@@ -74,7 +74,7 @@ class Policy(Protocol):
     """One policy in one episode."""
 
     @property
-    def outage(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Why the endpoint refuses to serve just now; None where it serves, or is merely thinking.
 
         An agent's deadline that passes during an outage is not the agent's: the episode fails, retryable.
@@ -90,7 +90,7 @@ class Policy(Protocol):
         """The next message. Raises PolicyError."""
         ...
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         """It has replied to these already, in a process that is no more; the reply is known. Raises PolicyError."""
         ...
 

@@ -4,24 +4,24 @@ from dataclasses import replace
 
 from farm.config import LOOPBACK, Config, ConfigError, PolicyEndpoint
 from farm.core.endpoint_url import EndpointUrl
-from farm.policy.endpoint_access import Access, KeptKey
+from farm.policy.endpoint_access import EndpointAccess, EndpointKey
 
 
-def endpoint_rules(config: Config, *, joined: bool = False) -> Access:
+def endpoint_rules(config: Config, *, joined: bool = False) -> EndpointAccess:
     """Return which endpoints runs may name, without any key.
 
     An endpoint on the farm's own machine needs to be listed, unless the gateway is on loopback of that machine: then
     only a user of the machine can name it. A node that ``joined`` serves a gateway elsewhere.
     """
     listed = tuple(EndpointUrl.parse(endpoint.url) for endpoint in config.policy_endpoints)
-    return Access(listed, here=config.host in LOOPBACK and not joined)
+    return EndpointAccess(listed, here=config.host in LOOPBACK and not joined)
 
 
-def endpoint_access(config: Config, *, joined: bool = False) -> Access:
+def endpoint_access(config: Config, *, joined: bool = False) -> EndpointAccess:
     """Return the rules with each key bound to its address. Raises ConfigError for a key that is not there."""
     own = [(endpoint.url, key) for endpoint in config.policy_endpoints if (key := _own_key(endpoint))]
     shared = [(url, config.policy_key.get_secret_value()) for url in config.key_urls] if config.policy_key else []
-    keys = tuple(KeptKey(EndpointUrl.parse(url), _one_line(url, key)) for url, key in (*own, *shared))
+    keys = tuple(EndpointKey(EndpointUrl.parse(url), _one_line(url, key)) for url, key in (*own, *shared))
     return replace(endpoint_rules(config, joined=joined), keys=keys)
 
 

@@ -9,18 +9,18 @@ from sandboxes.egress.addresses import Address, is_own, is_usable
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKey:
+class EndpointKey:
     """A key, and the address at or below which it is sent. It is never shown."""
 
     url: EndpointUrl
     secret: str
 
     def __repr__(self) -> str:
-        return f"KeptKey({self.url})"
+        return f"EndpointKey({self.url})"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class EndpointAccess:
     """The operator's rules for endpoints.
 
     ``listed``: the only endpoints that runs may name; empty: any. ``here``: whether an endpoint that is not listed may
@@ -28,7 +28,7 @@ class Access:
     """
 
     listed: tuple[EndpointUrl, ...] = ()
-    keys: tuple[KeptKey, ...] = ()
+    keys: tuple[EndpointKey, ...] = ()
     here: bool = True
 
     def admit(self, text: str) -> EndpointUrl:

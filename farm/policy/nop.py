@@ -10,7 +10,7 @@ class NopPolicy:
     """Says at once that it is done."""
 
     @property
-    def outage(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         return None
 
     @property
@@ -22,7 +22,7 @@ class NopPolicy:
             return Reply(content="", tool_calls=(), finish_reason="stop")
         return Reply(content="", tool_calls=(ToolCall("call_0", "submit", "{}"),), finish_reason="tool_calls")
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         return None
 
     async def close(self) -> None:

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from farm.core.nesting_limit import read_json
+from farm.core.nesting_limit import MAX_DEPTH, read_json
 from farm.core.rollout import StopReason
 from farm.core.run import PolicySpec
 from farm.policy.base import Message, PolicyError, Reply
-from farm.policy.openai_endpoint import Answer, Endpoint
-from farm.policy.openai_response import MAX_NAME_CHARS, Garbage, parse_completion, parse_models
+from farm.policy.openai_endpoint import EndpointResponse, OpenAIEndpoint
+from farm.policy.openai_response import MAX_NAME_CHARS, MalformedResponse, parse_completion, parse_models
 
 RESERVED = frozenset({"messages", "tools", "model", "stream", "n"})
 _BUSY = (429, 503)
@@ -38,7 +38,7 @@ _FULL = Reply(content="", tool_calls=(), finish_reason="length", stop=StopReason
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetrySettings:
     """How many failures in a row are borne. A busy endpoint (429, 503) is waited for until the agent's deadline.
 
     ``timeout_tries``: requests that got no answer in time.
@@ -60,21 +60,23 @@ class OpenAIPolicy:
     group's episodes differ. ``close`` leaves the endpoint open: it is shared.
     """
 
-    def __init__(self, spec: PolicySpec, endpoint: Endpoint, *, seed: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self, spec: PolicySpec, endpoint: OpenAIEndpoint, *, seed: int, patience: RetrySettings | None = None
+    ) -> None:
         taken = RESERVED & spec.sampling_params.keys()
         if taken:
             raise PolicyError(f"sampling parameters may not set {', '.join(sorted(taken))}", retryable=False)
         self._spec = spec
         self._endpoint = endpoint
         self._seed = seed
-        self._patience = patience or Patience()
+        self._patience = patience or RetrySettings()
         self._jitter = random.Random(seed)
         self._turn = 0
         self._outage: str | None = None
         self._asked_at: float | None = None
 
     @property
-    def outage(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         return self._outage
 
     @property
@@ -92,7 +94,7 @@ class OpenAIPolicy:
         while True:
             try:
                 answer = await self._patiently(lambda: self._endpoint.chat(body, _parse, self._spec.timeouts))
-            except Garbage as error:
+            except MalformedResponse as error:
                 self._outage = None
                 garbage += 1
                 if garbage >= self._patience.garbage_tries:
@@ -107,7 +109,7 @@ class OpenAIPolicy:
             self._turn += 1
             return replace(reply, model=str(body["model"])[:MAX_NAME_CHARS])
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         self._turn += 1
 
     async def close(self) -> None:
@@ -130,7 +132,7 @@ class OpenAIPolicy:
         self._outage = f"{asked} has not said which model is served"
         try:
             answer = await self._patiently(lambda: self._endpoint.models(parse_models))
-        except Garbage as error:
+        except MalformedResponse as error:
             raise PolicyError(
                 f"{asked} answers 200 but names no model: {error}; {_NAME_MODEL}", retryable=False
             ) from None
@@ -141,7 +143,7 @@ class OpenAIPolicy:
         self._outage = None
         return self._endpoint.model
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer[Parsed]]]) -> Answer[Parsed]:
+    async def _patiently(self, ask: Callable[[], Awaitable[EndpointResponse[Parsed]]]) -> EndpointResponse[Parsed]:
         """Return the first answer that is no failure of the endpoint and not "not now". Raises PolicyError, Garbage."""
         failures = waits = late = 0
         while True:
@@ -182,7 +184,7 @@ class OpenAIPolicy:
         longest = min(self._patience.longest_s, self._patience.backoff_s * 2.0 ** min(failures - 1, 16))
         return longest * self._jitter.uniform(0.5, 1.0)
 
-    def _refused(self, answer: Answer[Reply]) -> Reply:
+    def _refused(self, answer: EndpointResponse[Reply]) -> Reply:
         said = _said(answer)
         if answer.status in (400, 413, 422) and _CONTEXT.search(said):
             return _FULL
@@ -201,7 +203,7 @@ class _AnyObject(msgspec.Struct):
 def _parse(body: bytes) -> Reply:
     reply = parse_completion(body)
     if reply.finish_reason == "abort":
-        raise Garbage("the engine aborted the request")
+        raise MalformedResponse("the engine aborted the request")
     return reply
 
 
@@ -227,8 +229,10 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     written = call["function"]["arguments"]
     try:
         msgspec.json.decode(written, type=_AnyObject)
+        if written.count("[") + written.count("{") > MAX_DEPTH:
+            read_json(written)
         fine = True
-    except (ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         fine = False
     if fine:
         return call
@@ -238,7 +242,7 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _status(answer: Answer[Any]) -> str:
+def _status(answer: EndpointResponse[Any]) -> str:
     """Return the status and the media type. Never quote an answer: it may be an internal page, or hold a key."""
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     return f"{answer.status} ({kind})" if _MEDIA_TYPE.fullmatch(kind) else str(answer.status)
@@ -254,7 +258,7 @@ def _failure(error: httpx.HTTPError) -> str:
     return f"{kind}: {error}".removesuffix(": ")
 
 
-def _said(answer: Answer[Any]) -> str:
+def _said(answer: EndpointResponse[Any]) -> str:
     """Return what an error answer says, on one line, to look for a full context in it; for no error or log."""
     text = answer.refusal[:4000].decode(errors="replace")
     try:

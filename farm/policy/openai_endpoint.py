@@ -12,7 +12,7 @@ import httpx
 
 from farm.core.run import ReplyTimeouts
 from farm.policy.checked_transport import CheckedTransport
-from farm.policy.endpoint_access import Access
+from farm.policy.endpoint_access import EndpointAccess
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_REFUSAL_BYTES = 64 * 1024
@@ -44,7 +44,7 @@ Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[Parsed]):
+class EndpointResponse(Generic[Parsed]):
     """``parsed`` is set if ``status`` is 200. Otherwise ``refusal`` is the body, up to ``MAX_REFUSAL_BYTES`` of it."""
 
     status: int
@@ -53,11 +53,11 @@ class Answer(Generic[Parsed]):
     refusal: bytes = b""
 
 
-class TooLong(httpx.DecodingError):
+class ConversationTooLong(httpx.DecodingError):
     """A reply has more than ``MAX_ANSWER_BYTES``."""
 
 
-class Endpoint:
+class OpenAIEndpoint:
     """``url`` is the base (``http://host:8000/v1``) or its ``/chat/completions``; ``access`` gives its key, and says
     which addresses it may be at.
 
@@ -74,11 +74,11 @@ class Endpoint:
         self,
         url: str,
         *,
-        access: Access | None = None,
+        access: EndpointAccess | None = None,
         timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS,
         models_timeout_s: float = MODELS_TIMEOUT_S,
     ) -> None:
-        access = access or Access()
+        access = access or EndpointAccess()
         place = access.admit(url)
         key = access.key(place)
         self.url = str(place)
@@ -105,7 +105,7 @@ class Endpoint:
 
     async def chat(
         self, body: Mapping[str, Any], parse: Callable[[bytes], Parsed], timeouts: ReplyTimeouts | None = None
-    ) -> Answer[Parsed]:
+    ) -> EndpointResponse[Parsed]:
         """Request one chat completion, with as many fields as the endpoint accepts.
 
         Raises httpx.ReadTimeout after ``first_byte_s`` or ``reply_s``, another httpx.HTTPError if the connection fails,
@@ -121,7 +121,7 @@ class Endpoint:
             request = {**body, **_DIALECTS[level]}
             try:
                 answer = await self._ask("POST", "/chat/completions", parse, within, request)
-            except TooLong:
+            except ConversationTooLong:
                 if not _DIALECTS[level]:
                     raise
                 level, is_plain = len(_DIALECTS) - 1, True
@@ -134,7 +134,7 @@ class Endpoint:
                 return answer
             level += 1
 
-    async def models(self, parse: Callable[[bytes], Parsed]) -> Answer[Parsed]:
+    async def models(self, parse: Callable[[bytes], Parsed]) -> EndpointResponse[Parsed]:
         """Request the list of served models. Raises httpx.HTTPError, and what ``parse`` raises."""
         within = ReplyTimeouts(self._timeouts.connect_s, self._models_timeout_s, self._models_timeout_s)
         return await self._ask("GET", "/models", parse, within)
@@ -155,7 +155,7 @@ class Endpoint:
         parse: Callable[[bytes], Parsed],
         within: ReplyTimeouts,
         body: Mapping[str, Any] | None = None,
-    ) -> Answer[Parsed]:
+    ) -> EndpointResponse[Parsed]:
         pauses = httpx.Timeout(within.first_byte_s, connect=within.connect_s, pool=None)
         remedy = "; name the model (--model) to do without it" if path == "/models" else ""
         try:
@@ -166,9 +166,9 @@ class Endpoint:
             ):
                 self.answered_at = time.monotonic()
                 if response.status_code != httpx.codes.OK:
-                    return Answer(response.status_code, response.headers, refusal=await _refusal(response))
+                    return EndpointResponse(response.status_code, response.headers, refusal=await _refusal(response))
                 whole = await self._read(response, held)
-                return Answer(response.status_code, response.headers, await self._parsed(parse, whole))
+                return EndpointResponse(response.status_code, response.headers, await self._parsed(parse, whole))
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -189,7 +189,7 @@ class Endpoint:
             number += 1
             cost += len(part) + PART_BYTES
             if cost > MAX_ANSWER_BYTES:
-                raise TooLong(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+                raise ConversationTooLong(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
             if len(whole) - len(part) <= LARGE_BYTES < len(whole):
                 await held.enter_async_context(self._large)
             if number % _PARTS_AT_ONCE == 0:
@@ -214,18 +214,18 @@ async def _refusal(response: httpx.Response) -> bytes:
     return bytes(start[:MAX_REFUSAL_BYTES])
 
 
-class Endpoints:
+class EndpointPool:
     """A node's endpoints by address, as ``access`` admits them. ``timeouts`` as ``Endpoint`` takes them."""
 
-    def __init__(self, access: Access | None = None, *, timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS) -> None:
-        self._access = access or Access()
+    def __init__(self, access: EndpointAccess | None = None, *, timeouts: ReplyTimeouts = DEFAULT_TIMEOUTS) -> None:
+        self._access = access or EndpointAccess()
         self._timeouts = timeouts
-        self._known: dict[str, Endpoint] = {}
+        self._known: dict[str, OpenAIEndpoint] = {}
 
-    def at(self, url: str) -> Endpoint:
+    def at(self, url: str) -> OpenAIEndpoint:
         """Return the endpoint at an address, one for all who ask. Raises PolicyError for one that is not admitted."""
         if url not in self._known:
-            self._known[url] = Endpoint(url, access=self._access, timeouts=self._timeouts)
+            self._known[url] = OpenAIEndpoint(url, access=self._access, timeouts=self._timeouts)
         return self._known[url]
 
     async def close(self) -> None:

@@ -50,7 +50,7 @@ _WORDS = {
 }
 
 
-class Garbage(Exception):
+class MalformedResponse(Exception):
     """The reply has another form than the one that was requested. The message is one line and quotes no text of it."""
 
 
@@ -153,7 +153,7 @@ _Parsed = TypeVar("_Parsed")
 
 
 def parse_models(body: bytes) -> str:
-    """Return the name of the first model of a list of models. Raises Garbage."""
+    """Return the name of the first model of a list of models. Raises MalformedResponse."""
     return _parse(_Models, body).data.model.id
 
 
@@ -165,7 +165,7 @@ def parse_completion(body: bytes) -> Reply:
     """
     try:
         answer = _parse(_Answer, body)
-    except Garbage:
+    except MalformedResponse:
         mended = _mend(body)
         if mended == body:
             raise
@@ -178,7 +178,7 @@ def parse_completion(body: bytes) -> Reply:
     if any(bytes(raw) != b"null" for raw in ids):
         try:
             sampled = _sampled(_parse(_Tokens, body))
-        except Garbage as error:
+        except MalformedResponse as error:
             distrust = str(error)
     prompt_tokens, completion_tokens = _usage(answer.usage)
     return Reply(
@@ -211,13 +211,13 @@ def _parse(kind: type[_Parsed], body: bytes) -> _Parsed:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise Garbage(_plainly(str(error))) from None
+        raise MalformedResponse(_plainly(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         start = body[:100].strip()[:1]
         if not start:
-            raise Garbage("the answer is empty") from None
+            raise MalformedResponse("the answer is empty") from None
         kinds = {b"<": "HTML or XML, not JSON", b"{": "broken JSON", b"[": "broken JSON"}
-        raise Garbage(f"the answer is {kinds.get(start, 'not JSON')}") from None
+        raise MalformedResponse(f"the answer is {kinds.get(start, 'not JSON')}") from None
 
 
 def _plainly(problem: str) -> str:
@@ -255,7 +255,7 @@ def _arguments(index: int, raw: Raw) -> str:
         return msgspec.json.decode(text, type=str)
     except msgspec.ValidationError as error:
         where = f"choices[0].message.tool_calls[{index}].function.arguments"
-        raise Garbage(_plainly(f"{error} - at `$.{where}`")) from None
+        raise MalformedResponse(_plainly(f"{error} - at `$.{where}`")) from None
 
 
 def _usage(raw: Raw) -> tuple[int, int]:
@@ -281,16 +281,16 @@ def _sampled(tokens: _Tokens) -> Sampled:
     ids = choice.token_ids if choice.token_ids is not None else choice.response_token_ids
     prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else tokens.prompt_token_ids
     if ids is None or prompt is None:
-        raise Garbage(f"token ids of the {'reply' if prompt is None else 'prompt'} alone")
+        raise MalformedResponse(f"token ids of the {'reply' if prompt is None else 'prompt'} alone")
     if choice.logprobs is None or choice.logprobs.content is None:
-        raise Garbage("token ids without log-probabilities")
+        raise MalformedResponse("token ids without log-probabilities")
     given = choice.logprobs.content
     if len(given) != len(ids):
-        raise Garbage(f"{len(ids)} token ids with {len(given)} log-probabilities")
+        raise MalformedResponse(f"{len(ids)} token ids with {len(given)} log-probabilities")
     logprobs = array("f", [token.logprob for token in given])
     # A sum of float32 values cannot overflow a double, so it is finite exactly when every element is.
     if not isfinite(sum(logprobs)):
-        raise Garbage("a log-probability that is not finite")
+        raise MalformedResponse("a log-probability that is not finite")
     return Sampled(array("i", prompt), array("i", ids), logprobs, _spans(tokens, len(ids)))
 
 

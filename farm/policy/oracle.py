@@ -11,7 +11,7 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.retrieval import Retrieval
 from farm.policy.base import Message, PolicyError, Reply, ToolCall
 from farm.policy.oracle_edits import replacements
-from farm.policy.oracle_tools import Call, Hands, make_parent, written
+from farm.policy.oracle_tools import Call, EditingCalls, make_parent, written
 from farm.tasks.bundle import TaskBundle
 from sandboxes.tools.packs.answer import Answer
 
@@ -29,15 +29,15 @@ class OraclePolicy:
     """
 
     def __init__(self, bundle: TaskBundle) -> None:
-        self._parts = [bundle.at(step) for step in range(len(bundle.steps))] or [bundle]
+        self._parts = [bundle.for_step(step) for step in range(len(bundle.steps))] or [bundle]
         if any(_unknown(part) for part in self._parts):
             raise PolicyError(f"task {bundle.task.id} has no gold change and no solution/solve.sh", retryable=False)
         self._script: _Script | None = None
-        self._hands = Hands(())
+        self._hands = EditingCalls(())
         self._calls = 0
 
     @property
-    def outage(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         return None
 
     @property
@@ -47,7 +47,7 @@ class OraclePolicy:
     async def reply(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> Reply:
         try:
             if self._script is None or messages[-1]["role"] == "user":  # the beginning, of the task or of a step
-                self._hands = Hands([tool["function"]["name"] for tool in tools])
+                self._hands = EditingCalls([tool["function"]["name"] for tool in tools])
                 self._script = _script(self._parts.pop(0), self._hands)
                 calls = next(self._script)
             else:
@@ -57,7 +57,7 @@ class OraclePolicy:
         written = tuple(self._written(call) for call in calls)
         return Reply(content="", tool_calls=written, finish_reason="tool_calls" if calls else "stop")
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         """Its script says the same again."""
         await self.reply(messages, tools)
 
@@ -84,13 +84,13 @@ def _last_results(messages: Sequence[Message]) -> list[str]:
     return results[::-1]
 
 
-def _script(bundle: TaskBundle, hands: Hands) -> _Script:
+def _script(bundle: TaskBundle, hands: EditingCalls) -> _Script:
     if bundle.task.retrieval is not None:
         return _find(bundle.task.retrieval)
     return _solve(bundle, hands) if bundle.gold is None else _apply(bundle.gold, bundle.task.workspace, hands)
 
 
-def _apply(gold: Change, workspace: str, hands: Hands) -> _Script:
+def _apply(gold: Change, workspace: str, hands: EditingCalls) -> _Script:
     """Look, clear the way, edit, then set the modes and compare; what differs is written whole."""
     texts = {f"{workspace}/{file.path}": text for file in gold.files if (text := _text(file)) is not None}
     views: dict[str, str | None] = {}
@@ -115,7 +115,7 @@ def _find(retrieval: Retrieval) -> _Script:
     yield [(Answer.name, {"files": found})]
 
 
-def _solve(bundle: TaskBundle, hands: Hands) -> _Script:
+def _solve(bundle: TaskBundle, hands: EditingCalls) -> _Script:
     commands: list[str] = []
     for path, file in sorted(bundle.solution.items()):
         commands += written(f"/solution/{path}", file.content)
@@ -136,7 +136,7 @@ def _text(file: FileChange) -> str | None:
         return None
 
 
-def _edit(hands: Hands, path: str, view: str | None, text: str) -> list[Call]:
+def _edit(hands: EditingCalls, path: str, view: str | None, text: str) -> list[Call]:
     """Unique replacements where the old text was seen whole, else the file anew."""
     if view is not None:
         old = view if view.endswith("\n") or not text.endswith("\n") else view + "\n"

@@ -57,7 +57,7 @@ _WRITES: Mapping[str, Callable[[str, str], Mapping[str, Any]]] = {
 }
 
 
-class Hands:
+class EditingCalls:
     """Calls of the tools that are ``offered``. Raises PolicyError where none of them can do what is asked."""
 
     def __init__(self, offered: Sequence[str]) -> None:

@@ -1,9 +1,12 @@
-"""Rewards: raw components, and the rules that make one number of them."""
+"""Rewards: raw components, and the rules that make one number of them.
+
+farm/docs/architecture/rewards.md explains it.
+"""
 
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins
 from farm.rewards.rules import BadRules, Rules, default_rules, default_text, parse_rules
-from farm.rewards.scoring import Unscored, rewarded, score
+from farm.rewards.scoring import Unscored, apply_rules, score
 from farm.rewards.tool_metrics import count_effort, count_misuse
 
 __all__ = [
@@ -12,12 +15,12 @@ __all__ = [
     "Plugins",
     "Rules",
     "Unscored",
+    "apply_rules",
     "count_effort",
     "count_misuse",
     "default_rules",
     "default_text",
     "effort_cost",
     "parse_rules",
-    "rewarded",
     "score",
 ]

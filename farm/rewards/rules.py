@@ -91,7 +91,7 @@ class Effort(_Table):
     weights: EffortWeights
 
 
-class Gate(_Table):
+class RewardGate(_Table):
     component: Name
     at_least: Amount = 1.0
     otherwise: Annotated[tuple[Name, ...], Field(max_length=MOST_TERMS)] = ()
@@ -115,7 +115,7 @@ class Rules(_Table):
     weights: Annotated[Mapping[Name, Weight], Field(min_length=1, max_length=MOST_TERMS)]
     transforms: Annotated[Mapping[Name, Transform], Field(max_length=MOST_TERMS)] = {}
     effort: Effort | None = None
-    gate: Gate | None = None
+    gate: RewardGate | None = None
     clip: Clip = Clip()
 
     @cached_property
@@ -205,7 +205,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"; the nearest one is {near[0]!r}" if near else ""
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"effort": Effort, "gate": Gate, "clip": Clip}
+_TABLES: Mapping[str, type[BaseModel]] = {"effort": Effort, "gate": RewardGate, "clip": Clip}
 
 
 def _told(error: ValidationError) -> str:

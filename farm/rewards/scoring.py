@@ -7,7 +7,7 @@ from dataclasses import replace
 from farm.core.rollout import Rollout
 from farm.rewards.components import EFFORT
 from farm.rewards.effort import effort_cost
-from farm.rewards.rules import Effort, Gate, Rules, Transform
+from farm.rewards.rules import Effort, RewardGate, Rules, Transform
 
 
 class Unscored(ValueError):
@@ -32,7 +32,7 @@ def score(components: Mapping[str, float], rules: Rules) -> float:
     return total if rules.clip.max is None else min(total, rules.clip.max)
 
 
-def rewarded(rollout: Rollout, rules: Rules) -> Rollout:
+def apply_rules(rollout: Rollout, rules: Rules) -> Rollout:
     """The rollout with its reward by ``rules``; one that nothing was judged of stays without, whatever they say.
 
     Raises Unscored.
@@ -46,7 +46,7 @@ _MOST = 1e12
 """So far from 0 a component counts, whoever measured it and whatever it is divided by."""
 
 
-def _counts(name: str, components: Mapping[str, float], gate: Gate | None) -> bool:
+def _counts(name: str, components: Mapping[str, float], gate: RewardGate | None) -> bool:
     if gate is None or name in gate.otherwise:
         return True
     found = components.get(gate.component)

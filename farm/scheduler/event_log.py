@@ -9,7 +9,7 @@ from farm.core.run import EpisodeReport
 from farm.scheduler.messages import (
     EpisodeEnded,
     Event,
-    NodeBeat,
+    Heartbeat,
     NodeDrained,
     NodeLeft,
     NodeLost,
@@ -34,7 +34,7 @@ class _Outage:
     gone_at: float | None = None
 
 
-class FleetLog:
+class FarmEventLog:
     """Write what each event changes. Call ``before`` and ``after`` around the scheduler's own handling of the event."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class FleetLog:
 
     def before(self, event: Event, scheduler: Scheduler, now: float) -> None:
         match event:
-            case NodeBeat():
+            case Heartbeat():
                 self._beat(event, scheduler, now)
             case NodeLeft(node_id):
                 if node := scheduler.fleet.get(node_id):
@@ -79,7 +79,7 @@ class FleetLog:
         self._lost = {node.id: node.lost_at for node in lost}
         self._end_outages(scheduler, now)
 
-    def _beat(self, beat: NodeBeat, scheduler: Scheduler, now: float) -> None:
+    def _beat(self, beat: Heartbeat, scheduler: Scheduler, now: float) -> None:
         known = scheduler.fleet.get(beat.node_id)
         named = {"node": beat.node_id}
         if known is None or known.join != beat.join:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel, ValidationError
 
-from farm.scheduler.nodes import Fleet, LostNode
-from farm.store import FleetBook, StoreUnavailable
+from farm.scheduler.nodes import LostNode, NodeRegistry
+from farm.store import NodeListStore, StoreUnavailable
 
 AGAIN_S = 1.0
 
@@ -31,16 +31,16 @@ class _KeptFleet(BaseModel):
     nodes: tuple[_KeptNode, ...]
 
 
-class FleetRecord:
+class NodeListRecord:
     """``life`` names the ``farm up`` of the head. Lost nodes are also kept over the next one."""
 
-    def __init__(self, book: FleetBook, life: str) -> None:
+    def __init__(self, book: NodeListStore, life: str) -> None:
         self._book = book
         self._life = life
         self._noted = (0, 0)
         self._changed = asyncio.Event()
 
-    async def restore(self, fleet: Fleet, now: float) -> None:
+    async def restore(self, fleet: NodeRegistry, now: float) -> None:
         """Give ``fleet`` what an earlier scheduler has kept. Raises StoreUnavailable.
 
         A node that was alive has the time of a heartbeat to say that it still is; then it is lost.
@@ -64,14 +64,14 @@ class FleetRecord:
                 fleet.restore(_restored(node, now, now + silent_s, cause))
         self._noted = _state(fleet, now)
 
-    def note(self, fleet: Fleet, now: float) -> None:
+    def note(self, fleet: NodeRegistry, now: float) -> None:
         """Have the nodes kept if there is news of them."""
         state = _state(fleet, now)
         if state != self._noted:
             self._noted = state
             self._changed.set()
 
-    async def keep(self, fleet: Fleet) -> None:
+    async def keep(self, fleet: NodeRegistry) -> None:
         """Keep the nodes each time that ``note`` has seen news. Without end."""
         while True:
             await self._changed.wait()
@@ -85,7 +85,7 @@ class FleetRecord:
                 await asyncio.sleep(AGAIN_S)
 
 
-def _state(fleet: Fleet, now: float) -> tuple[int, int]:
+def _state(fleet: NodeRegistry, now: float) -> tuple[int, int]:
     """Return what differs after a change of what is kept."""
     return fleet.revision, len(fleet.awaited(now))
 
@@ -94,7 +94,7 @@ def _restored(node: _KeptNode, beat_at: float, lost_at: float, cause: str) -> Lo
     return LostNode(node.node_id, beat_at, lost_at, cause, join=node.join, draining=node.draining)
 
 
-def _kept(fleet: Fleet, now: float) -> Iterator[_KeptNode]:
+def _kept(fleet: NodeRegistry, now: float) -> Iterator[_KeptNode]:
     unix = time.time() - now
     for node in fleet:
         yield _KeptNode(node_id=node.id, join=node.join, draining=node.draining)

@@ -1,4 +1,4 @@
-"""The nodes as the scheduler sees them, and which of them takes an episode."""
+"""The scheduler's view of the nodes, and the choice of a node for an episode."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -6,23 +6,25 @@ from dataclasses import dataclass, field
 
 from farm.core.run import TaskRef
 from farm.scheduler.admission import Admission, AdmissionSettings, judge
-from farm.scheduler.messages import Load, NodeBeat
+from farm.scheduler.messages import Heartbeat, Load
 
 CANDIDATES = 8
-"""So many open nodes are compared for one placement: the cost stays constant, and the balance is near the best."""
+"""The number of open nodes that one placement compares. It keeps the cost constant; the balance is close to the best.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Seconds, and how full a node may get.
+    """Settings of the scheduler. Times are in seconds.
 
-    ``lost_kept_s`` and ``lost_kept``: how long, and how many, lost nodes are remembered.
-    ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
-    ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
-    times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
-    ``warm``: so many sandboxes at most is a node told to have ready for what it will be ordered next.
-    After ``failures_before_rest`` infrastructure failures in a row a node rests for ``rest_s``, doubled each further
-    time up to 64-fold: a broken machine that fails fast would otherwise draw all work to itself.
+    ``lost_kept_s`` and ``lost_kept`` bound how long, and how many, lost nodes are listed. ``order_grace_s``: an
+    assigned episode that no heartbeat has listed by then was never started. ``retry_patience_s``: for so long a retry
+    waits for a node other than the one on which it failed. ``overcommit``: the sum of the memory limits of a node's
+    episodes may reach this multiple of its memory, as long as ``admission`` finds nothing short. ``warm``: the maximum
+    of sandboxes that a node prewarms.
+
+    After ``failures_before_quarantine`` infrastructure failures in a row a node gets no work for ``quarantine_s``. Each
+    further failure doubles that time, up to 64-fold: a broken machine that fails fast would otherwise draw all work.
     """
 
     lost_after_s: float = 15.0
@@ -34,26 +36,26 @@ class SchedulerSettings:
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     overcommit: float = 4.0
     warm: int = 0
-    failures_before_rest: int = 5
-    rest_s: float = 2.0
+    failures_before_quarantine: int = 5
+    quarantine_s: float = 2.0
 
 
 @dataclass(slots=True)
-class Episode:
-    """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop.
+class RunningEpisode:
+    """An attempt that holds a slot.
 
-    ``seen``: a beat has listed it. ``adopted``: it was found on its node, not ordered in this life of the scheduler
-    and of the node's agent.
+    ``member`` is None for an attempt that only has to stop. ``confirmed``: a heartbeat has listed it. ``adopted``: it
+    was found on its node, and this life of the scheduler and of the agent has not assigned it.
     """
 
     rollout_id: str
     attempt: int
     run_id: str
-    place: int | None
+    member: int | None
     node_id: str
     memory_mib: int
     ordered_at: float
-    seen: bool = False
+    confirmed: bool = False
     adopted: bool = False
     stopping: bool = False
 
@@ -64,10 +66,13 @@ class Episode:
 
 @dataclass(slots=True)
 class Node:
-    """``parked``: images whose rotation has dropped this node while it was closed. ``held_mib``: the memory limits of
-    its episodes; ``unseen_mib``: of those ordered since the last beat, which its available memory does not reflect.
-    ``expects``: what it was last told that it will need next. ``drain``: what an operator wants of the node, until its
-    beat says so."""
+    """The scheduler's record of one node.
+
+    ``stale_images``: images whose rotation dropped this node while it was closed. ``held_mib``: the sum of the memory
+    limits of the node's episodes. ``unconfirmed_mib``: the part of it that was assigned since the last heartbeat, which
+    the node's available memory does not reflect yet. ``expects``: the images that it was last told to prewarm.
+    ``drain``: an operator's wish, until a heartbeat confirms it.
+    """
 
     id: str
     incarnation: str
@@ -82,59 +87,64 @@ class Node:
     draining: bool = False
     drain: bool | None = None
     outages: Mapping[str, str] = field(default_factory=dict)
-    lacks: tuple[str, ...] = ()
+    degraded: tuple[str, ...] = ()
     images: set[str] = field(default_factory=set)
     expects: tuple[tuple[TaskRef, int], ...] | None = None
-    parked: set[str] = field(default_factory=set)
-    held: dict[tuple[str, int], Episode] = field(default_factory=dict)
+    stale_images: set[str] = field(default_factory=set)
+    held: dict[tuple[str, int], RunningEpisode] = field(default_factory=dict)
     held_mib: int = 0
-    unseen_mib: int = 0
+    unconfirmed_mib: int = 0
     failures: int = 0
-    rest_until: float = 0.0
+    quarantined_until: float = 0.0
 
     @property
     def share(self) -> float:
         return len(self.held) / self.slots
 
     def room_mib(self, overcommit: float) -> int:
-        """The highest memory limit that one more episode may have: an episode is taken to use 1/``overcommit`` of its
-        limit until the node's figures show what it does."""
+        """Return the highest memory limit that one more episode may have.
+
+        An episode counts with 1/``overcommit`` of its limit until the node's figures show its real use.
+        """
         by_limits = overcommit * self.memory_mib - self.held_mib
-        by_use = overcommit * self.available_mib - self.unseen_mib
+        by_use = overcommit * self.available_mib - self.unconfirmed_mib
         return int(min(self.memory_mib, by_limits, by_use))
 
     def fits(self, task: TaskRef, overcommit: float) -> bool:
         return task.memory_mib <= self.room_mib(overcommit) and task.cpus <= self.cpus
 
-    def condition(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
-        """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred, or what
-        it lacks."""
+    def availability(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
+        """Return a state and its reason: ``open``, ``draining``, ``unwell``, ``pressed`` or ``full``.
+
+        The reason of an open node says why other nodes are preferred, or which protections it lacks.
+        """
         if self.draining:
             return "draining", "it is draining"
-        if now < self.rest_until:
+        if now < self.quarantined_until:
             return "unwell", f"it rests after {self.failures} infrastructure failures in a row"
         if self.admission.closed:
             return "pressed", self.admission.why
         if len(self.held) >= self.slots:
             return "full", f"its {self.slots} slots are taken"
-        return "open", self.admission.why or "; ".join(self.lacks)
+        return "open", self.admission.why or "; ".join(self.degraded)
 
     def is_open(self, now: float, settings: SchedulerSettings) -> bool:
-        return self.condition(now, settings)[0] == "open"
+        return self.availability(now, settings)[0] == "open"
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that ended without a word. ``held``: the episodes that it ran. ``join`` and ``draining``: its last ones.
+    """A node whose heartbeats ended without notice.
 
-    ``lost_at`` lies ahead if a scheduler that has restarted still awaits the node's first beat.
+    ``held``: the episodes that it ran. ``join`` and ``draining`` are those of its last heartbeat. ``lost_at`` is in the
+    future if a restarted scheduler still waits for the node's first heartbeat.
     """
 
     id: str
     beat_at: float
     lost_at: float
     cause: str
-    held: tuple[Episode, ...] = ()
+    held: tuple[RunningEpisode, ...] = ()
     join: str = ""
     draining: bool = False
 
@@ -142,11 +152,11 @@ class LostNode:
 Rotation = OrderedDict[str, None]
 
 
-class Fleet:
-    """Nodes by id, and rotations of those that may be open: one of all, one for each image of those that hold it.
+class NodeRegistry:
+    """The nodes by id, and rotations of those that may be open: one of all nodes, and one of the holders of each image.
 
-    A rotation is cleaned only when it is read: a node found closed is dropped from it, and put back once it opens. Each
-    drop is paid for by one earlier insertion, so that a placement costs the same with ten nodes and with thousands.
+    A rotation is cleaned when it is read: a closed node is dropped, and put back once it opens. Each drop is paid for
+    by one earlier insertion, so a placement costs the same with ten nodes and with thousands.
     """
 
     def __init__(self, settings: SchedulerSettings) -> None:
@@ -176,24 +186,24 @@ class Fleet:
         return tuple(sorted(lost, key=lambda node: node.lost_at))
 
     def awaited(self, now: float) -> tuple[LostNode, ...]:
-        """Return the restored nodes that have not been heard of and are not lost yet."""
+        """Return the restored nodes that have sent no heartbeat yet and are not lost yet."""
         return tuple(node for node in self._lost.values() if node.lost_at > now)
 
     def restore(self, node: LostNode) -> None:
-        """Take in a node that an earlier scheduler knew; it is lost from its ``lost_at`` on, unless it beats."""
+        """Add a node of an earlier scheduler. It is lost from its ``lost_at`` on, unless it sends a heartbeat."""
         if node.id not in self._nodes:
             self._lost[node.id] = node
 
-    def drained_before(self, beat: NodeBeat) -> bool:
-        """Return whether the node was drained since its last ``farm up`` and its agent does not know of it."""
+    def drained_before(self, beat: Heartbeat) -> bool:
+        """Return whether the node was drained after its last ``farm up`` and its new agent does not know of it."""
         known = self._nodes.get(beat.node_id)
         before = known if known is not None else self._lost.get(beat.node_id)
         if before is None or (known is not None and known.incarnation == beat.incarnation):
             return False
         return before.draining and before.join == beat.join and not beat.draining
 
-    def beat(self, beat: NodeBeat, now: float) -> Node:
-        """Take in what a node says of itself; its running episodes are the caller's to compare."""
+    def heartbeat(self, beat: Heartbeat, now: float) -> Node:
+        """Update a node from its heartbeat. The caller compares the running episodes."""
         self._lost.pop(beat.node_id, None)
         node = self._nodes.get(beat.node_id)
         if node is None:
@@ -204,22 +214,22 @@ class Fleet:
         node.slots, node.cpus = beat.slots, beat.cpus
         self._set_draining(node, beat.draining if node.drain is None else node.drain)
         node.memory_mib, node.available_mib = beat.memory_mib, beat.memory_available_mib
-        node.load, node.outages, node.lacks = beat.load, beat.outages, beat.lacks
+        node.load, node.outages, node.degraded = beat.load, beat.outages, beat.degraded
         node.admission = judge(node.admission, beat, self.settings.admission, now)
         if beat.images is not None:
             self._set_images(node, beat.images)
         return node
 
     def expired(self, now: float) -> Iterator[str]:
-        """Nodes whose last beat is too old; the caller removes each before it asks for the next."""
+        """Yield the nodes whose last heartbeat is too old. The caller removes each before it asks for the next."""
         while self._nodes:
             oldest = next(iter(self._nodes.values()))
             if now - oldest.beat_at < self.settings.lost_after_s:
                 return
             yield oldest.id
 
-    def remove(self, node_id: str) -> list[Episode]:
-        """Forget a node; what it held."""
+    def remove(self, node_id: str) -> list[RunningEpisode]:
+        """Forget a node. Return the episodes that it held."""
         self.revision += self._lost.pop(node_id, None) is not None or node_id in self._nodes
         if node_id not in self._nodes:
             return []
@@ -228,8 +238,8 @@ class Fleet:
         self._set_images(node, frozenset())
         return list(node.held.values())
 
-    def lose(self, node_id: str, cause: str, now: float) -> list[Episode]:
-        """Remember a node as lost; what it held."""
+    def lose(self, node_id: str, cause: str, now: float) -> list[RunningEpisode]:
+        """Record a node as lost. Return the episodes that it held."""
         node = self._nodes[node_id]
         held = self.remove(node_id)
         self._lost[node_id] = LostNode(node_id, node.beat_at, now, cause, tuple(held), node.join, node.draining)
@@ -247,53 +257,56 @@ class Fleet:
         self.revision += node.draining != draining
         node.draining = draining
 
-    def hold(self, episode: Episode, now: float) -> None:
+    def hold(self, episode: RunningEpisode, now: float) -> None:
         node = self._nodes[episode.node_id]
         node.held[episode.key] = episode
         node.held_mib += episode.memory_mib
-        if not episode.seen:
-            node.unseen_mib += episode.memory_mib
+        if not episode.confirmed:
+            node.unconfirmed_mib += episode.memory_mib
 
-    def see(self, episode: Episode) -> None:
-        """From now on the node's own figures reflect the episode."""
-        if not episode.seen:
-            episode.seen = True
-            self._nodes[episode.node_id].unseen_mib -= episode.memory_mib
+    def confirm_episode(self, episode: RunningEpisode) -> None:
+        """Note that the node's own figures include the episode from now on."""
+        if not episode.confirmed:
+            episode.confirmed = True
+            self._nodes[episode.node_id].unconfirmed_mib -= episode.memory_mib
 
-    def release(self, node_id: str, key: tuple[str, int], now: float) -> Episode | None:
+    def release(self, node_id: str, key: tuple[str, int], now: float) -> RunningEpisode | None:
         node = self._nodes.get(node_id)
         episode = node.held.pop(key, None) if node else None
         if node and episode:
             node.held_mib -= episode.memory_mib
-            self.see(episode)
+            self.confirm_episode(episode)
             self.refresh(node, now)
         return episode
 
-    def judge(self, node_id: str, *, infra_failure: bool, now: float) -> None:
-        """Count infrastructure failures in a row; rest the node that only fails."""
+    def record_outcome(self, node_id: str, *, infra_failure: bool, now: float) -> None:
+        """Count infrastructure failures in a row, and quarantine a node that only fails."""
         node = self._nodes.get(node_id)
         if node is None:
             return
         node.failures = node.failures + 1 if infra_failure else 0
-        excess = node.failures - self.settings.failures_before_rest
+        excess = node.failures - self.settings.failures_before_quarantine
         if excess >= 0:
-            node.rest_until = now + self.settings.rest_s * 2 ** min(excess, 6)
+            node.quarantined_until = now + self.settings.quarantine_s * 2 ** min(excess, 6)
 
     def refresh(self, node: Node, now: float) -> None:
-        """Put an open node back where it was dropped."""
+        """Put an open node back into the rotations that dropped it."""
         if not node.is_open(now, self.settings):
             return
         self._open.setdefault(node.id)
-        for image in node.parked:
+        for image in node.stale_images:
             self._holders.setdefault(image, OrderedDict()).setdefault(node.id)
-        node.parked.clear()
+        node.stale_images.clear()
 
     def has_open(self, now: float) -> bool:
         return any(True for _ in self._candidates(self._open, None, now))
 
     def pick(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
-        """The least taken of a few open nodes that fit, first among those that hold the image; one that is nearly
-        pressed only where no other is found. None: not now."""
+        """Return the node for an episode, or None if no open node fits now.
+
+        The least loaded of a few open nodes is taken, first among those that hold the image. A node that is near a
+        threshold is taken only if there is no other.
+        """
         if avoid is not None and len(self) == 1:
             avoid = None
         holders = self._holders.get(task.image)
@@ -312,14 +325,14 @@ class Fleet:
         return min(fitting, key=lambda node: (node.admission.near, node.share), default=None)
 
     def _candidates(self, rotation: Rotation, image: str | None, now: float) -> Iterator[Node]:
-        """Up to CANDIDATES open nodes from the front of a rotation, which go to its back."""
+        """Yield up to CANDIDATES open nodes from the front of a rotation, and move each to its back."""
         looked = 0
         while looked < min(CANDIDATES, len(rotation)):
             node = self._nodes[next(iter(rotation))]
             if not node.is_open(now, self.settings):
                 del rotation[node.id]
                 if image is not None:
-                    node.parked.add(image)
+                    node.stale_images.add(image)
                 continue
             rotation.move_to_end(node.id)
             looked += 1
@@ -327,25 +340,27 @@ class Fleet:
 
     def _set_images(self, node: Node, images: frozenset[str]) -> None:
         for image in node.images - images:
-            node.parked.discard(image)
+            node.stale_images.discard(image)
             holders = self._holders.get(image, OrderedDict())
             holders.pop(node.id, None)
             if not holders:
                 self._holders.pop(image, None)
-        node.parked |= images - node.images
+        node.stale_images |= images - node.images
         node.images = set(images)
 
     def validate(self, now: float) -> None:
         for node in self:
             held = sum(episode.memory_mib for episode in node.held.values())
             assert node.held_mib == held, f"{node.id}: {node.held_mib} MiB held, episodes hold {held}"
-            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.seen)
-            assert node.unseen_mib == unseen, f"{node.id}: {node.unseen_mib} MiB unseen, episodes hold {unseen}"
+            unseen = sum(episode.memory_mib for episode in node.held.values() if not episode.confirmed)
+            assert node.unconfirmed_mib == unseen, (
+                f"{node.id}: {node.unconfirmed_mib} MiB unseen, episodes hold {unseen}"
+            )
             assert all(e.node_id == node.id and e.key == key for key, e in node.held.items()), node.held
-            assert node.parked <= node.images, f"{node.id} is parked for images it does not hold"
+            assert node.stale_images <= node.images, f"{node.id} is parked for images it does not hold"
             if node.is_open(now, self.settings):
                 lost = [image for image in node.images if node.id not in self._holders.get(image, ())]
-                assert set(lost) <= node.parked, f"{node.id} is open and lost to {lost}"
+                assert set(lost) <= node.stale_images, f"{node.id} is open and lost to {lost}"
         for image, holders in self._holders.items():
             assert all(image in self._nodes[node_id].images for node_id in holders), f"{image}: {list(holders)}"
         assert self._open.keys() <= self._nodes.keys()

@@ -10,16 +10,17 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from farm.core.rollout import Failure, Rollout
-from farm.core.run import EpisodeOrder
-from farm.episode import report
-from farm.episode.rollout_builder import Findings, compose
-from farm.scheduler.event_log import FleetLog
+from farm.core.run import EpisodeAssignment
+from farm.episode import episode_report
+from farm.episode.rollout_builder import EpisodeResult, build_rollout
+from farm.scheduler.event_log import FarmEventLog
 from farm.scheduler.messages import (
     Command,
     DrainNode,
     EpisodeEnded,
     Event,
     NodeDrained,
+    PrewarmSandboxes,
     PublishFailure,
     RunCancelled,
     RunFinished,
@@ -29,25 +30,24 @@ from farm.scheduler.messages import (
     StartEpisode,
     StopEpisode,
     Tick,
-    WarmUp,
 )
-from farm.scheduler.metrics import FarmMetrics, Snapshot
-from farm.scheduler.node_record import FleetRecord
+from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
+from farm.scheduler.node_record import NodeListRecord
 from farm.scheduler.nodes import LostNode, Node, SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from farm.scheduler.status import FarmStatus, NodeStatus, RunStatus
-from farm.store import FleetBook, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
-from sandboxes.cancellation import end
+from farm.store import NodeListStore, RunEnded, RunRecord, RunState, StoreUnavailable, UnknownRun
+from sandboxes.cancellation import cancel_all
 
-NodeCommand = StartEpisode | StopEpisode | WarmUp | DrainNode
-Send = Callable[[str, Sequence[NodeCommand]], None]
-"""Hand commands to a node, in order, without waiting; whoever learns that the node is dead tells NodeLost."""
+NodeCommand = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode
+CommandSink = Callable[[str, Sequence[NodeCommand]], None]
+"""Send commands to a node, in order, without waiting. A sink that learns that the node is dead sends ``NodeLost``."""
 
 TICK_S = 1.0
 RESYNC_S = 15.0
 EXPIRE_EVERY_S = 600.0
-HOLD_S = 4.0
-"""So long a rebuilt scheduler lets the nodes say what they run: a few beats."""
+PUBLISH_HOLD_S = 4.0
+"""Seconds that a restarted scheduler waits for the nodes to report their episodes: a few heartbeats."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class RunStore(Protocol):
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool: ...
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout: ...
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout: ...
 
     async def run_ids(self) -> list[str]: ...
 
@@ -70,19 +70,20 @@ class RunStore(Protocol):
     async def expire(self, retention_s: float) -> None: ...
 
     @property
-    def fleet(self) -> FleetBook: ...
+    def fleet(self) -> NodeListStore: ...
 
 
-class SchedulerShell:
-    """Knows nothing of Ray. The store is the truth on runs; every ``RESYNC_S`` what was missed is caught up with.
+class SchedulerService:
+    """The scheduler's state machine with its store and its timers. It is independent of Ray.
 
-    It alone forgets what was delivered longer than ``retention_s`` ago (0: never). ``life``: as ``FleetRecord`` has it.
+    The store is the truth on runs; the service compares itself with the store every ``RESYNC_S``. The service deletes
+    rollouts that were delivered more than ``retention_s`` ago (0: never). ``life``: see ``NodeListRecord``.
     """
 
     def __init__(
         self,
         store: RunStore,
-        send: Send,
+        send: CommandSink,
         *,
         settings: SchedulerSettings | None = None,
         retention_s: float = 0.0,
@@ -93,20 +94,20 @@ class SchedulerShell:
         self._settings = settings
         self._scheduler = Scheduler(settings)
         self._metrics = FarmMetrics()
-        self._fleet_log = FleetLog()
-        self._record = FleetRecord(store.fleet, life)
+        self._fleet_log = FarmEventLog()
+        self._record = NodeListRecord(store.fleet, life)
         self._retention_s = retention_s
-        self._steered = 0
+        self._control_epoch = 0
         self._past: Counter[str] = Counter()
         self._counted: set[str] | None = None
         self._counting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Take up the runs that the store says go on, and the nodes that it has kept. Raises StoreUnavailable."""
+        """Take up the runs that the store lists as live, and the nodes that it lists. Raises StoreUnavailable."""
         runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
         if runs:
-            self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + HOLD_S)
+            self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + PUBLISH_HOLD_S)
         now = time.monotonic()
         await self._record.restore(self._scheduler.fleet, now)
         self._fleet_log.known(self._scheduler, now)
@@ -118,10 +119,10 @@ class SchedulerShell:
         self._spawn(self._record.keep(self._scheduler.fleet))
 
     async def close(self) -> None:
-        await end(self._tasks)
+        await cancel_all(self._tasks)
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Take in what happened, and order what follows from it."""
+    def handle_events(self, events: Sequence[Event]) -> None:
+        """Handle events, and send the commands that follow."""
         outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
         for event in events:
             if isinstance(event, EpisodeEnded):
@@ -133,77 +134,77 @@ class SchedulerShell:
             self._metrics.decided(time.perf_counter() - began)
             self._fleet_log.after(event, self._scheduler, now)
             for command in commands:
-                self._carry_out(command, outgoing)
+                self._execute(command, outgoing)
         self._record.note(self._scheduler.fleet, time.monotonic())
         for node_id, ordered in outgoing.items():
             self._send(node_id, ordered)
 
-    def _carry_out(self, command: Command, outgoing: defaultdict[str, list[NodeCommand]]) -> None:
+    def _execute(self, command: Command, outgoing: defaultdict[str, list[NodeCommand]]) -> None:
         match command:
-            case StartEpisode() | StopEpisode() | WarmUp() | DrainNode():
+            case StartEpisode() | StopEpisode() | PrewarmSandboxes() | DrainNode():
                 outgoing[command.node_id].append(command)
-            case PublishFailure(order, failure):
-                self._spawn(self._publish_failure(order, failure))
+            case PublishFailure(assignment, failure):
+                self._spawn(self._publish_failure(assignment, failure))
             case RunFinished(run_id):
-                self._steered += 1
+                self._control_epoch += 1
                 _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
-    # Runs; the store knows of each before the scheduler does
+    # Runs: the store has each before the scheduler does
 
     async def submit(self, run_id: str) -> None:
-        """Take up a run as the store has it, unless it is known or has ended. Raises StoreUnavailable."""
+        """Take up a run from the store, unless it is known or has ended. Raises StoreUnavailable."""
         while run_id not in self._scheduler.runs:
-            steered = self._steered
+            control_epoch = self._control_epoch
             record = await self._store.get_run(run_id)
             if record is None or record.state.ended:
                 return
             accepted = await self._store.accepted(run_id)
-            if steered == self._steered:
-                self.tell([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
+            if control_epoch == self._control_epoch:
+                self.handle_events([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
                 return
 
     def pause(self, run_id: str) -> None:
-        self._steer(RunPaused(run_id))
+        self._control(RunPaused(run_id))
 
     def resume(self, run_id: str) -> None:
-        self._steer(RunResumed(run_id))
+        self._control(RunResumed(run_id))
 
     def cancel(self, run_id: str) -> None:
-        self._steer(RunCancelled(run_id))
+        self._control(RunCancelled(run_id))
 
     def drain_node(self, node_id: str, drain: bool) -> bool:
-        """Return False if there is no such node."""
+        """Drain a node, or end its drain. Return False if there is no such node."""
         known = node_id in self._scheduler.fleet
-        self.tell([NodeDrained(node_id, drain)])
+        self.handle_events([NodeDrained(node_id, drain)])
         return known
 
-    def _steer(self, event: RunPaused | RunResumed | RunCancelled) -> None:
-        """What was read of the store before this may be out of date, and is read again."""
-        self._steered += 1
-        self.tell([event])
+    def _control(self, event: RunPaused | RunResumed | RunCancelled) -> None:
+        """Handle a change of a run's state. A read of the store that began before the change is repeated."""
+        self._control_epoch += 1
+        self.handle_events([event])
 
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(RESYNC_S)
             try:
-                await self.catch_up()
-            except Exception as error:  # whatever it was, the next round looks again
+                await self.reconcile()
+            except Exception as error:  # a boundary: the next round compares again
                 _log.warning("the runs were not compared with the store: %s", error)
 
-    async def catch_up(self) -> None:
-        """The gateway writes a run's state before it tells us; what it could not tell is seen here."""
+    async def reconcile(self) -> None:
+        """Compare the runs with the store, which the gateway writes before it calls the scheduler."""
         while True:
-            steered = self._steered
+            control_epoch = self._control_epoch
             states = await self._store.live_runs()
-            if steered == self._steered:
+            if control_epoch == self._control_epoch:
                 break
         for run_id, state in states.items():
             run = self._scheduler.runs.get(run_id)
             if run and state.ended:
                 self.cancel(run_id)
             elif run and run.paused != (state is RunState.PAUSED):
-                self.tell([RunPaused(run_id) if state is RunState.PAUSED else RunResumed(run_id)])
+                self.handle_events([RunPaused(run_id) if state is RunState.PAUSED else RunResumed(run_id)])
         for run_id, state in states.items():
             if not state.ended:
                 await self.submit(run_id)
@@ -216,34 +217,34 @@ class SchedulerShell:
         while True:
             try:
                 await self._store.expire(self._retention_s)
-            except Exception as error:  # whatever it was, the next round goes on from there
-                _log.warning("what was delivered long ago was not forgotten: %s", error)
+            except Exception as error:  # a boundary: the next round deletes the rest
+                _log.warning("delivered rollouts were not deleted: %s; the next try is in 600 s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _finish(self, run_id: str) -> None:
-        with contextlib.suppress(UnknownRun):  # nobody is left to tell
-            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
+        with contextlib.suppress(UnknownRun):  # the run was deleted
+            await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
 
-    async def _publish_failure(self, order: EpisodeOrder, failure: Failure) -> None:
-        """Where the store refuses even a bare failure its group can never be complete: then the run fails."""
-        rollout = compose(order, Findings(), failure, node="")
+    async def _publish_failure(self, assignment: EpisodeAssignment, failure: Failure) -> None:
+        """Publish a failed rollout. If the store refuses it, its group can never be complete, so the run fails."""
+        rollout = build_rollout(assignment, EpisodeResult(), failure, node="")
         try:
-            await self._until_stored(lambda: self._store.publish_by_rules(rollout, order.rewards))
+            await self._write_with_retry(lambda: self._store.publish_scored(rollout, assignment.rewards))
         except (UnknownRun, RunEnded):
-            self.cancel(order.run_id)
-        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner
-            _log.exception("the store refuses %s: its run has failed", rollout.rollout_id)
-            await self._fail(order.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
+            self.cancel(assignment.run_id)
+        except Exception as error:  # a boundary: the learner must learn that the rollout cannot be stored
+            _log.exception("the store refuses the rollout %s: its run has failed", rollout.rollout_id)
+            await self._fail(assignment.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
         else:
-            self.tell([EpisodeEnded("", report(rollout, order, published=True))])
+            self.handle_events([EpisodeEnded("", episode_report(rollout, assignment, published=True))])
 
     async def _fail(self, run_id: str, reason: str) -> None:
         _log.error("the run has failed: %s", reason, extra={"run": run_id})
-        with contextlib.suppress(UnknownRun):  # nobody is left to tell
-            await self._until_stored(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
+        with contextlib.suppress(UnknownRun):  # the run was deleted
+            await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
         self.cancel(run_id)
 
-    async def _until_stored(self, write: Callable[[], Awaitable[object]]) -> None:
+    async def _write_with_retry(self, write: Callable[[], Awaitable[object]]) -> None:
         wait_s = 0.1
         while True:
             try:
@@ -257,7 +258,7 @@ class SchedulerShell:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.tell([Tick()])
+            self.handle_events([Tick()])
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -267,7 +268,7 @@ class SchedulerShell:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            _log.error("the scheduler met a defect of the farm", exc_info=error)
+            _log.error("a task of the scheduler failed; this is a bug in the farm", exc_info=error)
 
     # Answers
 
@@ -289,7 +290,7 @@ class SchedulerShell:
         return FarmStatus(tuple(sorted(nodes, key=lambda node: node.node_id)), runs)
 
     def _node_status(self, node: Node, now: float) -> NodeStatus:
-        state, why = node.condition(now, self._scheduler.settings)
+        state, why = node.availability(now, self._scheduler.settings)
         return NodeStatus(
             node_id=node.id,
             state=state,
@@ -307,12 +308,14 @@ class SchedulerShell:
         try:
             queue = await self._queue()
         except StoreUnavailable as error:
-            _log.warning("metrics without the queue's: %s", error)
-        self._metrics.snapshot = Snapshot(self.status(), queue)
+            _log.warning("the metrics lack the counters of the queue: %s", error)
+        self._metrics.snapshot = FarmSnapshot(self.status(), queue)
         return self._metrics.expose()
 
     async def _queue(self) -> Mapping[str, float]:
-        """The counters of all runs since we came up: those that are drained were added up when they were."""
+        """Return the sums of the counters of all runs since the service started. Counters of drained runs are summed
+        once.
+        """
         async with self._counting:
             live = set(await self._store.live_runs())
             counted = set(await self._store.run_ids()) if self._counted is None else self._counted

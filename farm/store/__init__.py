@@ -1,10 +1,14 @@
-"""Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema."""
+"""The farm's durable data in Redis: bundles, runs, rollouts, groups, leases and reward rules.
+
+This room decides what is stored, and which steps are atomic. Enter at ``Store``. The atomic steps are in
+``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
+"""
 
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (
     BadCursor,
     GroupMismatch,
-    LeaseLost,
+    LeaseNotHeld,
     RolloutTooLarge,
     RulesChanged,
     RunEnded,
@@ -18,23 +22,22 @@ from farm.store.errors import (
     UnknownRun,
 )
 from farm.store.leases import LeaseFilter
-from farm.store.node_list import FleetBook
+from farm.store.node_list import NodeListStore
 from farm.store.outside_redis import examine_redis
-from farm.store.rescoring import Rescored
+from farm.store.rescoring import RescoreResult
 from farm.store.reward_rules import StoredRules
 from farm.store.store import Store
-from farm.store.types import Lease, LeasedGroup, RolloutPage, RunRecord, RunState, StreamState
+from farm.store.types import LeasedGroup, RolloutPage, RunRecord, RunState, StoredLease, StreamState
 
 __all__ = [
     "BadCursor",
     "EmbeddedRedis",
-    "FleetBook",
     "GroupMismatch",
-    "Lease",
     "LeaseFilter",
-    "LeaseLost",
+    "LeaseNotHeld",
     "LeasedGroup",
-    "Rescored",
+    "NodeListStore",
+    "RescoreResult",
     "RolloutPage",
     "RolloutTooLarge",
     "RulesChanged",
@@ -47,6 +50,7 @@ __all__ = [
     "StoreError",
     "StoreFault",
     "StoreUnavailable",
+    "StoredLease",
     "StoredRules",
     "StreamState",
     "UnknownLease",

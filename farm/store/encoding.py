@@ -1,4 +1,4 @@
-"""A rollout as it is stored: payload, sidecar and head, each by itself."""
+"""The stored form of a rollout: payload, sidecar and head, each by itself."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,24 +10,26 @@ from farm.schemas.zstd_frames import MAX_RECORD_BYTES, pack_frame
 from farm.store.errors import GroupMismatch, RolloutTooLarge
 
 _MOST_BYTES = MAX_RECORD_BYTES // 2
-"""Of a record or a sidecar: zstd may add to it, and what holds both must fit the GiB that Redis reads of one call."""
+"""The maximum size of a record or a sidecar. zstd may add to it, and both together must fit the 1 GiB that one Redis
+call reads.
+"""
 
 
 def run_of(rollout: str) -> str:
-    """The run of a rollout id; the empty string, which names no run, for an id of another form."""
+    """Return the run of a rollout id, or "" for an id of another form."""
     parsed = parse_rollout_id(rollout)
     return parsed[0] if parsed else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    mark: str
+class PackedRollout:
+    attempt_digest: str
     payload: bytes
     sidecar: bytes
     head: bytes
 
 
-def pack_rollout(rollout: Rollout) -> Packed:
+def pack_rollout(rollout: Rollout) -> PackedRollout:
     check(rollout)
     if run_of(rollout.rollout_id) != rollout.run_id or rollout.rollout_id != rollout_id(
         rollout.group_id, rollout.group_index
@@ -39,4 +41,4 @@ def pack_rollout(rollout: Rollout) -> Packed:
     if max(len(data), len(sidecar)) > _MOST_BYTES:
         raise RolloutTooLarge(f"rollout {rollout.rollout_id} is {len(data) + len(sidecar)} bytes; that is too many")
     mark = f"{rollout.attempt}:{hashlib.sha256(data).hexdigest()[:16]}"
-    return Packed(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))
+    return PackedRollout(mark, pack_frame(data), pack_frame(sidecar), to_msgpack(head_of(record)))

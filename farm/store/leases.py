@@ -1,4 +1,4 @@
-"""Leases: at-least-once delivery of complete groups, with waiting that never polls."""
+"""Leases: at-least-once delivery of complete groups. Waiting callers never poll."""
 
 import asyncio
 import json
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
-from farm.store.errors import RUNS_LISTED, LeaseLost, UnknownLease, UnknownRun
-from farm.store.redis_client import Connection, cancellable
-from farm.store.types import Lease, LeasedGroup, StreamState
+from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
+from farm.store.redis_client import RedisConnection, cancellable
+from farm.store.types import LeasedGroup, StoredLease, StreamState
 
 _LONGEST_BLOCK_S = 20.0
-"""Under the client's own answer deadline."""
+"""The longest blocking read of Redis, in seconds. It is shorter than the client's own time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseFilter:
-    """What a learner does not want is dropped for good and counted, never silently.
+    """The groups that a learner does not want. They are dropped for good, and counted.
 
-    ``zero_variance`` ``drop``: groups whose judged rewards are all equal; one in which nothing was judged is no such
-    group, and is delivered, for an outage must be seen. ``max_staleness`` with ``policy_version``:
-    groups whose oldest token was sampled more than that many versions ago. ``max_tokens`` bounds what one lease
-    holds, but for a single group that is larger. 0: no bound.
+    ``zero_variance`` ``drop``: drop groups whose judged rewards are all equal. A group without any judged member is
+    delivered, because it shows an outage. ``max_staleness`` with ``policy_version``: drop groups whose oldest token was
+    sampled more than that many versions ago. ``max_tokens`` bounds one lease, except for a single group that is larger.
+    0 means no bound.
     """
 
     zero_variance: Literal["keep", "drop"] = "keep"
@@ -40,7 +40,7 @@ class LeaseFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    lease: Lease
+    lease: StoredLease
     wake_id: bytes
     next_expiry_s: float | None
     more: bool
@@ -48,27 +48,27 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One moment of the farm: which runs may hold groups, whether there was ever a run, and the last wake."""
+    """One state of the farm: the runs that may hold groups, whether there was ever a run, and the last wake-up."""
 
     live: tuple[str, ...]
     any_known: bool
     wake_id: bytes
 
 
-class LeaseDesk:
-    """A lease id is ``<run id>.<token>``; the token cannot be guessed, and who holds it holds the lease."""
+class LeaseStore:
+    """The leases in Redis. A lease id is ``<run id>.<token>``; the token is a secret that proves the lease."""
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
         self._prefix = prefix
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
-        """A new run: learners that wait for any run look again. One that was announced before is left as it is."""
-        async with self._connection.reach() as redis:
+        """Announce a new run, so that learners that wait for any run read it. A second call has no effect."""
+        async with self._connection.client() as redis:
             if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
                 return
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zadd(f"{self._farm}:runs", {run_id: int(created_at * 1000)}, nx=True)
             together.sadd(f"{self._farm}:live", run_id)
             together.xadd(f"{self._farm}:wake", {"run": run_id}, maxlen=1, approximate=False)
@@ -84,13 +84,13 @@ class LeaseDesk:
         wait_s: float,
         wanted: LeaseFilter,
         token: str | None = None,
-    ) -> Lease:
+    ) -> StoredLease:
         """Take up to ``max_groups`` complete groups of a run, or of the oldest run that has any, for ``lease_s``.
 
-        Waits up to ``wait_s`` for a first group; returns at once, with no groups, when the stream is not open. Groups
-        that were put back or whose lease ran out come first. With the ``token`` of a living lease its groups are
-        answered again. Cancelled while waiting, it leaves nothing leased. Raises UnknownRun, LeaseLost (the token's
-        lease has ended).
+        Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
+        were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
+        A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease
+        has ended.
         """
         token = token or secrets.token_urlsafe(18)
         loop = asyncio.get_running_loop()
@@ -114,15 +114,15 @@ class LeaseDesk:
             more = any(answer.more for answer in answers.values())
             left_s = deadline - loop.time()
             if stream is not StreamState.OPEN or (left_s <= 0 and not more):
-                return Lease("", run_id or "", 0.0, (), stream)
+                return StoredLease("", run_id or "", 0.0, (), stream)
             if not more:
                 await self._wait(answers, view.wake_id, left_s)
 
-    async def settle(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
+    async def finish(self, command: Literal["ack", "nack"], lease_id: str) -> StreamState:
         answer = await self._ending(command, lease_id)
         return StreamState(answer[1].decode())
 
-    async def keep(self, lease_id: str, groups: Collection[str]) -> None:
+    async def release_except(self, lease_id: str, groups: Collection[str]) -> None:
         await self._ending("keep", lease_id, *groups)
 
     async def extend(self, lease_id: str, lease_s: float) -> float:
@@ -133,7 +133,7 @@ class LeaseDesk:
         run_id, dot, token = lease_id.rpartition(".")
         if not dot:
             raise UnknownLease(f"there is no lease {lease_id}; lease again")
-        answer = await self._connection.step(self._base(run_id), command, token, *arguments)
+        answer = await self._connection.run_script(self._base(run_id), command, token, *arguments)
         if answer == b"unknown":
             raise UnknownLease(f"there is no lease {lease_id}; lease again")
         _refuse_ended(lease_id, answer)
@@ -143,7 +143,7 @@ class LeaseDesk:
         self, run_id: str, token: str, consumer: str, max_groups: int, lease_s: float, wanted: LeaseFilter
     ) -> _Answer:
         step = asyncio.ensure_future(
-            self._connection.step(
+            self._connection.run_script(
                 self._base(run_id),
                 "lease",
                 token,
@@ -165,13 +165,13 @@ class LeaseDesk:
         return _parse(run_id, raw)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
-        """Nobody hears the answer of a cancelled lease, so what it took goes back."""
+        """Give back the groups of a lease whose caller was cancelled."""
         await asyncio.wait([step])
         if step.exception() is None and not isinstance(step.result(), bytes) and step.result()[0]:
-            await self.settle("nack", lease_id)
+            await self.finish("nack", lease_id)
 
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
-        """Until something may have become free: a stream of wakes moves, or the next lease runs out."""
+        """Wait until a group may have become free: a wake-up, or the end of the next lease."""
         expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
         block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
@@ -180,12 +180,12 @@ class LeaseDesk:
         await cancellable(self._read(streams, int(block_s * 1000) + 1))
 
     async def _read(self, streams: dict[str, bytes], block_ms: int) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.xread(streams, count=1, block=max(1, block_ms))
 
     async def _view(self) -> "_View":
-        """The runs that may still hold groups, oldest first."""
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        """Return the runs that may still hold groups, oldest first."""
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zrange(f"{self._farm}:runs", 0, -1)
             together.smembers(f"{self._farm}:live")
             together.xrevrange(f"{self._farm}:wake", count=1)
@@ -197,18 +197,18 @@ class LeaseDesk:
         )
 
     async def live(self) -> set[str]:
-        """The runs that may still hold groups, or get some."""
-        async with self._connection.reach() as redis:
+        """Return the runs that hold groups or may get some."""
+        async with self._connection.client() as redis:
             return {run.decode() for run in await redis.smembers(f"{self._farm}:live")}
 
     async def retire(self, run_id: str) -> None:
-        """The run's stream is drained, for good."""
-        async with self._connection.reach() as redis:
+        """Remove a run whose stream is drained."""
+        async with self._connection.client() as redis:
             await redis.srem(f"{self._farm}:live", run_id)
 
     async def forget(self, run_id: str) -> None:
-        """The run is no more."""
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        """Remove a run that was deleted."""
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
             await together.execute()
@@ -218,7 +218,7 @@ class LeaseDesk:
 
 
 def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> StreamState:
-    """Of any run: open while one is, and before the first one; then drained."""
+    """Return the stream state of all runs together: open if one is open or there was no run yet, else drained."""
     if run_id is not None:
         return answers[run_id].lease.stream
     open_runs = any(answer.lease.stream is StreamState.OPEN for answer in answers.values())
@@ -227,7 +227,7 @@ def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> Stre
 
 def _parse(run_id: str, raw: Any) -> _Answer:
     token, expires_ms, stream, wake_id, next_expiry_ms, more, groups = raw
-    lease = Lease(
+    lease = StoredLease(
         lease_id=f"{run_id}.{token.decode()}" if token else "",
         run_id=run_id,
         expires_at=int(expires_ms) / 1000,
@@ -257,10 +257,10 @@ _ENDED = {
     b"nacked": "it was nacked, and its groups were given back; lease again",
     b"acked": "it was acked, and its groups are not delivered again; lease again to get other groups",
 }
-"""What a step of the store answers for a lease that has ended, and why."""
+"""The answers of the store for a lease that has ended, and their texts."""
 
 
 def _refuse_ended(lease_id: str, answer: Any) -> None:
-    """Raise LeaseLost if an answer of the store says that a lease has ended."""
+    """Raise LeaseNotHeld if an answer of the store says that a lease has ended."""
     if isinstance(answer, bytes) and answer in _ENDED:
-        raise LeaseLost(f"the lease {lease_id} has ended: {_ENDED[answer]}")
+        raise LeaseNotHeld(f"the lease {lease_id} has ended: {_ENDED[answer]}")

@@ -1,4 +1,4 @@
-"""Stored rollouts get new rewards: from their raw components, by other rules, a group at a time."""
+"""Rescoring: new rewards for stored rollouts, from their raw components and other rules, one group at a time."""
 
 import asyncio
 import json
@@ -17,24 +17,24 @@ from farm.rewards.distribution import Distribution
 from farm.schemas.msgpack_encoding import MalformedRecord, pack, unpack
 from farm.schemas.rollout import RolloutHead, from_msgpack
 from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
-from farm.store.redis_client import Connection
+from farm.store.redis_client import RedisConnection
 
 _log = logging.getLogger(__name__)
 
 _STAGED_S = 600
 _TRIES = 5
 _BEFORE_RULES = ("tests-1", "retrieval-1")
-"""Versions of a farm that had no rules: there the reward was the verifier's, and no component says so."""
+"""Reward versions from before there were rules. Such a reward is the verifier's, and no component repeats it."""
 
 
 @dataclass(slots=True)
-class Rescored:
-    """What became of some groups of a run.
+class RescoreResult:
+    """The result of rescoring some groups of a run.
 
-    ``groups`` counts them by outcome: ``changed`` (they have the new version), ``same`` (they had it), ``leased``,
-    ``settled`` (acked or dropped), ``busy`` and ``unreadable`` (a record cannot be read; the log says which), which are
-    left as they are, ``absent`` (no member is there). ``before`` and ``after`` are of the changed ones; a reward that
-    was no finite number is not in ``before``. ``next`` is the ordinal of the first group not looked at, None at the
+    ``groups`` counts them by outcome: ``changed`` (they have the new version), ``same`` (they had it), and those that
+    stay as they are: ``leased``, ``settled`` (acked or dropped), ``busy``, ``unreadable`` (a record cannot be read; the
+    log names it) and ``absent`` (no member is stored). ``before`` and ``after`` are the rewards of the changed groups;
+    ``before`` leaves out rewards that are not finite. ``next`` is the ordinal of the next group to rescore, None at the
     end.
     """
 
@@ -57,14 +57,14 @@ class _Member:
 
 
 async def rescore(
-    connection: Connection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
-) -> Rescored:
-    """Go through the run's groups from the ordinal ``first`` on, for about ``budget_s`` and at least one group.
+    connection: RedisConnection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
+) -> RescoreResult:
+    """Rescore the run's groups from the ordinal ``first`` on, for about ``budget_s`` seconds and at least one group.
 
-    A group changes in one step, all its members or none, and only while no lease holds it and nobody has acked it.
-    Whoever breaks off leaves groups of either version, and may go on where they were.
+    A group changes in one step, all its members or none, and only while no lease holds it and it is not acked. A caller
+    that stops early can continue later; until then the run has groups of both versions.
     """
-    found = Rescored()
+    found = RescoreResult()
     until = time.monotonic() + budget_s
     for ordinal in range(first, spec.groups):
         if ordinal > first and time.monotonic() >= until:
@@ -74,9 +74,11 @@ async def rescore(
     return found
 
 
-async def _group(connection: Connection, base: str, group: str, rules: Rules, dry_run: bool, found: Rescored) -> str:
+async def _group(
+    connection: RedisConnection, base: str, group: str, rules: Rules, dry_run: bool, found: RescoreResult
+) -> str:
     for _ in range(_TRIES):
-        async with connection.reach() as redis:
+        async with connection.client() as redis:
             facts = {
                 name.decode(): value.decode() for name, value in (await redis.hgetall(f"{base}:group:{group}")).items()
             }
@@ -85,11 +87,11 @@ async def _group(connection: Connection, base: str, group: str, rules: Rules, dr
             return "absent"
         if all(facts.get(f"by:{index}") == rules.version for index in indices):
             return "same"
-        standing: bytes = await connection.step(base, "standing", group)
+        standing: bytes = await connection.run_script(base, "standing", group)
         if standing != b"free":
             return standing.decode()
         ids = [rollout_id(group, int(index)) for index in indices]
-        async with connection.reach() as redis:
+        async with connection.client() as redis:
             frames: Sequence[bytes | None] = await redis.mget([f"{base}:payload:{name}" for name in ids])
         try:
             members = await asyncio.to_thread(_members, ids, indices, facts, frames, rules)
@@ -113,7 +115,7 @@ async def _group(connection: Connection, base: str, group: str, rules: Rules, dr
 def _members(
     ids: Sequence[str], indices: Sequence[str], facts: Mapping[str, str], frames: Sequence[bytes | None], rules: Rules
 ) -> list[_Member] | None:
-    """None where one is gone since we looked. Raises MalformedRecord, which names the rollout."""
+    """Return the members, or None if one was deleted meanwhile. Raises MalformedRecord, which names the rollout."""
     members = []
     for name, index, frame in zip(ids, indices, frames, strict=True):
         if frame is None:
@@ -126,8 +128,10 @@ def _members(
 
 
 def _member(name: str, index: str, by: str, frame: bytes, rules: Rules) -> _Member:
-    """Of the record only the reward and its version are touched; its tokens are not looked at. What is made of it can
-    be read again, whatever reward it had. Raises MalformedFrame, MalformedRecord."""
+    """Return a member with its new reward and version; its tokens stay untouched and unread.
+
+    The new record is readable for every old reward. Raises MalformedFrame, MalformedRecord.
+    """
     record = unpack(unpack_frame(frame))
     if not isinstance(record, dict):
         raise MalformedRecord("not a map")
@@ -147,16 +151,16 @@ def _head(record: Mapping[str, Any]) -> bytes:
     return pack({key: value for key, value in record.items() if key != "segments"})
 
 
-async def _write(connection: Connection, base: str, group: str, rules: Rules, members: Sequence[_Member]) -> str:
-    """Everything is staged first, so that the step itself only moves names."""
+async def _write(connection: RedisConnection, base: str, group: str, rules: Rules, members: Sequence[_Member]) -> str:
+    """Stage all members first, so that the atomic step only renames keys."""
     token = secrets.token_hex(8)
     for member in members:
-        async with connection.reach() as redis, redis.pipeline(transaction=False) as together:
+        async with connection.client() as redis, redis.pipeline(transaction=False) as together:
             together.set(f"{base}:fresh:{token}:{member.id}", member.payload, ex=_STAGED_S)
             together.set(f"{base}:fresh-head:{token}:{member.id}", member.head, ex=_STAGED_S)
             await together.execute()
     told = [
         [member.id, member.index, member.by, "null" if member.new is None else repr(member.new)] for member in members
     ]
-    answer: bytes = await connection.step(base, "rescore", group, rules.version, token, json.dumps(told))
+    answer: bytes = await connection.run_script(base, "rescore", group, rules.version, token, json.dumps(told))
     return answer.decode()

@@ -1,4 +1,4 @@
-"""Rule documents: kept by version, one of them the current one; and which one a group is judged by."""
+"""Rule documents by version, the current version, and the version of each group."""
 
 import json
 import time
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from farm.rewards import BadRules, Rules, default_rules, default_text, parse_rules
 from farm.store.errors import UnknownRules
-from farm.store.redis_client import Connection
+from farm.store.redis_client import RedisConnection
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRules:
-    """``kept_at``: Unix seconds; 0 of the document that every farm has."""
+    """A stored rule document. ``kept_at`` is in Unix seconds; it is 0 for the farm's built-in document."""
 
     version: str
     text: str
@@ -19,23 +19,23 @@ class StoredRules:
     current: bool
 
 
-class RuleBook:
-    """A document is never changed and never forgotten: runs name it, and so do the rollouts that it judged.
+class RewardRulesStore:
+    """The rule documents. A document is never changed or deleted, because runs and rollouts refer to it.
 
-    The farm's own is there without being kept, and current until another is.
+    The built-in document exists without being stored, and is current until another is.
     """
 
-    def __init__(self, connection: Connection, prefix: str) -> None:
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
         self._documents = f"{prefix}:{{*}}:rewards"
         self._pointer = f"{prefix}:{{*}}:reward"
         self._parsed = {default_rules().version: default_rules()}
 
     async def put(self, text: str, *, current: bool) -> Rules:
-        """Keep a document; ``current``: runs that name none follow it from now on. Raises BadRules."""
+        """Store a document. With ``current``, runs that name no version use it from now on. Raises BadRules."""
         rules = parse_rules(text)
         document = json.dumps({"text": text, "at": time.time()})
-        async with self._connection.reach() as redis, redis.pipeline(transaction=True) as together:
+        async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             if rules.version != default_rules().version:
                 together.hsetnx(self._documents, rules.version, document)
             if current:
@@ -45,9 +45,9 @@ class RuleBook:
         return rules
 
     async def get(self, version: str) -> Rules:
-        """Raises UnknownRules, also for a document that this farm cannot read."""
+        """Return the rules of a version. Raises UnknownRules, also if this farm cannot read the document."""
         if version not in self._parsed:
-            async with self._connection.reach() as redis:
+            async with self._connection.client() as redis:
                 found: bytes | None = await redis.hget(self._documents, version)
             if found is None:
                 raise UnknownRules(f"there are no rules {version}; `farm rewards list` says which there are")
@@ -58,14 +58,14 @@ class RuleBook:
         return self._parsed[version]
 
     async def current_version(self) -> str:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: bytes | None = await redis.get(self._pointer)
         return found.decode() if found else default_rules().version
 
     async def list(self) -> tuple[StoredRules, ...]:
-        """Latest first."""
+        """Return all documents, latest first."""
         current = await self.current_version()
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: dict[bytes, bytes] = await redis.hgetall(self._documents)
         own = default_rules().version
         kept = [StoredRules(own, default_text(), 0.0, own == current)]
@@ -75,11 +75,11 @@ class RuleBook:
         return tuple(sorted(kept, key=lambda one: one.kept_at, reverse=True))
 
     async def of_group(self, base: str, group: str, pinned: str) -> Rules:
-        """The rules that all members of a group are judged by, or none could be compared with another.
+        """Return the rules of a group. All its members are scored by the same rules, so that they can be compared.
 
-        They are those that were ``pinned`` or current when its first member was; a rescoring changes them for all.
-        Raises UnknownRules.
+        They are the rules that were ``pinned``, or current, when the group's first member was stored. Rescoring changes
+        them for all members. Raises UnknownRules.
         """
         wanted = pinned or await self.current_version()
-        chosen: bytes = await self._connection.step(base, "judge_by", group, wanted)
+        chosen: bytes = await self._connection.run_script(base, "judge_by", group, wanted)
         return await self.get(chosen.decode())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from farm.core.rollout import Rollout, Status
 from farm.core.run import RunSpec, group_id, parse_rollout_id
-from farm.rewards import rewarded
+from farm.rewards import apply_rules
 from farm.schemas.msgpack_encoding import MalformedRecord
 from farm.schemas.rollout import RolloutHead, RolloutRecord, Sidecar, from_msgpack
 from farm.schemas.run_encoding import dump_run_spec
@@ -22,39 +22,39 @@ from farm.store.errors import (
     RunInUse,
     UnknownRun,
 )
-from farm.store.leases import LeaseDesk, LeaseFilter
-from farm.store.node_list import FleetBook
-from farm.store.redis_client import Connection
-from farm.store.rescoring import Rescored, rescore
-from farm.store.reward_rules import RuleBook
-from farm.store.types import Lease, RolloutPage, RunRecord, RunState, StreamState, counters, read_head, run_record
+from farm.store.leases import LeaseFilter, LeaseStore
+from farm.store.node_list import NodeListStore
+from farm.store.redis_client import RedisConnection
+from farm.store.rescoring import RescoreResult, rescore
+from farm.store.reward_rules import RewardRulesStore
+from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, StreamState, counters, read_head, run_record
 
 _log = logging.getLogger(__name__)
 
 _SCAN = 500
-"""Heads looked at per round trip."""
+"""Heads read per round trip."""
 
 _MOST_SCANNED = 10_000
-"""Heads looked at per page, so that a filter nothing passes cannot hold a request for long."""
+"""Heads read per page, so that a filter that nothing matches cannot hold a request for long."""
 
 
 class Store:
-    """Everything durable. Safe to use from many tasks of one event loop; every method may raise StoreUnavailable."""
+    """All durable data of the farm. Tasks of one event loop may share it. Every method may raise StoreUnavailable."""
 
     def __init__(self, url: str, *, prefix: str = "farm") -> None:
-        self._connection = Connection(url)
+        self._connection = RedisConnection(url)
         self._prefix = prefix
-        self._leases = LeaseDesk(self._connection, prefix)
-        self.rules = RuleBook(self._connection, prefix)
-        self.fleet = FleetBook(self._connection, prefix)
+        self._leases = LeaseStore(self._connection, prefix)
+        self.rules = RewardRulesStore(self._connection, prefix)
+        self.fleet = NodeListStore(self._connection, prefix)
 
     @property
     def shown_url(self) -> str:
-        """The address without its password."""
+        """Return the address without its password."""
         return self._connection.shown
 
     async def ping(self) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.ping()
 
     async def close(self) -> None:
@@ -63,24 +63,24 @@ class Store:
     # Bundles
 
     async def put_bundle(self, digest: str, data: bytes) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.set(f"{self._prefix}:bundle:{digest}", data, nx=True)
 
     async def get_bundle(self, digest: str) -> bytes | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found: bytes | None = await redis.get(f"{self._prefix}:bundle:{digest}")
         return found
 
     # Runs
 
     async def put_run(self, spec: RunSpec) -> None:
-        """Add a run in the state ``running``. The same spec again is no error. Raises RunExists."""
-        if await self._connection.step(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
+        """Add a run in the state ``running``. Adding the same spec again has no effect. Raises RunExists."""
+        if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
         await self._leases.announce(spec.run_id, spec.created_at)
 
     async def get_run(self, run_id: str) -> RunRecord | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             pipeline.hgetall(f"{self._base(run_id)}:run")
             pipeline.hgetall(f"{self._base(run_id)}:counts")
@@ -88,9 +88,9 @@ class Store:
         return run_record(run, counts) if run else None
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
-        """All runs, newest first."""
+        """Return all runs, newest first."""
         names = await self.run_ids()
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for name in names:
                 pipeline.hgetall(f"{self._base(name)}:run")
@@ -100,9 +100,9 @@ class Store:
         return tuple(run_record(run, counts) for run, counts in pairs if run)
 
     async def live_runs(self) -> dict[str, RunState]:
-        """The runs that have not ended, or still hold groups that nobody has acked; it costs no more than these."""
+        """Return the runs that have not ended or still hold unacked groups. The cost grows only with their number."""
         names = sorted(await self._leases.live())
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for name in names:
                 pipeline.hget(f"{self._base(name)}:run", "state")
@@ -110,14 +110,14 @@ class Store:
         return {name: RunState(state.decode()) for name, state in zip(names, found, strict=True) if state}
 
     async def run_ids(self) -> list[str]:
-        """All runs, newest first."""
-        async with self._connection.reach() as redis:
+        """Return the ids of all runs, newest first."""
+        async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
         return [name.decode() for name in names]
 
     async def counts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, float]]:
-        """The counters of runs, by their names in ``lua/store.lua``; none of a run that is not there."""
-        async with self._connection.reach() as redis:
+        """Return the counters of runs, by their names in ``lua/store.lua``. An unknown run has none."""
+        async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for run_id in run_ids:
                 pipeline.hgetall(f"{self._base(run_id)}:counts")
@@ -125,9 +125,10 @@ class Store:
         return {run_id: counters(counts) for run_id, counts in zip(run_ids, found, strict=True)}
 
     async def expire(self, retention_s: float) -> None:
-        """Forget the rollouts of groups acked or dropped so long ago, and runs that ended and drained so long ago.
+        """Delete the rollouts of groups that were acked or dropped more than ``retention_s`` ago, and drained runs of
+        that age.
 
-        ``retention_s`` 0 forgets nothing. What nobody has leased stays, and bundles do.
+        0 deletes nothing. Groups that were never leased stay, and so do bundles.
         """
         for run_id in await self.run_ids():
             await self._expire(run_id, int(retention_s * 1000))
@@ -135,7 +136,7 @@ class Store:
     async def _expire(self, run_id: str, retention_ms: int) -> None:
         more = True
         while more:
-            stream, more = await self._connection.step(self._base(run_id), "expire", retention_ms)
+            stream, more = await self._connection.run_script(self._base(run_id), "expire", retention_ms)
         if stream == b"gone":
             await self._leases.forget(run_id)
         elif StreamState(stream.decode()) is not StreamState.OPEN:
@@ -143,7 +144,7 @@ class Store:
 
     async def delete_run(self, run_id: str) -> None:
         """Delete a run that has ended, with its groups and rollouts. Raises UnknownRun, RunInUse."""
-        answer = await self._connection.step(self._base(run_id), "delete")
+        answer = await self._connection.run_script(self._base(run_id), "delete")
         match answer:
             case b"unknown":
                 raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
@@ -154,8 +155,10 @@ class Store:
         await self._expire(run_id, 0)
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
-        """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""
-        answer = await self._connection.step(self._base(run_id), "set_state", RunState(state).value, reason)
+        """Set the state of a run. Return False if the run has ended with another state, which it keeps. Raises
+        UnknownRun.
+        """
+        answer = await self._connection.run_script(self._base(run_id), "set_state", RunState(state).value, reason)
         if answer < 0:
             raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         return bool(answer)
@@ -163,21 +166,22 @@ class Store:
     # Rollouts
 
     async def publish(self, rollout: Rollout) -> bool:
-        """Store a finished rollout; the first accepted attempt wins, and completes its group on the run's stream.
+        """Store a finished rollout. The first accepted attempt wins; the last member completes its group on the run's
+        stream.
 
-        True: this very record is the accepted one, also when it was published before (a repeat after a lost answer is
-        harmless). False: another attempt was accepted before, and this one is dropped. Raises InvalidRollout,
-        MalformedRecord, RolloutTooLarge, UnknownRun, RunEnded, GroupMismatch, RulesChanged.
+        Return True if this record is the accepted one, also if it was published before. Return False if another attempt
+        was accepted before; then this one is dropped. Raises InvalidRollout, MalformedRecord, RolloutTooLarge,
+        UnknownRun, RunEnded, GroupMismatch, RulesChanged.
         """
         packed = await asyncio.to_thread(pack_rollout, rollout)
-        answer = await self._connection.step(
+        answer = await self._connection.run_script(
             self._base(rollout.run_id),
             "publish",
             rollout.rollout_id,
             rollout.group_id,
             rollout.group_index,
             rollout.group_size,
-            packed.mark,
+            packed.attempt_digest,
             rollout.status.value,
             "null" if rollout.reward is None else repr(float(rollout.reward)),
             rollout.reward_version,
@@ -198,14 +202,14 @@ class Store:
             raise RulesChanged(f"rollout {rollout.rollout_id} is judged by {rollout.reward_version}, its group is not")
         return bool(answer)
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout:
-        """``publish`` with the reward by the rules of its group; ``pinned``: the version that its run has named.
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
+        """Score a rollout by the rules of its group, and publish it. ``pinned`` is the version that its run names.
 
-        The rollout as it was published. Raises what ``publish`` raises but RulesChanged, and UnknownRules.
+        Return the rollout as published. Raises what ``publish`` raises except RulesChanged, and UnknownRules.
         """
         while True:
             rules = await self.rules.of_group(self._base(rollout.run_id), rollout.group_id, pinned)
-            judged = rewarded(rollout, rules)
+            judged = apply_rules(rollout, rules)
             try:
                 await self.publish(judged)
             except RulesChanged:
@@ -214,7 +218,7 @@ class Store:
 
     async def rescore(
         self, run_id: str, version: str, *, first: int = 0, budget_s: float = 2.0, dry_run: bool = False
-    ) -> Rescored:
+    ) -> RescoreResult:
         """See ``rescoring.rescore``. Raises UnknownRun, UnknownRules."""
         run = await self.get_run(run_id)
         if run is None:
@@ -224,8 +228,8 @@ class Store:
         return await rescore(self._connection, base, run.spec, rules, first=first, budget_s=budget_s, dry_run=dry_run)
 
     async def accepted(self, run_id: str) -> dict[str, set[int]]:
-        """The indices of each group that have an accepted rollout."""
-        async with self._connection.reach() as redis:
+        """Return, for each group, the indices that have an accepted rollout."""
+        async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._base(run_id)}:order", 0, -1)
         groups: dict[str, set[int]] = {}
         for name in names:
@@ -235,24 +239,24 @@ class Store:
         return groups
 
     async def rollout(self, rollout_id: str) -> Rollout | None:
-        """The record with its tokens, without its sidecar."""
+        """Return a rollout with its tokens, without its sidecar."""
         (payload,) = await self.payloads([rollout_id])
         return None if payload is None else from_msgpack(RolloutRecord, unpack_frame(payload)).to_core()
 
     async def turns(self, rollout_id: str) -> Sidecar | None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             frame: bytes | None = await redis.get(f"{self._base(run_of(rollout_id))}:sidecar:{rollout_id}")
         return None if frame is None else from_msgpack(Sidecar, unpack_frame(frame))
 
     async def payloads(self, rollout_ids: Sequence[str]) -> list[bytes | None]:
-        """Rollouts of one run as stored: each one zstd frame of the record's msgpack."""
-        async with self._connection.reach() as redis:
+        """Return rollouts of one run as stored: each is one zstd frame of the record's msgpack."""
+        async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return list(await redis.mget(names)) if names else []
 
     async def has_payloads(self, rollout_ids: Collection[str]) -> bool:
-        """Whether all of these are there, of any run."""
-        async with self._connection.reach() as redis:
+        """Return whether all of these rollouts are stored, of any run."""
+        async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return not names or await redis.exists(*names) == len(names)
 
@@ -266,10 +270,10 @@ class Store:
         limit: int = 100,
         cursor: str | None = None,
     ) -> RolloutPage:
-        """Newest runs first, and within a run the latest accepted first. Raises BadCursor.
+        """Return a page of rollouts: newest runs first, and within a run the latest accepted first. Raises BadCursor.
 
-        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor: a filter scans so far and
-        no farther per call.
+        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor, because one call reads a
+        bounded number of records.
         """
         runs = [run_id] if run_id is not None else await self.run_ids()
         place = _parse_cursor(cursor)
@@ -315,8 +319,8 @@ class Store:
         wait_s: float = 0.0,
         wanted: LeaseFilter | None = None,
         lease_token: str | None = None,
-    ) -> Lease:
-        """See LeaseDesk.lease."""
+    ) -> StoredLease:
+        """See LeaseStore.lease."""
         return await self._leases.lease(
             consumer,
             run_id,
@@ -328,43 +332,45 @@ class Store:
         )
 
     async def ack(self, lease_id: str) -> StreamState:
-        """Finish a lease: its groups are never delivered again. Repeating it is harmless.
+        """Finish a lease: its groups are never delivered again. A second call has no effect.
 
-        Returns what the run's stream still holds. Raises LeaseLost, UnknownLease.
+        Return what the run's stream still holds. Raises LeaseNotHeld, UnknownLease.
         """
-        return await self._leases.settle("ack", lease_id)
+        return await self._leases.finish("ack", lease_id)
 
     async def nack(self, lease_id: str) -> StreamState:
-        """Give a lease back: its groups are free at once. Repeating it is harmless. Raises LeaseLost, UnknownLease."""
-        return await self._leases.settle("nack", lease_id)
+        """Give a lease back: its groups are free at once. A second call has no effect. Raises LeaseNotHeld,
+        UnknownLease.
+        """
+        return await self._leases.finish("nack", lease_id)
 
     async def keep(self, lease_id: str, groups: Collection[str]) -> None:
-        """Give all of a lease back but these groups: the others are free at once. Raises LeaseLost, UnknownLease."""
-        await self._leases.keep(lease_id, groups)
+        """Give back all groups of a lease except these. Raises LeaseNotHeld, UnknownLease."""
+        await self._leases.release_except(lease_id, groups)
 
     async def extend(self, lease_id: str, lease_s: float) -> float:
-        """Let a lease end ``lease_s`` from now; returns that Unix time. Raises LeaseLost, UnknownLease."""
+        """Let a lease end ``lease_s`` from now. Return that Unix time. Raises LeaseNotHeld, UnknownLease."""
         return await self._leases.extend(lease_id, lease_s)
 
     # Kept answers
 
     async def claim_once(self, caller: str, key: str, pending: bytes, *, keep_s: float, most: int) -> bytes | None:
-        """Claim a caller's idempotency key. Return None if it was free, else what is kept under it.
+        """Claim a caller's idempotency key. Return None if it was free, else the answer kept under it.
 
-        Of a caller's keys the latest ``most`` of the last ``keep_s`` are kept.
+        The latest ``most`` keys of a caller from the last ``keep_s`` are kept.
         """
-        found: bytes | None = await self._connection.step(
+        found: bytes | None = await self._connection.run_script(
             self._once(caller), "claim", key, pending, int(keep_s * 1000), most
         )
         return found
 
     async def keep_once(self, caller: str, key: str, answer: bytes, *, keep_s: float) -> None:
         """Keep the answer of a key that is still claimed."""
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.set(f"{self._once(caller)}:{key}", answer, px=int(keep_s * 1000), xx=True)
 
     async def forget_once(self, caller: str, key: str) -> None:
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             await redis.delete(f"{self._once(caller)}:{key}")
 
     def _once(self, caller: str) -> str:
@@ -376,10 +382,10 @@ class Store:
     async def _heads_below(
         self, run_id: str, below: int | None
     ) -> list[tuple[int, str, RolloutHead | MalformedRecord | None]]:
-        """Places in the order of acceptance, ids and heads; no head where one has been forgotten."""
+        """Return order numbers, ids and heads, in the order of acceptance. A deleted rollout has no head."""
         base = self._base(run_id)
         top = "+inf" if below is None else f"({below}"
-        async with self._connection.reach() as redis:
+        async with self._connection.client() as redis:
             found = await redis.zrevrangebyscore(f"{base}:order", top, "-inf", start=0, num=_SCAN, withscores=True)
             heads = await redis.hmget(f"{base}:heads", [name for name, _ in found]) if found else []
         return [
@@ -393,5 +399,5 @@ def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:
         return None
     run, _, seq = cursor.rpartition(":")
     if not run or not seq.isascii() or not seq.isdigit() or len(seq) > 18:
-        raise BadCursor("the cursor is not one of ours; start again without one")
+        raise BadCursor("the cursor is not from this store; start again without one")
     return run, int(seq)

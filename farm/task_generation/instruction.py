@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from farm.tasks.bundle import BundleFile
-from farm.tasks.schema.manifest import Release
+from farm.tasks.schema.manifest import ReleaseTable
 
 _CHANGELOG = re.compile(r"(docs?/)?(changelog|changes|history|news|release[_-]?notes)(\.(md|rst|txt))?", re.IGNORECASE)
 _ITEM = re.compile(r"^\s*[-*+]\s+")
@@ -14,7 +14,7 @@ _FILE_NAME = re.compile(r"\S*/\S*\.\w+|\S+\.(?:py|toml|cfg|ini|ya?ml|md|rst|txt)
 _MOST_ITEMS = 20
 
 
-def draft(release: Release, new: Mapping[str, BundleFile], fail_to_pass: Sequence[str]) -> str:
+def draft(release: ReleaseTable, new: Mapping[str, BundleFile], fail_to_pass: Sequence[str]) -> str:
     """What the package's own change log says of the newer release, and what the failing tests are about.
 
     Names no file. A draft: whoever takes it into use makes sure that each hidden test follows from it.

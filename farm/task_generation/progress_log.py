@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Journal:
+class ProgressLog:
     """Values that JSON can say, by key, in a file that is only ever added to; a line half written is forgotten."""
 
     def __init__(self, path: Path) -> None:

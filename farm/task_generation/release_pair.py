@@ -9,27 +9,27 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from farm.core.change import Change
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.task_generation import release_pair_directory
 from farm.task_generation.instruction import draft
 from farm.task_generation.publish import write_files
 from farm.task_generation.test_outcomes import Outcomes, frozen_requirements, observe
 from farm.tasks import TaskBundle, ensure_image, load_task
 from farm.tasks.errors import TaskError
-from farm.tasks.schema.manifest import Release
-from farm.tasks.sdist.release_pair import Files, Prepared, compare, pytest_modules
+from farm.tasks.schema.manifest import ReleaseTable
+from farm.tasks.sdist.release_pair import Files, PreparedPair, compare, pytest_modules
 from farm.tasks.sdist.sdist import fetch_sdist, read_sdist, sdist_digest
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Runtime
 
 REPETITIONS = 3
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReleasePairSpec:
     """What to make. ``requirements`` are added to pytest; ``exclude`` are patterns of test ids that are not expected.
 
     ``instruction`` None asks for a draft.
@@ -45,7 +45,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ReleasePairTask:
     """``flaky``: ids that did not do the same each time, and are not expected."""
 
     directory: Path
@@ -54,7 +54,9 @@ class Made:
     flaky: tuple[str, ...]
 
 
-async def make_release_pair(wish: Wish, *, state_dir: Path, images: ImageStore, runtime: Runtime, say: Say) -> Made:
+async def make_release_pair(
+    wish: ReleasePairSpec, *, state_dir: Path, images: ImageStore, runtime: Runtime, say: OnProgress
+) -> ReleasePairTask:
     """Download, build, run the newer tests on both states three times over, and write the directory.
 
     Nothing is written where that fails. Raises TaskError, ImageError and the errors of ``sandboxes``.
@@ -81,7 +83,7 @@ async def make_release_pair(wish: Wish, *, state_dir: Path, images: ImageStore, 
             load_task(stage.directory, state_dir=state_dir)
             stage.directory.rename(wish.out)
         except BaseException:
-            await uninterrupted(images.remove(bundle.task.image))
+            await shielded(images.remove(bundle.task.image))
             raise
     return made
 
@@ -92,12 +94,12 @@ class _Stage:
     def __init__(
         self,
         directory: Path,
-        release: Release,
-        prepared: Prepared,
+        release: ReleaseTable,
+        prepared: PreparedPair,
         state_dir: Path,
         images: ImageStore,
         runtime: Runtime,
-        say: Say,
+        say: OnProgress,
     ) -> None:
         self.directory = directory
         self._release = release
@@ -142,7 +144,7 @@ class _Stage:
         write_files(self.directory, files)
 
 
-def check_order(wish: Wish) -> None:
+def check_order(wish: ReleasePairSpec) -> None:
     """Raise TaskError unless the newer release is the second one, as far as their numbers tell."""
     if wish.old == wish.new or _numbers(wish.old) > _numbers(wish.new):
         raise TaskError(
@@ -162,12 +164,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return (int(epoch) if epoch.isdecimal() else 0, *numbers)
 
 
-def _fetch(wish: Wish, state_dir: Path, say: Say) -> tuple[Release, Files, Files]:
+def _fetch(wish: ReleasePairSpec, state_dir: Path, say: OnProgress) -> tuple[ReleaseTable, Files, Files]:
     old, new = (
         fetch_sdist(wish.package, version, None, state_dir=state_dir, on_progress=say)
         for version in (wish.old, wish.new)
     )
-    release = Release(
+    release = ReleaseTable(
         package=wish.package,
         old=wish.old,
         new=wish.new,
@@ -177,14 +179,14 @@ def _fetch(wish: Wish, state_dir: Path, say: Say) -> tuple[Release, Files, Files
     return release, read_sdist(old), read_sdist(new)
 
 
-def sort_out(wish: Wish, before: Sequence[Outcomes], after: Sequence[Outcomes]) -> Made:
+def sort_out(wish: ReleasePairSpec, before: Sequence[Outcomes], after: Sequence[Outcomes]) -> ReleasePairTask:
     """Which tests are expected to pass. An id is flaky where it did not do the same each time on one state."""
     every = sorted({test for seen in (*before, *after) for test in seen})
     fail_to_pass: list[str] = []
     pass_to_pass: list[str] = []
     flaky: list[str] = []
     for test in every:
-        was, became = ({seen.get(test) is Outcome.PASSED for seen in state} for state in (before, after))
+        was, became = ({seen.get(test) is CaseOutcome.PASSED for seen in state} for state in (before, after))
         if len(was) > 1 or len(became) > 1:
             flaky.append(test)
         elif became == {True} and not any(fnmatchcase(test, pattern) for pattern in wish.exclude):
@@ -195,4 +197,4 @@ def sort_out(wish: Wish, before: Sequence[Outcomes], after: Sequence[Outcomes]) 
             f"no test fails before and passes after ({len(pass_to_pass)} pass on both)",
             "choose other releases",
         )
-    return Made(wish.out, tuple(fail_to_pass), tuple(pass_to_pass), tuple(flaky))
+    return ReleasePairTask(wish.out, tuple(fail_to_pass), tuple(pass_to_pass), tuple(flaky))

@@ -7,7 +7,7 @@ import tomlkit
 from farm.core.change import Change
 from farm.task_generation.publish import ShellTemplate
 from farm.tasks import BASE_IMAGE
-from farm.tasks.schema.manifest import Release
+from farm.tasks.schema.manifest import ReleaseTable
 
 WORKSPACE = "/workspace"
 FAIL_TO_PASS = "tests/fail_to_pass.txt"
@@ -80,7 +80,7 @@ set -euo pipefail
 """)
 
 
-def dockerfile(release: Release, requirements: Sequence[str]) -> str:
+def dockerfile(release: ReleaseTable, requirements: Sequence[str]) -> str:
     return _DOCKERFILE.substitute(
         release.model_dump(),
         base=BASE_IMAGE,
@@ -94,7 +94,7 @@ def test_script(package: str, version: str, sha256: str) -> str:
     return _TEST_SH.substitute(package=package, new=version, new_sha256=sha256, workspace=WORKSPACE)
 
 
-def solve_script(release: Release, gold: Change) -> str:
+def solve_script(release: ReleaseTable, gold: Change) -> str:
     removed = [file.path for file in gold.files if file.kind == "delete"]
     written = [file.path for file in gold.files if file.kind != "delete"]
     copies = [f"rm -f '{WORKSPACE}/{path}'" for path in removed]
@@ -102,7 +102,7 @@ def solve_script(release: Release, gold: Change) -> str:
     return _SOLVE_SH.substitute(release.model_dump(), copies="\n".join(copies))
 
 
-def manifest(release: Release, *, difficulty: str, agent_timeout_s: int, verify_timeout_s: int) -> str:
+def manifest(release: ReleaseTable, *, difficulty: str, agent_timeout_s: int, verify_timeout_s: int) -> str:
     document = tomlkit.document()
     document["version"] = "1.0"
     document["metadata"] = {
@@ -129,7 +129,7 @@ def id_list(ids: Iterable[str]) -> str:
 
 
 def task_files(
-    release: Release,
+    release: ReleaseTable,
     gold: Change,
     *,
     requirements: Sequence[str],

@@ -29,7 +29,7 @@ from sandboxes.interface import Runtime
 
 SUFFIX = "-retrieval"
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 _INSTRUCTION = """\
@@ -80,7 +80,7 @@ cp "$(dirname "$0")/answer.json" /tmp/answer.json
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RetrievalSpec:
     """What to make of the tasks at ``sources``, each below ``out`` by its name and SUFFIX; else as in ``Retrieval``."""
 
     sources: Sequence[Path]
@@ -91,7 +91,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RetrievalTask:
     """One task, with so many expected files, and ranges of lines in them."""
 
     directory: Path
@@ -100,21 +100,23 @@ class Made:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RetrievalSummary:
     """``there``: directories that an earlier call made. ``problems``: why nothing came of a source, one line each."""
 
-    made: list[Made] = field(default_factory=list)
+    made: list[RetrievalTask] = field(default_factory=list)
     there: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
-async def make_retrieval(wish: Wish, *, state_dir: Path, images: ImageStore, runtime: Runtime, say: Say) -> Outcome:
+async def make_retrieval(
+    wish: RetrievalSpec, *, state_dir: Path, images: ImageStore, runtime: Runtime, say: OnProgress
+) -> RetrievalSummary:
     """Make those that are not there yet; each is written in one step, so that whoever is stopped may begin again.
 
     Raises TaskError where two sources have one name, RuntimeUnavailable and other errors of ``sandboxes`` for what is
     wrong with the machine.
     """
-    outcome = Outcome()
+    outcome = RetrievalSummary()
     wanted: dict[Path, Path] = {}
     for source in wish.sources:
         directory = wish.out / f"{source.resolve().name}{SUFFIX}"
@@ -132,8 +134,14 @@ async def make_retrieval(wish: Wish, *, state_dir: Path, images: ImageStore, run
 
 
 async def _make(
-    wish: Wish, source: Path, directory: Path, state_dir: Path, images: ImageStore, runtime: Runtime, say: Say
-) -> Made:
+    wish: RetrievalSpec,
+    source: Path,
+    directory: Path,
+    state_dir: Path,
+    images: ImageStore,
+    runtime: Runtime,
+    say: OnProgress,
+) -> RetrievalTask:
     bundle = load_task(source, state_dir=state_dir, on_progress=say)
     if bundle.task.retrieval is not None:
         raise TaskError(source, "asks for an answer already", "name a task whose code is to be changed")
@@ -150,7 +158,7 @@ async def _make(
         load_task(stage, state_dir=state_dir)
 
     publish(directory, write)
-    return Made(directory, len(expected), sum(len(file.lines) for file in expected))
+    return RetrievalTask(directory, len(expected), sum(len(file.lines) for file in expected))
 
 
 async def _expected(source: Path, bundle: TaskBundle, runtime: Runtime) -> tuple[FileLines, ...]:

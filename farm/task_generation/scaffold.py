@@ -25,7 +25,7 @@ cpus = 1
 memory_mb = 1024
 storage_mb = 1024
 
-# What Harbor cannot express. Other keys are in the farm's README, "Researcher: bring tasks".
+# What Harbor cannot express. Other keys are in the farm's page farm/docs/tasks.md.
 [metadata.farm]
 workspace = "/workspace"
 report = "unittest"  # or pytest, go, cargo, jest, junit, tap
@@ -120,7 +120,7 @@ cat > @workspace/basket.py <<'END'
 """)
 
 
-def begin_task(directory: Path) -> None:
+def scaffold_task(directory: Path) -> None:
     """Write the task. Raises TaskError where there is something already or nothing can be made, and for a name that no
     task may have."""
     place = directory.resolve()

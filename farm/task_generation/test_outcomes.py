@@ -6,9 +6,9 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
 from farm.grading import ReportError, apply_change
 from farm.grading.decoys.canary_file import NONE
-from farm.grading.decoys.test_plan import Exam
+from farm.grading.decoys.verifier_plan import VerifierPlan
 from farm.grading.grading_run import SHELL, TEST_ENV
-from farm.grading.reports.outcome import MAX_REPORT_BYTES, Outcome
+from farm.grading.reports.outcome import MAX_REPORT_BYTES, CaseOutcome
 from farm.grading.reports.parsers import read_report
 from farm.grading.test_files import tests_of
 from farm.tasks.bundle import TaskBundle
@@ -18,7 +18,7 @@ from farm.tasks.images import sandbox_spec
 from sandboxes.errors import PathError
 from sandboxes.interface import Runtime, Sandbox
 
-Outcomes = Mapping[str, Outcome]
+Outcomes = Mapping[str, CaseOutcome]
 
 _REPORT = "/tmp/farm-report/report.xml"
 
@@ -52,7 +52,7 @@ async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str
 
 async def run_tests(sandbox: Sandbox, verifier: Verifier, files: Sequence[str], workspace: str, name: str) -> Outcomes:
     """What the test command says of each test of ``files``; ``name`` is what a TaskError is about."""
-    exam = Exam(verifier.report, {}, tuple(files), NONE, _REPORT)
+    exam = VerifierPlan(verifier.report, {}, tuple(files), NONE, _REPORT)
     for path, program in exam.programs.items():
         await sandbox.write_file(path, program, parents=True)
     command = exam.command(verifier.command)

@@ -7,7 +7,7 @@ import tomlkit
 
 from farm.task_generation.publish import ShellTemplate
 from farm.task_generation.release_pair_directory import FAIL_TO_PASS, PASS_TO_PASS, id_list
-from farm.task_import.draft import Draft
+from farm.task_import.draft import ImportDraft
 from farm.tasks.loader import IN_WORKSPACE
 from farm.tasks.unified_diff import parse_patch
 
@@ -153,7 +153,7 @@ sys.exit(1 if missing else 0)
 '''
 
 
-def task_files(draft: Draft) -> Mapping[str, bytes]:
+def task_files(draft: ImportDraft) -> Mapping[str, bytes]:
     """Every file by its path in the directory; those that end in ``.sh`` are to be executable."""
     texts = {
         "task.toml": _manifest(draft),
@@ -179,7 +179,7 @@ def task_files(draft: Draft) -> Mapping[str, bytes]:
     return files
 
 
-def _manifest(draft: Draft) -> str:
+def _manifest(draft: ImportDraft) -> str:
     farm = {
         "workspace": draft.workspace,
         "grading": "patch",
@@ -200,21 +200,21 @@ def _manifest(draft: Draft) -> str:
     return tomlkit.dumps(document)
 
 
-def _instruction(draft: Draft) -> str:
+def _instruction(draft: ImportDraft) -> str:
     text = draft.instruction.replace("\r\n", "\n").strip()
     return (
         f"{text}\n\nThe repository is in {draft.workspace}. Change its code so that this is resolved; tests decide.\n"
     )
 
 
-def _dockerfile(draft: Draft) -> str:
+def _dockerfile(draft: ImportDraft) -> str:
     arguments = [draft.workspace, draft.commit, *draft.removed]
     return _DOCKERFILE.substitute(
         image=draft.image, workspace=draft.workspace, arguments=" ".join(map(quote, arguments))
     )
 
 
-def _test_sh(draft: Draft) -> str:
+def _test_sh(draft: ImportDraft) -> str:
     if draft.command.report not in _JUDGED:
         return _NO_JUDGE.substitute(report=draft.command.report)
     put = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.core.task import ReportFormat
-from farm.core.test_frameworks import fault_of
+from farm.core.test_frameworks import invalid_test_id_reason
 from farm.core.toml import read_toml
 from farm.task_import.fields import RowError
 from farm.tasks.errors import TaskError
@@ -28,7 +28,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class ImportDraft:
     """One task. Patches are unified diffs of the workspace.
 
     ``solution`` solves the task, ``reverse_solution`` says that its reverse does; ``bug`` is applied in the build.
@@ -133,8 +133,8 @@ def _is_broken(test: str, report: str) -> bool:
     if report == "pytest" and "[" in test.rpartition("::")[2] and not test.endswith("]"):
         return True
     kind = ReportFormat(report)
-    return kind.names_tests and fault_of(test, kind) is not None
+    return kind.names_tests and invalid_test_id_reason(test, kind) is not None
 
 
 def are_pytest_ids(tests: Iterable[str]) -> bool:
-    return all(fault_of(test, ReportFormat.PYTEST) is None for test in tests)
+    return all(invalid_test_id_reason(test, ReportFormat.PYTEST) is None for test in tests)

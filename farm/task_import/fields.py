@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.core import nesting_limit
 from farm.tasks.schema.manifest_types import image_reference
-from farm.tasks.unified_diff import PatchError, parse_patch
+from farm.tasks.unified_diff import UnifiedDiffError, parse_patch
 
 MAX_TEXT_BYTES = 16 * 1024 * 1024
 MAX_LITERAL_CHARS = 4 * 1024 * 1024
@@ -124,7 +124,7 @@ class Fields:
         text = self.text(*keys, default="" if empty else None)
         try:
             kept = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
-        except PatchError as error:
+        except UnifiedDiffError as error:
             raise RowError(keys[0], str(error), "leave the row out") from None
         if not kept and not empty:
             raise RowError(keys[0], "changes nothing")

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from farm.task_generation.progress_log import Journal
+from farm.task_generation.progress_log import ProgressLog
 from farm.task_generation.publish import publish, write_files
 from farm.task_import.directory import task_files
-from farm.task_import.draft import Commands, Draft
+from farm.task_import.draft import Commands, ImportDraft
 from farm.task_import.fields import Fields, RowError
 from farm.task_import.formats import others, swebench
 from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, read_task, task_directories
 from farm.tasks.directory import read_directory
-from farm.tasks.schema.unsupported import unheeded
+from farm.tasks.schema.unsupported import unsupported_features
 
 HARBOR = "harbor"
-ROWS: Mapping[str, Callable[[Fields, Commands], Draft]] = {
+ROWS: Mapping[str, Callable[[Fields, Commands], ImportDraft]] = {
     "swebench": swebench.swebench,
     "swesmith": swebench.swesmith,
     "swegym": swebench.swegym,
@@ -32,11 +32,11 @@ ROWS: Mapping[str, Callable[[Fields, Commands], Draft]] = {
 FORMATS = (HARBOR, *ROWS)
 _TELL_EVERY = 50
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ImportOptions:
     """``only``: these ids alone, where there are any. ``limit``: so many tasks, those already there included."""
 
     format: str
@@ -48,7 +48,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ImportedTask:
     """``left_out``: expected ids that no report can have. ``unheeded``: what the task asks for and does not get."""
 
     id: str
@@ -61,7 +61,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """``place``: where the row or directory stands; ``id`` as far as it has one."""
 
     place: str
@@ -70,17 +70,17 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Summary:
+class ImportSummary:
     """``there``: directories that stood already, and were left alone. ``missing``: ids asked for and not found."""
 
     format: str
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[ImportedTask] = field(default_factory=list)
     there: list[Path] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
-def import_all(wish: Wish, *, state_dir: Path, say: Say) -> Summary:
+def import_all(wish: ImportOptions, *, state_dir: Path, say: OnProgress) -> ImportSummary:
     """Take what can be taken; each directory is put there in one step, so that whoever is stopped may begin again.
 
     Nothing is fetched, built or run. Raises TaskError where the source has nothing to read.
@@ -102,7 +102,7 @@ class _Read:
     id: str
     task: str
     digest: str
-    write: Callable[[], Taken]
+    write: Callable[[], ImportedTask]
 
 
 def journal_path(out: Path, state_dir: Path) -> Path:
@@ -116,14 +116,14 @@ _Take = Callable[[], _Read]
 
 
 class _Import:
-    def __init__(self, wish: Wish, state_dir: Path, say: Say) -> None:
-        self.summary = Summary(wish.format)
+    def __init__(self, wish: ImportOptions, state_dir: Path, say: OnProgress) -> None:
+        self.summary = ImportSummary(wish.format)
         self.seen: dict[str, str] = {}
         self.refused_ids: set[str] = set()
         self._named: dict[str, str] = {}
         self._wish = wish
         self._state_dir = state_dir
-        self._journal = Journal(journal_path(wish.out, state_dir))
+        self._journal = ProgressLog(journal_path(wish.out, state_dir))
         self._say = say
         self._offered = 0
 
@@ -164,7 +164,7 @@ class _Import:
         except (RowError, TaskError) as error:
             if not only or id_ in only:
                 self.refused_ids.add(id_)
-                self.summary.refused.append(Refused(place, id_, str(error)))
+                self.summary.refused.append(RefusedRow(place, id_, str(error)))
 
     def _row(self, row: Row) -> _Read:
         if row.fault:
@@ -174,7 +174,7 @@ class _Import:
         digest = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()
         return _Read(draft.id, draft.id, digest, lambda: self._write(draft))
 
-    def _write(self, draft: Draft) -> Taken:
+    def _write(self, draft: ImportDraft) -> ImportedTask:
         directory = self._wish.out / draft.id
 
         def write(stage: Path) -> None:
@@ -183,19 +183,19 @@ class _Import:
 
         publish(directory, write)
         counts = len(draft.fail_to_pass), len(draft.pass_to_pass)
-        return Taken(draft.id, directory, draft.image, *counts, draft.left_out)
+        return ImportedTask(draft.id, directory, draft.image, *counts, draft.left_out)
 
     def _harbor(self, source: Path) -> _Read:
-        """Taken as it is, once the farm has read it."""
+        """ImportedTask as it is, once the farm has read it."""
         task = read_task(source).task
         name = source.resolve().name
         verifier = task.verifier
 
-        def write() -> Taken:
+        def write() -> ImportedTask:
             directory = self._wish.out / name
             publish(directory, lambda stage: _copy(source, stage))
             counts = len(verifier.fail_to_pass), len(verifier.pass_to_pass)
-            return Taken(name, directory, task.image, *counts, unheeded=unheeded(source))
+            return ImportedTask(name, directory, task.image, *counts, unheeded=unsupported_features(source))
 
         return _Read(name, task.id, task.digest, write)
 

@@ -141,7 +141,7 @@ def _parquet(path: Path) -> Iterator[Row]:
             yield _row(place, told.fields["row"])
         ended = reader.wait()
         if ended == NO_PYARROW:
-            raise TaskError(path, "reading Parquet needs pyarrow", "pip install 'farm[parquet]'")
+            raise TaskError(path, "reading Parquet needs pyarrow", "pip install 'rollout-farm[parquet]'")
         if ended:
             raise TaskError(path, f"not a readable Parquet file (its reader ended with {ended})", remedy)
     finally:

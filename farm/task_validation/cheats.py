@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat, Verifier
-from farm.core.test_frameworks import holder
+from farm.core.test_frameworks import container_of_test
 from farm.grading.decoys.python_source import parse_tests
 from farm.tasks.bundle import BundleFile, TaskBundle
 
@@ -101,7 +101,7 @@ def stock_cheats(verifier: Verifier, gold: Change, old: Mapping[str, bytes]) -> 
         return _cheats_on_believers(verifier, gold, old)
     if verifier.report not in (ReportFormat.PYTEST, ReportFormat.UNITTEST):
         return {}
-    tests = sorted({holder(test) for test in verifier.fail_to_pass})
+    tests = sorted({container_of_test(test) for test in verifier.fail_to_pass})
     code = sorted(path for path in sources_of(gold) if path not in tests)
     cheats = {
         "a hook that has every test pass": [_write("conftest.py", _HOOK)],
@@ -124,7 +124,7 @@ def scripted_cheats(bundle: TaskBundle) -> dict[str, TaskBundle]:
     return {what: _solved_by(bundle, script) for what, script in scripts.items()}
 
 
-def paid(what: str, reward: float, verifier: Verifier) -> str:
+def earned_reward_message(what: str, reward: float, verifier: Verifier) -> str:
     """The problem that a cheat with a reward is."""
     remedy = "protect what it changes"
     if verifier.report in _BELIEVERS:
@@ -148,7 +148,7 @@ def _solved_by(bundle: TaskBundle, script: str) -> TaskBundle:
     return replace(bundle, gold=None, solution=files, solution_env=(), steps=steps)
 
 
-def hollowed(gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
+def stub_out_functions(gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
     """The gold change with the body of a function that it makes or alters left out, by ``path:function``.
 
     No more than MOST_HOLLOWED, spread over the files.

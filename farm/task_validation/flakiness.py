@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 
 from farm.core.task import Verifier
-from farm.task_validation.result import Finding, How, Reason, Try
+from farm.task_validation.result import Condition, GradingSample, Reason, ValidationResult
 
 MOST_NAMED = 20
 """Tests that a finding names for one reason; of the others it tells how many."""
 
 
-def agree(tries: Sequence[Try]) -> bool:
+def agree(tries: Sequence[GradingSample]) -> bool:
     """Whether they came to the same, each id included. A time-out says nothing of flakiness."""
     return len({(one.reward, frozenset(one.missing)) for one in tries if not one.timed_out}) <= 1
 
 
-def sort_out(verifier: Verifier, nop: Sequence[Try], gold: Sequence[Try], finding: Finding) -> None:
+def sort_out(
+    verifier: Verifier, nop: Sequence[GradingSample], gold: Sequence[GradingSample], finding: ValidationResult
+) -> None:
     """Put into the finding what is wrong with the expected tests, by the reports that there are.
 
     An id that did not do the same each time, with nothing done or with the gold solution, is flaky: of pass_to_pass it
@@ -49,16 +51,16 @@ def sort_out(verifier: Verifier, nop: Sequence[Try], gold: Sequence[Try], findin
 
 
 def _sort_out_flaky(
-    test: str, tries: Sequence[Try], mended: bool, wrong: dict[Reason, list[str]], finding: Finding
+    test: str, tries: Sequence[GradingSample], mended: bool, wrong: dict[Reason, list[str]], finding: ValidationResult
 ) -> None:
     failed = [one.how for one in tries if test in one.missing]
     if not mended:
         finding.prune.append(test)
-    if set(failed) == {How.ORDER}:
+    if set(failed) == {Condition.ORDER}:
         finding.order_dependent.append(test)
         return
     finding.flaky.append(test)
-    how = " and ".join(dict.fromkeys(how.value for how in failed if how is not How.PLAIN))
+    how = " and ".join(dict.fromkeys(how.value for how in failed if how is not Condition.PLAIN))
     fails = f"fails in {len(failed)} of {len(tries)} runs" + (f", {how}" if how else "")
     if mended:
         problem = f"{test} of fail_to_pass is flaky: it {fails}; make it sound, or take it out"

@@ -12,16 +12,16 @@ from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.core.test_frameworks import is_python
 from farm.grading import Verdict, grade, passed_false
-from farm.grading.stress import CALM, ORDERED, PROCESSOR_S, Stress
-from farm.task_validation.cheats import hollowed, paid, stock_cheats
+from farm.grading.stress import NO_STRESS, ORDERED, PROCESSOR_S, Stress
+from farm.task_validation.cheats import earned_reward_message, stock_cheats, stub_out_functions
 from farm.task_validation.flakiness import agree, sort_out
 from farm.task_validation.mutants import mutants
 from farm.task_validation.result import (
     MUCH_TIMES,
-    Finding,
-    How,
+    Condition,
+    GradingSample,
     Reason,
-    Try,
+    ValidationResult,
     fitting_timeout,
     least_timeout,
 )
@@ -51,10 +51,12 @@ async def gather_all(*work: Coroutine[Any, Any, T]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-class Proof:
+class TaskValidator:
     """``turns``: so many gradings at once, of all tasks together."""
 
-    def __init__(self, bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: Finding) -> None:
+    def __init__(
+        self, bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: ValidationResult
+    ) -> None:
         self._bundle = bundle
         self._runtime = runtime
         self._turns = turns
@@ -65,24 +67,24 @@ class Proof:
     async def judge_once(self, gold: Change) -> None:
         """Nothing done and the gold solution, as they are, one after the other: whoever asks has others to prove."""
         nop = await self._nop()
-        self._tell([nop], [await self._gold(gold, How.PLAIN, self._first_limit_s)])
+        self._tell([nop], [await self._gold(gold, Condition.PLAIN, self._first_limit_s)])
 
     async def judge(self, gold: Change) -> None:
         """The gold solution as it is, in random order and under load, and twice more where these disagree; nothing done
         once, and once more where anything is not as it must be."""
-        nop, first = await gather_all(self._nop(), self._gold(gold, How.PLAIN, self._first_limit_s))
+        nop, first = await gather_all(self._nop(), self._gold(gold, Condition.PLAIN, self._first_limit_s))
         limit_s = max(self._first_limit_s, PATIENCE_TIMES * first.seconds + PATIENCE_S)
         nops, golds = [nop], [first]
         golds += await gather_all(
-            self._gold(gold, self._ordered, limit_s, ORDERS[0]), self._gold(gold, How.LOAD, limit_s)
+            self._gold(gold, self._ordered, limit_s, ORDERS[0]), self._gold(gold, Condition.LOAD, limit_s)
         )
         if not agree(golds):
             golds += await gather_all(
-                self._gold(gold, self._ordered, limit_s, ORDERS[1]), self._gold(gold, How.PLAIN, limit_s)
+                self._gold(gold, self._ordered, limit_s, ORDERS[1]), self._gold(gold, Condition.PLAIN, limit_s)
             )
         if not agree(golds) or not self._as_must_be(nop):
             nops.append(await self._nop())
-        if self._ordered is How.PLAIN:
+        if self._ordered is Condition.PLAIN:
             self._finding.notes.append(
                 "the tests were not run in random order: that takes pytest or unittest, and a command without wrappers"
             )
@@ -98,7 +100,7 @@ class Proof:
         """
         verifier = self._bundle.task.verifier
         cheats = stock_cheats(verifier, gold, present)
-        hollow = {f"{what} may as well do nothing": made for what, made in hollowed(gold, present).items()}
+        hollow = {f"{what} may as well do nothing": made for what, made in stub_out_functions(gold, present).items()}
         wrong = hollow | await asyncio.to_thread(mutants, gold, present)
         limit_s = 2 * self._longest_s + PATIENCE_S
 
@@ -108,40 +110,42 @@ class Proof:
         rewards = await gather_all(*map(judge, [*cheats.values(), *wrong.values()]))
         for what, reward in zip(cheats, rewards, strict=False):
             if reward:
-                self._finding.refuse(Reason.CHEAT, paid(what, reward, verifier))
+                self._finding.refuse(Reason.CHEAT, earned_reward_message(what, reward, verifier))
         self._finding.wrong = len(wrong)
         passed = zip(wrong, rewards[len(cheats) :], strict=True)
         self._finding.weak = [what for what, reward in passed if reward == 1.0]
 
     @property
-    def _ordered(self) -> How:
-        return How.ORDER if self._orderable else How.PLAIN
+    def _ordered(self) -> Condition:
+        return Condition.ORDER if self._orderable else Condition.PLAIN
 
     @property
     def _first_limit_s(self) -> float:
         """Longer than the task grants, so that a time-out that is too short is told from what hangs."""
         return 2 * self._bundle.task.verifier.timeout_s
 
-    async def _nop(self) -> Try:
+    async def _nop(self) -> GradingSample:
         verdict = await self._grade(Change(), self._first_limit_s)
-        if set(verdict.late) & set(self._bundle.task.verifier.pass_to_pass):
+        if set(verdict.tests_after_decoy) & set(self._bundle.task.verifier.pass_to_pass):
             # Other tests must fail, so that no second go told whether these did for the false tests before them alone.
             verdict = await self._grade(Change(), self._first_limit_s, alone=True)
-        return Try(How.PLAIN, verdict.reward, verdict.command_s, verdict.reason, verdict.missing)
+        return GradingSample(Condition.PLAIN, verdict.reward, verdict.command_s, verdict.reason, verdict.missing)
 
-    async def _gold(self, gold: Change, how: How, limit_s: float, seed: int | None = None) -> Try:
+    async def _gold(self, gold: Change, how: Condition, limit_s: float, seed: int | None = None) -> GradingSample:
         cpus = max(1, math.ceil(self._bundle.task.cpus))
-        busy = BUSY_A_CORE * cpus if how is How.LOAD else 0
-        stress = Stress(seed if how is How.ORDER else None, busy)
+        busy = BUSY_A_CORE * cpus if how is Condition.LOAD else 0
+        stress = Stress(seed if how is Condition.ORDER else None, busy)
         verdict = await self._grade(gold, limit_s, stress)
-        if how is How.ORDER and not verdict.components.get(ORDERED):
+        if how is Condition.ORDER and not verdict.components.get(ORDERED):
             # What runs the tests keeps plug-ins out: no fault of theirs.
             self._orderable = False
-            return await self._gold(gold, How.PLAIN, limit_s)
+            return await self._gold(gold, Condition.PLAIN, limit_s)
         timed_out = verdict.command_s >= limit_s
         self._longest_s = max(self._longest_s, verdict.command_s)
         seconds = self._own_seconds(verdict)
-        return Try(how, verdict.reward, seconds, verdict.reason, verdict.missing, timed_out, verdict.passed_false)
+        return GradingSample(
+            how, verdict.reward, seconds, verdict.reason, verdict.missing, timed_out, verdict.passed_false
+        )
 
     async def _passed_false(self, gold: Change) -> set[str]:
         """Return tests of which a false version passes with the gold solution: an object may equal anything."""
@@ -163,7 +167,9 @@ class Proof:
                 "the solution for tampering; name the test in metadata.farm.never_false, or validate with --write",
             )
 
-    async def _grade(self, change: Change, limit_s: float, stress: Stress = CALM, *, alone: bool = False) -> Verdict:
+    async def _grade(
+        self, change: Change, limit_s: float, stress: Stress = NO_STRESS, *, alone: bool = False
+    ) -> Verdict:
         task = self._bundle.task
         granted = replace(self._bundle, task=replace(task, verifier=replace(task.verifier, timeout_s=limit_s)))
         async with self._turns:
@@ -181,10 +187,10 @@ class Proof:
         quota = min(self._bundle.task.cpus, float(os.cpu_count() or 1))
         return min(verdict.command_s, spent_s / quota)
 
-    def _as_must_be(self, nop: Try) -> bool:
+    def _as_must_be(self, nop: GradingSample) -> bool:
         return nop.reward == 0.0 and set(nop.missing) <= set(self._bundle.task.verifier.fail_to_pass)
 
-    def _tell(self, nops: Sequence[Try], golds: Sequence[Try]) -> None:
+    def _tell(self, nops: Sequence[GradingSample], golds: Sequence[GradingSample]) -> None:
         verifier, finding = self._bundle.task.verifier, self._finding
         finding.nop = [one.reward for one in nops]
         finding.gold = [one.reward for one in golds]
@@ -202,12 +208,12 @@ class Proof:
                 f"the gold solution is judged {solved.reward:g}, not 1, {solved.how.value}: {solved.reason}",
             )
 
-    def _weigh_timeout(self, golds: Sequence[Try]) -> None:
+    def _weigh_timeout(self, golds: Sequence[GradingSample]) -> None:
         verifier, finding = self._bundle.task.verifier, self._finding
         if any(one.timed_out for one in golds):
             return
         # The others are as slow as the machine was busy; of the same machine none is slower than the loaded one.
-        slowest_s = finding.slowest_s = max(one.seconds for one in golds if one.how is How.LOAD)
+        slowest_s = finding.slowest_s = max(one.seconds for one in golds if one.how is Condition.LOAD)
         finding.timeout_s = fitting_timeout(slowest_s)
         if verifier.timeout_s < least_timeout(slowest_s):
             finding.new_timeout_s = finding.timeout_s

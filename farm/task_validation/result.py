@@ -35,7 +35,7 @@ REVISED = frozenset({Reason.FLAKY_KEPT, Reason.TIME_OUT, Reason.LENIENT})
 """What ``--write`` mends."""
 
 
-class How(StrEnum):
+class Condition(StrEnum):
     """Under which conditions a change was judged."""
 
     PLAIN = "as it is"
@@ -44,7 +44,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class GradingSample:
     """One judgement of the gold solution, or of nothing done.
 
     ``seconds`` its test command took; under load, those that it would have taken with all of its sandbox's quota,
@@ -52,7 +52,7 @@ class Try:
     ``timed_out``: it did not end. ``lenient``: tests of which a false version passed.
     """
 
-    how: How
+    how: Condition
     reward: float
     seconds: float
     reason: str = ""
@@ -62,7 +62,7 @@ class Try:
 
 
 @dataclass(slots=True)
-class Finding:
+class ValidationResult:
     """What validation found of one task. ``problems`` is empty where the task is fit, and ``reasons`` sorts them.
 
     ``judged`` is false if the task cannot be read or its image could not be had just now: no report tells of it.
@@ -83,7 +83,7 @@ class Finding:
     build_s: float = 0.0
     nop: list[float] = field(default_factory=list)
     gold: list[float] = field(default_factory=list)
-    how: list[How] = field(default_factory=list)
+    how: list[Condition] = field(default_factory=list)
     gold_s: list[float] = field(default_factory=list)
     grade_s: float = 0.0
     slowest_s: float | None = None
@@ -117,7 +117,7 @@ class Finding:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def unjudged(self, reason: Reason, problem: str) -> "Finding":
+    def unjudged(self, reason: Reason, problem: str) -> "ValidationResult":
         """Note why the task was not judged. Return the finding."""
         self.refuse(reason, problem)
         self.judged = False
@@ -137,7 +137,7 @@ def least_timeout(slowest_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ValidationSummary:
     """Of a set. ``unfit``: how many tasks each reason makes unfit, one task under each of its reasons. ``weak``: tasks
     that let a wrong solution pass, ``flaky`` and ``order_dependent``: ids. ``seconds``: how long each took, summed."""
 
@@ -152,9 +152,9 @@ class Summary:
     seconds: float
 
 
-def summarize(findings: Iterable[Finding]) -> Summary:
+def summarize(findings: Iterable[ValidationResult]) -> ValidationSummary:
     every = list(findings)
-    return Summary(
+    return ValidationSummary(
         tasks=len(every),
         fit=sum(finding.fit for finding in every),
         unfit=dict(Counter(reason.value for finding in every for reason in finding.reasons).most_common()),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.core.change import Change, ChangeKind
 from farm.grading.decoys.python_source import parse_tests
-from farm.grading.diff.line_diff import Allowance, find_edits
+from farm.grading.diff.line_diff import ComparisonBudget, find_edits
 from farm.grading.diff.patch import lines_of
 from sandboxes.errors import PathError
 from sandboxes.interface import Sandbox
@@ -37,7 +37,7 @@ _PLACE = "/tmp/farm-residue"
 _PRUNED = ("/proc", "/sys", "/dev", "/.farm", _PLACE)
 
 
-class Residue(BaseModel):
+class SolutionLeak(BaseModel):
     """From a sandbox, so not to be trusted in form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -47,7 +47,7 @@ class Residue(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
+class SolutionFingerprint:
     """What must stand nowhere: ``passages`` of several lines, ``names`` that are gone; ``modules``: of Python files the
     path in the workspace, and the text as solved and as it is."""
 
@@ -56,7 +56,7 @@ class Secrets:
     modules: tuple[tuple[str, bytes, bytes], ...]
 
 
-def secrets_of(gold: Change, present: Mapping[str, bytes]) -> Secrets:
+def solution_fingerprint(gold: Change, present: Mapping[str, bytes]) -> SolutionFingerprint:
     """What the gold change brings that ``present`` files, by path, do not have."""
     passages: dict[bytes, None] = {}
     names: dict[str, None] = {}
@@ -73,14 +73,14 @@ def secrets_of(gold: Change, present: Mapping[str, bytes]) -> Secrets:
         if file.path.endswith(".py"):
             modules.append((file.path, file.content, old))
             names |= dict.fromkeys(_definitions(file.content) - known)
-    return Secrets(
+    return SolutionFingerprint(
         tuple(passages)[:MOST_PASSAGES],
         tuple(sorted(filter(_is_telling, names))),
         tuple(modules),
     )
 
 
-async def find_residue(sandbox: Sandbox, secrets: Secrets) -> list[Residue] | None:
+async def find_solution_leaks(sandbox: Sandbox, secrets: SolutionFingerprint) -> list[SolutionLeak] | None:
     """Where what is secret stands. None where it could not be looked for: the image has no Python."""
     job = {
         "passages": [_packed(passage) for passage in secrets.passages],
@@ -103,7 +103,7 @@ async def find_residue(sandbox: Sandbox, secrets: Secrets) -> list[Residue] | No
     found = []
     for line in lines[:-1]:
         try:
-            found.append(Residue.model_validate_json(line))
+            found.append(SolutionLeak.model_validate_json(line))
         except ValidationError:
             return None
     return found
@@ -117,7 +117,7 @@ def _passages(old: bytes, new: bytes) -> Iterator[bytes]:
     """What ``new`` has and ``old`` has not, with lines around it: so many that it is unlike all of the standard
     library, or too long to be there by chance."""
     before, after = (lines_of(content.decode("latin-1")) for content in (old, new))
-    for edit in find_edits(before, after, Allowance()):
+    for edit in find_edits(before, after, ComparisonBudget()):
         first, last = edit.new_from, min(edit.new_to, edit.new_from + _LONGEST)
         for around in range(1, _AROUND + 1):
             lines = after[max(0, first - around) : last + around]

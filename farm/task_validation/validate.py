@@ -11,11 +11,11 @@ from farm.core.change import Change
 from farm.core.task import GradingMode
 from farm.grading import GradingError, take_baseline, take_change
 from farm.task_validation.cheats import scripted_cheats, stock_cheats
-from farm.task_validation.gradings import Proof
+from farm.task_validation.gradings import TaskValidator
 from farm.task_validation.local_episodes import cheat_by_episodes, judge_by_episodes
-from farm.task_validation.result import Finding, Reason
+from farm.task_validation.result import Reason, ValidationResult
 from farm.task_validation.retrieval_check import misplaced
-from farm.task_validation.solution_leaks import find_residue, secrets_of
+from farm.task_validation.solution_leaks import find_solution_leaks, solution_fingerprint
 from farm.tasks import TaskBundle, TaskError, await_health, ensure_image, sandbox_spec
 from farm.tasks.images import policy_spec
 from sandboxes.errors import ImageError, PathError, RuntimeUnavailable, SpecError
@@ -24,7 +24,7 @@ from sandboxes.interface import Runtime
 
 SOLVE_TIMEOUT_S = 600
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 async def validate(
@@ -32,10 +32,10 @@ async def validate(
     *,
     images: ImageStore,
     runtime: Runtime,
-    say: Say,
+    say: OnProgress,
     once: bool = False,
     turns: asyncio.Semaphore | None = None,
-) -> Finding:
+) -> ValidationResult:
     """Build, look for what is left of the solution, judge nothing done and the gold solution, or the known answer, then
     cheats and wrong solutions. ``once``: each is judged once, and no cheats are.
 
@@ -43,7 +43,7 @@ async def validate(
     in the finding, also that its image cannot be had just now; raises RuntimeUnavailable and other errors of
     ``sandboxes`` for what is wrong with the machine.
     """
-    finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
+    finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
     started = time.monotonic()
     say(f"{bundle.task.id}: image")
     try:
@@ -72,14 +72,14 @@ async def _prove(
     bundle: TaskBundle,
     runtime: Runtime,
     turns: asyncio.Semaphore,
-    finding: Finding,
-    say: Say,
+    finding: ValidationResult,
+    say: OnProgress,
     once: bool,
 ) -> None:
     task = bundle.task
     gold = await gold_change(bundle, runtime)
     present = await _present(bundle, gold, runtime, finding)
-    proof = Proof(bundle, runtime, turns, finding)
+    proof = TaskValidator(bundle, runtime, turns, finding)
     say(f"{task.id}: nothing done and the gold solution")
     if once:
         await proof.judge_once(gold)
@@ -91,7 +91,9 @@ async def _prove(
         await cheat_by_episodes(scripted_cheats(bundle), runtime, turns, finding)
 
 
-async def _play(bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: Finding, say: Say) -> None:
+async def _play(
+    bundle: TaskBundle, runtime: Runtime, turns: asyncio.Semaphore, finding: ValidationResult, say: OnProgress
+) -> None:
     """What is judged by an answer, step by step or where the policy worked needs whole episodes."""
     task = bundle.task
     say(f"{task.id}: nothing done and the known answer, in episodes")
@@ -133,7 +135,7 @@ async def gold_change(bundle: TaskBundle, runtime: Runtime) -> Change:
         return await take_change(sandbox, task.workspace, baseline)
 
 
-async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: Finding) -> None:
+async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: ValidationResult) -> None:
     """A repository that holds more than its one commit may hold the answer."""
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "validating"})) as sandbox:
         script = (
@@ -148,14 +150,14 @@ async def _look_at_history(bundle: TaskBundle, runtime: Runtime, finding: Findin
         )
 
 
-async def _present(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: Finding) -> dict[str, bytes]:
+async def _present(bundle: TaskBundle, gold: Change, runtime: Runtime, finding: ValidationResult) -> dict[str, bytes]:
     """What the image holds at the gold's paths. What the gold solution brings must stand nowhere in it yet."""
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "validating"})) as sandbox:
         present: dict[str, bytes] = {}
         for file in gold.files:
             with suppress(PathError):
                 present[file.path] = await sandbox.read_file(f"{bundle.task.workspace}/{file.path}")
-        left = await find_residue(sandbox, await asyncio.to_thread(secrets_of, gold, present))
+        left = await find_solution_leaks(sandbox, await asyncio.to_thread(solution_fingerprint, gold, present))
         if left is None:
             finding.notes.append("the image has no Python, so it was not searched for what is left of the solution")
         for residue in left or ():

@@ -8,25 +8,25 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from farm.task_generation.progress_log import Journal
+from farm.task_generation.progress_log import ProgressLog
 from farm.task_validation.fixes import revise
 from farm.task_validation.gradings import gather_all
-from farm.task_validation.result import REVISED, Finding, Reason
-from farm.task_validation.validate import Say, validate
+from farm.task_validation.result import REVISED, Reason, ValidationResult
+from farm.task_validation.validate import OnProgress, validate
 from farm.tasks import TaskBundle, TaskFault, load_task
-from farm.tasks.schema.unsupported import unheeded
+from farm.tasks.schema.unsupported import unsupported_features
 from farm.tasks.validation_file import ValidatedSet, ValidatedTask
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Runtime
 
 MOST_REVISIONS = 3
-_FINDING = TypeAdapter(Finding)
+_FINDING = TypeAdapter(ValidationResult)
 
-Done = Callable[[Finding], None]
+Done = Callable[[ValidationResult], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ValidationContext:
     """What tasks are validated with, ``jobs`` gradings and tasks at once. ``write``: mend what can be."""
 
     state_dir: Path
@@ -34,12 +34,12 @@ class Bench:
     runtime: Runtime
     jobs: int
     write: bool
-    say: Say
+    on_progress: OnProgress
 
 
 async def validate_set(
-    taskset: Path, tasks: Sequence[tuple[Path, TaskBundle]], bench: Bench, done: Done
-) -> list[Finding]:
+    taskset: Path, tasks: Sequence[tuple[Path, TaskBundle]], bench: ValidationContext, done: Done
+) -> list[ValidationResult]:
     """The findings in the order of ``tasks``, which come with their directories; ``done`` hears of each.
 
     What was found is kept, by the tasks' digests, until all are judged: begun again after it was stopped it goes on,
@@ -47,11 +47,11 @@ async def validate_set(
     ``validate`` raises, and TaskError where a task cannot be revised.
     """
     kept = journal_path(taskset, bench.state_dir)
-    journal = Journal(kept)
+    journal = ProgressLog(kept)
     judge = _Judge(bench, journal)
     places = asyncio.Semaphore(bench.jobs)
 
-    async def one(directory: Path, bundle: TaskBundle) -> Finding:
+    async def one(directory: Path, bundle: TaskBundle) -> ValidationResult:
         async with places:
             finding = await judge.settle(directory, bundle)
         done(finding)
@@ -69,12 +69,12 @@ def journal_path(taskset: Path, state_dir: Path) -> Path:
 
 
 class _Judge:
-    def __init__(self, bench: Bench, journal: Journal) -> None:
+    def __init__(self, bench: ValidationContext, journal: ProgressLog) -> None:
         self._bench = bench
         self._journal = journal
         self._turns = asyncio.Semaphore(bench.jobs)
 
-    async def settle(self, directory: Path, bundle: TaskBundle) -> Finding:
+    async def settle(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
         """The finding of a task as it is in the end."""
         finding = await self._judge(directory, bundle)
         removed: list[str] = []
@@ -92,33 +92,37 @@ class _Judge:
                 break
             for test in prune:
                 why = "depends on the order of tests" if test in finding.order_dependent else "is flaky"
-                self._bench.say(f"{bundle.task.id}: {test} {why} and was taken out of pass_to_pass")
+                self._bench.on_progress(f"{bundle.task.id}: {test} {why} and was taken out of pass_to_pass")
             for test in lenient:
-                self._bench.say(f"{bundle.task.id}: {test} is named in never_false now")
-            self._bench.say(f"{bundle.task.id}: judging it again")
+                self._bench.on_progress(f"{bundle.task.id}: {test} is named in never_false now")
+            self._bench.on_progress(f"{bundle.task.id}: judging it again")
             finding = await self._judge(directory, bundle)
         if removed:
             finding = replace(finding, removed=[*finding.removed, *removed])
             self._keep(finding)
         return finding
 
-    async def _judge(self, directory: Path, bundle: TaskBundle) -> Finding:
+    async def _judge(self, directory: Path, bundle: TaskBundle) -> ValidationResult:
         known = self._journal.get(bundle.task.digest)
         if known is not None:
             return _FINDING.validate_python(known)
         bench = self._bench
-        finding = await validate(bundle, images=bench.images, runtime=bench.runtime, say=bench.say, turns=self._turns)
-        finding.notes += unheeded(directory)
+        finding = await validate(
+            bundle, images=bench.images, runtime=bench.runtime, say=bench.on_progress, turns=self._turns
+        )
+        finding.notes += unsupported_features(directory)
         self._keep(finding)
         return finding
 
-    def _keep(self, finding: Finding) -> None:
+    def _keep(self, finding: ValidationResult) -> None:
         if not finding.judged:
             return
         self._journal.put(finding.digest, _FINDING.dump_python(finding, mode="json"))
 
 
-def validated_tasks(findings: Sequence[Finding], former: ValidatedSet | None = None) -> dict[str, ValidatedTask]:
+def validated_tasks(
+    findings: Sequence[ValidationResult], former: ValidatedSet | None = None
+) -> dict[str, ValidatedTask]:
     """Return what ``validated.json`` says of each that was judged; of the others what ``former`` says of the same."""
     known = former.tasks if former else {}
     kept = [finding for finding in findings if not finding.judged and finding.task_id in known]
@@ -139,6 +143,6 @@ def validated_tasks(findings: Sequence[Finding], former: ValidatedSet | None = N
     }
 
 
-def unreadable(faults: Sequence[TaskFault]) -> list[Finding]:
+def unreadable(faults: Sequence[TaskFault]) -> list[ValidationResult]:
     """Return a finding for each task of a set that cannot be read."""
-    return [Finding(fault.name, "", "").unjudged(Reason.TASK, str(fault.error)) for fault in faults]
+    return [ValidationResult(fault.name, "", "").unjudged(Reason.TASK, str(fault.error)) for fault in faults]

@@ -1,4 +1,7 @@
-"""Task directories: parsed, prepared, bundled; and the images they ask for."""
+"""Task directories: parsed, prepared, bundled; and the images they ask for.
+
+farm/docs/architecture/tasks.md explains it.
+"""
 
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.bundle_encoding import BadBundle, pack, unpack
@@ -13,7 +16,7 @@ from farm.tasks.images import (
     sandbox_spec,
     task_ref,
 )
-from farm.tasks.loader import ReadTask, load_task, read_task
+from farm.tasks.loader import LoadedTask, load_task, read_task
 from farm.tasks.taskset_names import is_taskset_name, named_taskset
 from farm.tasks.tasksets import each_task, gathered, load_taskset, read_taskset, task_directories
 
@@ -22,7 +25,7 @@ __all__ = [
     "TASK_PREFIX",
     "BadBundle",
     "BundleFile",
-    "ReadTask",
+    "LoadedTask",
     "TaskBundle",
     "TaskError",
     "TaskFault",

@@ -44,7 +44,7 @@ class TaskBundle:
     verifier_environment: Mapping[str, BundleFile] = field(default_factory=dict)
     steps: tuple[StepFiles, ...] = ()
 
-    def at(self, step: int) -> "TaskBundle":
+    def for_step(self, step: int) -> "TaskBundle":
         """One of its steps as a task by itself."""
         told, files = self.task.steps[step], self.steps[step]
         task = replace(

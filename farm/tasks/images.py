@@ -10,7 +10,7 @@ from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.errors import ImageError
 from sandboxes.images.dockerfile import bases
 from sandboxes.images.store import ImageInfo, ImageStore, OnLine
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 
 BASE_IMAGE = "farm-base:1"
 TASK_PREFIX = "farm-task-"
@@ -25,9 +25,9 @@ def sandbox_spec(
     ``hides_tests``: a later sandbox must not find out which tests ran.
     """
     return SandboxSpec(
-        image=image_as(task, task.verifier.user),
+        image=image_for_user(task, task.verifier.user),
         workdir=task.workspace,
-        limits=Limits(memory_mib=task.memory_mib, cpus=task.cpus, disk_mib=task.storage_mib),
+        limits=SandboxLimits(memory_mib=task.memory_mib, cpus=task.cpus, disk_mib=task.storage_mib),
         env=dict(task.env),
         labels=labels,
         egress=egress,
@@ -39,10 +39,10 @@ def policy_spec(task: Task, *, labels: Mapping[str, str]) -> SandboxSpec:
     """The one that the policy works in, with what it may reach. In mode ``shared`` the tests run there too."""
     shared = task.verifier.mode is GradingMode.SHARED
     spec = sandbox_spec(task, labels=labels, egress=task.network, hides_tests=shared)
-    return replace(spec, image=image_as(task, task.user))
+    return replace(spec, image=image_for_user(task, task.user))
 
 
-def image_as(task: Task, user: str) -> str:
+def image_for_user(task: Task, user: str) -> str:
     """The task's image with another user; its own where ``user`` is empty."""
     if not user:
         return task.image
@@ -53,7 +53,7 @@ def image_as(task: Task, user: str) -> str:
 def images_of(task: Task) -> frozenset[str]:
     """All that an episode of the task needs: its own, with other users, and its verifier's."""
     separate = task.verifier.separate
-    own = {task.image, image_as(task, task.user), image_as(task, task.verifier.user)}
+    own = {task.image, image_for_user(task, task.user), image_for_user(task, task.verifier.user)}
     return frozenset(own | ({separate.image} if separate else set()))
 
 
@@ -63,7 +63,7 @@ def verifier_spec(task: Task, separate: Separate) -> SandboxSpec:
         image=separate.image,
         workdir=separate.workdir,
         env=dict(separate.env),
-        limits=Limits(memory_mib=separate.memory_mib, cpus=separate.cpus, disk_mib=separate.storage_mib),
+        limits=SandboxLimits(memory_mib=separate.memory_mib, cpus=separate.cpus, disk_mib=separate.storage_mib),
         labels={"task": task.id, "purpose": "grading"},
         private_layers=True,
     )
@@ -86,7 +86,7 @@ async def ensure_image(bundle: TaskBundle, images: ImageStore, *, on_line: OnLin
 
 async def _ensure_user(task: Task, user: str, made: ImageInfo, images: ImageStore, on_line: OnLine | None) -> None:
     """``made`` is the task's image; the other user gets the places that Harbor lets one write to."""
-    name = image_as(task, user)
+    name = image_for_user(task, user)
     found = await images.inspect(name)
     if found is not None and found.labels.get(_MADE_OF) == made.digest:
         return
@@ -107,7 +107,7 @@ async def _ensure(
         return await images.pull(image, None if on_line is None else lambda progress: on_line(str(progress)))
     for base in bases(environment["Dockerfile"].content.decode(errors="replace")):
         if base == BASE_IMAGE and await images.inspect(base) is None:
-            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run images/base/build.sh")
+            raise ImageError(f"{image} builds on {BASE_IMAGE}, which is not here; run `farm images base`")
     return await images.build(
         image,
         {path: file.content for path, file in environment.items()},

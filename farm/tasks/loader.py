@@ -8,19 +8,19 @@ from pathlib import Path
 
 from farm.core.retrieval import Retrieval, gather
 from farm.core.task import Artifact, Collect, GradingMode, ReportFormat, Separate, Task, Verifier
-from farm.core.test_frameworks import FRAMEWORKS, fault_of, holder
+from farm.core.test_frameworks import FRAMEWORKS, container_of_test, invalid_test_id_reason
 from farm.tasks.bundle import BundleFile, TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES, digest_of, read_directory
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST, below, read_instruction, refuse_larger, required, text
 from farm.tasks.schema import compose
 from farm.tasks.schema.harbor_environment import composed_of, healthcheck_of, storage_of, users_of
-from farm.tasks.schema.manifest import FarmTable, Manifest, Original, Release, parse_manifest
+from farm.tasks.schema.manifest import FarmTable, Manifest, OriginalTable, ReleaseTable, parse_manifest
 from farm.tasks.schema.steps import in_steps
 from farm.tasks.sdist.original import restore
 from farm.tasks.sdist.release_pair import prepare
 from farm.tasks.sdist.sdist import OnProgress
-from farm.tasks.unified_diff import PatchError, parse_patch
+from farm.tasks.unified_diff import UnifiedDiffError, parse_patch
 from sandboxes.errors import SpecError
 from sandboxes.images.dockerfile import instructions
 from sandboxes.tools import Toolset
@@ -34,13 +34,13 @@ _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9.
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTask:
+class LoadedTask:
     """A task as its directory describes it. Nothing was fetched, so ``bundle`` lacks what ``source`` brings: the tests
     and the gold change."""
 
     path: Path
     bundle: TaskBundle
-    source: Release | Original | None
+    source: ReleaseTable | OriginalTable | None
     size: int
     """Bytes of its files."""
 
@@ -60,7 +60,7 @@ class ReadTask:
         """
         if self.source is None:
             return self.bundle
-        if isinstance(self.source, Release):
+        if isinstance(self.source, ReleaseTable):
             prepared = prepare(self.source, state_dir=state_dir, on_progress=on_progress)
         else:
             prepared = restore(self.source, state_dir=state_dir, on_progress=on_progress)
@@ -74,7 +74,7 @@ def load_task(path: Path, *, state_dir: Path, on_progress: OnProgress | None = N
     return read_task(path).load(state_dir=state_dir, on_progress=on_progress)
 
 
-def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> ReadTask:
+def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> LoadedTask:
     """Read one task directory in the Harbor layout, of ``room`` bytes at most. Nothing is fetched. Raises TaskError."""
     files = read_directory(path, room=room)
     manifest = parse_manifest(path / MANIFEST, required(path, files, MANIFEST, "write it").content)
@@ -131,7 +131,7 @@ def read_task(path: Path, *, room: int = MAX_TASK_BYTES) -> ReadTask:
         bundle = in_steps(path, manifest, files, bundle)
     else:
         _refuse_unjudgeable(path, bundle)
-    return ReadTask(path, bundle, source, sum(len(file.content) for file in files.values()))
+    return LoadedTask(path, bundle, source, sum(len(file.content) for file in files.values()))
 
 
 def image_name(task_id: str, environment: Mapping[str, BundleFile]) -> str:
@@ -189,7 +189,7 @@ def _ids(
     if len(ids) > MAX_TESTS:
         raise TaskError(where, f"names more than {MAX_TESTS} tests", "leave some out", key=f"metadata.farm.{key}")
     for test in ids if report.names_tests else ():
-        if fault := fault_of(test, report):
+        if fault := invalid_test_id_reason(test, report):
             raise TaskError(where, fault, "correct it", key=f"metadata.farm.{key}")
     return tuple(ids)
 
@@ -206,8 +206,8 @@ def _test_patch(path: Path, files: Mapping[str, BundleFile], farm: FarmTable) ->
     content = files[farm.test_patch].content
     try:
         if not parse_patch(content):
-            raise PatchError("empty")
-    except PatchError as error:
+            raise UnifiedDiffError("empty")
+    except UnifiedDiffError as error:
         raise TaskError(path / farm.test_patch, str(error), "make it again with `git diff --binary`") from None
     return content
 
@@ -305,6 +305,6 @@ def _refuse_unjudgeable(path: Path, bundle: TaskBundle) -> None:
             raise TaskError(path / MANIFEST, f"lacks {placeholder}", "add it", key="metadata.farm.test_command")
     if framework.in_files and (bundle.gold is not None or bundle.tests) and not bundle.test_patch:
         for test in (*verifier.fail_to_pass, *verifier.pass_to_pass):
-            file = holder(test)
+            file = container_of_test(test)
             if file not in bundle.tests:
                 raise TaskError(path / MANIFEST, f"{test}: the tests hold no {file}", "correct the id", key=key)

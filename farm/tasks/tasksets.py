@@ -10,7 +10,7 @@ from farm.tasks.bundle import TaskBundle
 from farm.tasks.directory import MAX_TASK_BYTES
 from farm.tasks.errors import MOST_TOLD, TaskError, TaskFault, all_faults
 from farm.tasks.files import MANIFEST, read_bounded, text
-from farm.tasks.loader import ReadTask, read_task
+from farm.tasks.loader import LoadedTask, read_task
 from farm.tasks.sdist.sdist import OnProgress
 from farm.tasks.validation_file import FitTasks
 
@@ -78,7 +78,7 @@ def gathered(faults: list[TaskFault], name: str) -> Iterator[None]:
         faults.append(TaskFault(name, error))
 
 
-def read_taskset(path: Path, *, faults: list[TaskFault] | None = None) -> Iterator[ReadTask]:
+def read_taskset(path: Path, *, faults: list[TaskFault] | None = None) -> Iterator[LoadedTask]:
     """Read the tasks of a task set one by one. Nothing is fetched.
 
     Tasks that cannot be read are passed over and added to ``faults``; if it is None, the first one raises. Raise

@@ -25,12 +25,12 @@ _MODE = re.compile(rb"(?:(?:new file|deleted file|old|new) mode|index [0-9a-f]+\
 _NO_FILES = {b"120000": "a symlink", b"160000": "a submodule"}
 
 
-class PatchError(ValueError):
+class UnifiedDiffError(ValueError):
     """A patch cannot be read, leaves its directory, or does not fit a file; one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hunk:
+class DiffHunk:
     """``start`` is the first old line, from 1; where no line is old, the one before. Lines keep their ends."""
 
     start: int
@@ -48,7 +48,7 @@ class FilePatch:
 
     old: str | None
     new: str | None
-    hunks: tuple[Hunk, ...] = ()
+    hunks: tuple[DiffHunk, ...] = ()
     content: bytes | None = None
     hollow: bool = False
     executable: bool | None = None
@@ -58,20 +58,20 @@ class FilePatch:
 def parse_patch(text: bytes) -> tuple[FilePatch, ...]:
     """The files of a patch in its order; what stands before the first is passed over. Raises PatchError."""
     if len(text) > MAX_BYTES:
-        raise PatchError(f"the patch holds more than {MAX_BYTES >> 20} MiB")
+        raise UnifiedDiffError(f"the patch holds more than {MAX_BYTES >> 20} MiB")
     lines = text.split(b"\n")
     starts = list(_starts(lines))
     if len(starts) > MAX_FILES:
-        raise PatchError(f"the patch changes more than {MAX_FILES} files")
+        raise UnifiedDiffError(f"the patch changes more than {MAX_FILES} files")
     found = []
     for start, end in pairwise([*starts, len(lines)]):
         section = b"\n".join(lines[start:end])
         found.append(replace(_file(lines[start:end]), text=section.rstrip(b"\n") + b"\n"))
     if not found and text.strip():
-        raise PatchError("no file is named in the patch")
+        raise UnifiedDiffError("no file is named in the patch")
     made = [patch.new for patch in found if patch.new is not None]
     if twice := next((path for path, count in Counter(made).items() if count > 1), None):
-        raise PatchError(f"{twice} is made twice over")
+        raise UnifiedDiffError(f"{twice} is made twice over")
     return tuple(found)
 
 
@@ -79,11 +79,11 @@ def apply_patch(patch: FilePatch, old: bytes | None) -> bytes:
     """What the file holds afterwards. ``old`` None: it is not there. Raises PatchError where the patch does not fit."""
     name = patch.new or patch.old
     if patch.hollow:
-        raise PatchError(f"{name}: the patch does not bring the binary content")
+        raise UnifiedDiffError(f"{name}: the patch does not bring the binary content")
     if patch.content is not None:
         return patch.content
     if patch.old is not None and old is None:
-        raise PatchError(f"{name}: the file to be changed is not there")
+        raise UnifiedDiffError(f"{name}: the file to be changed is not there")
     have = _lines(old or b"") if patch.old is not None else []
     made: list[bytes] = []
     at = offset = 0
@@ -92,9 +92,9 @@ def apply_patch(patch: FilePatch, old: bytes | None) -> bytes:
         wanted = hunk.start - 1 if hunk.old else hunk.start
         place = search.find(hunk.old, wanted + offset, at)
         if search.steps > MOST_STEPS:
-            raise PatchError(f"{name}: finding its hunks takes more than {MOST_STEPS} steps; make the patch anew")
+            raise UnifiedDiffError(f"{name}: finding its hunks takes more than {MOST_STEPS} steps; make the patch anew")
         if place is None:
-            raise PatchError(f"{name}: the lines from {hunk.start} on are not there")
+            raise UnifiedDiffError(f"{name}: the lines from {hunk.start} on are not there")
         made += [*have[at:place], *hunk.new]
         at, offset = place + len(hunk.old), place - wanted
     return b"".join([*made, *have[at:]])
@@ -139,7 +139,7 @@ def _after_hunk(lines: Sequence[bytes], index: int, old: int, new: int) -> int:
 def _file(lines: Sequence[bytes]) -> FilePatch:
     named: dict[bytes, bytes] = {}
     names: list[str | None] = []
-    hunks: list[Hunk] = []
+    hunks: list[DiffHunk] = []
     modes: set[bytes] = set()
     content, hollow = None, False
     index = 0
@@ -170,10 +170,10 @@ def _file(lines: Sequence[bytes]) -> FilePatch:
     old_name, new_name = names or _names_of_header(lines[0], named)
     moved = _moved(named)
     if moved and [old_name, new_name] != moved:
-        raise PatchError(f"{moved[0]} is to become {moved[1]}, and the lines are of {old_name} and {new_name}")
+        raise UnifiedDiffError(f"{moved[0]} is to become {moved[1]}, and the lines are of {old_name} and {new_name}")
     for kind, what in _NO_FILES.items():
         if kind in modes:
-            raise PatchError(f"{new_name or old_name} is {what}, and no file that lines are of")
+            raise UnifiedDiffError(f"{new_name or old_name} is {what}, and no file that lines are of")
     mode = named.get(b"new file mode ") or named.get(b"new mode ")
     executable = None if mode is None else mode == b"100755"
     return FilePatch(old_name, new_name, tuple(hunks), content, hollow, executable)
@@ -192,7 +192,7 @@ def _names_of_header(line: bytes, named: dict[bytes, bytes]) -> list[str | None]
         halves = (both[:half], both[half + 1 :])
     one, other = _side(halves[0], b"a/"), _side(halves[1], b"b/")
     if one != other or one is None:
-        raise PatchError(f"{both[:100]!r}: the two names are not told apart")
+        raise UnifiedDiffError(f"{both[:100]!r}: the two names are not told apart")
     return [None if b"new file mode " in named else one, None if b"deleted file mode " in named else other]
 
 
@@ -226,16 +226,16 @@ def _path(name: bytes) -> str:
     try:
         path = name.decode()
     except UnicodeDecodeError:
-        raise PatchError(f"{name[:100]!r} is no name in UTF-8") from None
+        raise UnifiedDiffError(f"{name[:100]!r} is no name in UTF-8") from None
     parts = path.split("/")
     if "\0" in path or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts):
-        raise PatchError(f"{path[:100]!r} is not a path inside the repository")
+        raise UnifiedDiffError(f"{path[:100]!r} is not a path inside the repository")
     if len(path) > 4096 or any(len(part.encode()) > 255 for part in parts):
-        raise PatchError(f"{path[:100]!r} is too long for a path")
+        raise UnifiedDiffError(f"{path[:100]!r} is too long for a path")
     return path
 
 
-def _hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: int) -> Hunk:
+def _hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: int) -> DiffHunk:
     old: list[bytes] = []
     new: list[bytes] = []
     last: list[list[bytes]] = []
@@ -251,8 +251,8 @@ def _hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: int) ->
         for side in last:
             side.append(rest)
     if (len(old), len(new)) != (old_count, new_count):
-        raise PatchError(f"a hunk of {old_count} old and {new_count} new lines breaks off")
-    return Hunk(start, tuple(old), tuple(new))
+        raise UnifiedDiffError(f"a hunk of {old_count} old and {new_count} new lines breaks off")
+    return DiffHunk(start, tuple(old), tuple(new))
 
 
 def _binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
@@ -262,7 +262,7 @@ def _binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
         return None, len(lines)
     size = int(match[1])
     if size > MAX_BYTES:
-        raise PatchError(f"a binary file of {size} bytes is not taken")
+        raise UnifiedDiffError(f"a binary file of {size} bytes is not taken")
     packed = bytearray()
     for line in lines[index + 1 :]:
         if not line.strip():
@@ -270,13 +270,13 @@ def _binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
         try:
             packed += base64.b85decode(line.rstrip(b"\r")[1:])[: _length(line[0])]
         except ValueError:
-            raise PatchError("a binary file is not encoded as git does") from None
+            raise UnifiedDiffError("a binary file is not encoded as git does") from None
     try:
         content = zlib.decompressobj().decompress(bytes(packed), size + 1)
     except zlib.error as error:
-        raise PatchError(f"a binary file cannot be unpacked: {error}") from None
+        raise UnifiedDiffError(f"a binary file cannot be unpacked: {error}") from None
     if len(content) != size:
-        raise PatchError(f"a binary file is not of {size} bytes, as the patch says")
+        raise UnifiedDiffError(f"a binary file is not of {size} bytes, as the patch says")
     return content, len(lines)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from sandboxes.cgroups.deferred_removal import Emptied
+from sandboxes.cgroups.deferred_removal import DeferredRemoval
 from sandboxes.errors import SnapshotError
-from sandboxes.linux.small_files import read_brief, write_brief
+from sandboxes.linux.small_files import read_small_file, write_small_file
 
 CONTROLLERS = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "debug", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls"}
@@ -105,7 +105,7 @@ class Cgroups:
         self._group = group
         self._roots = [f"{root}/{group}" for root in hierarchies.roots]
         self._standing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._emptied = Emptied(self._try_remove)
+        self._emptied = DeferredRemoval(self._try_remove)
 
     @property
     def unified(self) -> bool:
@@ -239,7 +239,7 @@ class Cgroups:
     def _is_empty(self, name: str) -> bool:
         for root in self._roots:
             try:
-                if read_brief(f"{root}/{name}/{LIST}"):
+                if read_small_file(f"{root}/{name}/{LIST}"):
                     return False
             except FileNotFoundError:  # it has none here
                 continue
@@ -267,7 +267,7 @@ class Cgroups:
 
     def _read_at(self, path: str | Path) -> str:
         try:
-            return read_brief(path)
+            return read_small_file(path)
         except OSError:  # it is gone, or going
             return ""
 
@@ -275,4 +275,4 @@ class Cgroups:
         place = self._place(controller)
         if place is not None:
             with contextlib.suppress(OSError):  # it is gone, or going
-                write_brief(place / self._group / name / file, value)
+                write_small_file(place / self._group / name / file, value)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sandboxes.cancellation import end
+from sandboxes.cancellation import cancel_all
 
 MOST = 128
 """With so many waiting, what goes next goes at once: who starts and ends more without a pause waits for it."""
@@ -19,7 +19,7 @@ PAUSE_S = 0.02
 TRIES = 100
 
 
-class Emptied:
+class DeferredRemoval:
     """``take_away`` blocks; False where what has that name cannot go yet. What could not so many times as ``TRIES``
     says is none of ``names`` any more, so that the reaper sees it."""
 
@@ -64,7 +64,7 @@ class Emptied:
     async def stop(self) -> None:
         """Nothing goes any more, until something is added."""
         if self._sweep is not None:
-            await end([self._sweep])
+            await cancel_all([self._sweep])
 
     async def _go_on(self) -> None:
         while self._names:

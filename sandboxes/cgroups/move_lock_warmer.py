@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sandboxes.cgroups.cgroups import LIST, Hierarchies
-from sandboxes.linux.small_files import read_brief, write_brief
+from sandboxes.linux.small_files import read_small_file, write_small_file
 
 ITSELF = "0"
 AGAIN_S = 0.004
@@ -22,7 +22,7 @@ AGAIN_S = 0.004
 T = TypeVar("T")
 
 
-class Moves:
+class MoveLockWarmer:
     def __init__(self, hierarchies: Hierarchies) -> None:
         self._controller = "" if hierarchies.unified else "freezer"
         self._place = hierarchies.places.get(self._controller)
@@ -30,7 +30,7 @@ class Moves:
         self._list: Path | None = None
         self._asking: asyncio.Future[None] | None = None
 
-    def foresee(self) -> None:
+    def warm(self) -> None:
         """A process will be moved in a moment. Does not wait."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().run_in_executor(None, self.ask)
@@ -39,11 +39,11 @@ class Moves:
         """This process moves to where it is. Blocks, for as long as the kernel takes."""
         with contextlib.suppress(OSError):
             if (own := self.own_list()) is not None:
-                write_brief(own, ITSELF)
+                write_small_file(own, ITSELF)
 
     def own_list(self) -> Path | None:
         """Of the processes of this one's own group; None where that is not to be seen. Raises OSError."""
-        for line in read_brief("/proc/self/cgroup").splitlines():
+        for line in read_small_file("/proc/self/cgroup").splitlines():
             _, controllers, group = line.split(":", 2)
             if self._controller in controllers.split(","):
                 if group != self._group:
@@ -62,7 +62,7 @@ class Moves:
         """``work``, soon after whose end a process will be moved."""
         working = asyncio.ensure_future(work)
         while not (await asyncio.wait({working}, timeout=AGAIN_S))[0]:
-            self.foresee()
+            self.warm()
         return working.result()
 
     async def settled(self) -> None:

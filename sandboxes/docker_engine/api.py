@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from sandboxes.docker_engine.image_names import Names
+from sandboxes.docker_engine.image_names import ImageNames
 from sandboxes.docker_engine.socket import explain_socket
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError
 from sandboxes.linux.remove_tree import remove_tree
@@ -94,7 +94,7 @@ class Engine:
             )
         self._socket = Path(self.host.removeprefix("unix://"))
         self._prefix = ""
-        self._names = Names(self._image)
+        self._names = ImageNames(self._image)
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
                 uds=str(self._socket),

@@ -25,7 +25,7 @@ class Layered(Protocol):
 T = TypeVar("T", bound=Layered)
 
 
-class Names(Generic[T]):
+class ImageNames(Generic[T]):
     """Of one daemon's images."""
 
     def __init__(self, ask: Callable[[str], Awaitable[T]]) -> None:

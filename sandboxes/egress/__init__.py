@@ -1,21 +1,24 @@
-"""The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else."""
+"""The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else.
+
+sandboxes/docs/egress.md explains it.
+"""
 
 from sandboxes.egress.allowlist import AllowList, Grants
-from sandboxes.egress.connection import Bounds
+from sandboxes.egress.connection import ProxyLimits
 from sandboxes.egress.listener import check_seen, listen_in, listen_inside, proxy_environment
-from sandboxes.egress.log import EgressLog, EgressRecord, Verdict
+from sandboxes.egress.log import EgressDecision, EgressLog, EgressRecord
 from sandboxes.egress.proxy import EgressProxy
-from sandboxes.egress.upstream import Upstreams
+from sandboxes.egress.upstream import UpstreamProxies
 
 __all__ = [
     "AllowList",
-    "Bounds",
+    "EgressDecision",
     "EgressLog",
     "EgressProxy",
     "EgressRecord",
     "Grants",
-    "Upstreams",
-    "Verdict",
+    "ProxyLimits",
+    "UpstreamProxies",
     "check_seen",
     "listen_in",
     "listen_inside",

@@ -13,10 +13,10 @@ import h11
 
 from sandboxes.egress.addresses import Address
 from sandboxes.egress.allowlist import HTTPS_PORT, AllowList, Host, Pattern, parse_host, show
-from sandboxes.egress.log import EgressLog, EgressRecord, Verdict
-from sandboxes.egress.proxy_request import HEAD_BYTES_MAX, Asked, Refusal, understand
-from sandboxes.egress.tls_sni import Hello, HelloReader
-from sandboxes.egress.upstream import ProxyRefused, Upstream, Upstreams
+from sandboxes.egress.log import EgressDecision, EgressLog, EgressRecord
+from sandboxes.egress.proxy_request import HEAD_BYTES_MAX, ProxyRequest, RequestRefused, parse_proxy_request
+from sandboxes.egress.tls_sni import HelloState, SniParser
+from sandboxes.egress.upstream import ProxyRefused, UpstreamProxies, UpstreamProxy
 
 CHUNK = 32 * 1024
 HEAD_CHUNK = 4 * 1024
@@ -29,7 +29,7 @@ Resolve = Callable[[Host, int], Awaitable[list[Address]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ProxyLimits:
     """What one sandbox may take of its proxy.
 
     ``connections`` are served at once. ``head_s`` is for all of what says where a connection wants to go, ``address_s``
@@ -48,7 +48,7 @@ class Routes:
     """How hosts are reached: at the addresses that ``resolve`` finds, or through the operator's own proxies."""
 
     resolve: Resolve
-    upstreams: Upstreams
+    upstreams: UpstreamProxies
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,12 @@ class _Stream:
         await self.writer.drain()
 
 
-class Exchange:
+class ProxyConnection:
     """``run`` it once. What came of it goes into ``log``, unless the client left without a word."""
 
-    def __init__(self, sandbox_id: str, allowed: AllowList, bounds: Bounds, routes: Routes, log: EgressLog) -> None:
+    def __init__(
+        self, sandbox_id: str, allowed: AllowList, bounds: ProxyLimits, routes: Routes, log: EgressLog
+    ) -> None:
         self._sandbox_id = sandbox_id
         self._allowed = allowed
         self._bounds = bounds
@@ -72,7 +74,7 @@ class Exchange:
         self._log = log
         self._host = ""
         self._port = 0
-        self._verdict: Verdict | None = None
+        self._verdict: EgressDecision | None = None
         self._reason = ""
         self._bytes_out = self._bytes_in = 0
         self._idle = asyncio.timeout(None)
@@ -120,7 +122,7 @@ class Exchange:
     async def _serve(self, inside: _Stream) -> None:
         try:
             await self._grant(inside)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             self._verdict, self._reason = refusal.verdict, str(refusal)
             if not self._tunnelled:
                 await _answer(inside, refusal)
@@ -131,14 +133,16 @@ class Exchange:
         request = await _request(inside, parser, self._bounds.head_s)
         if request is None:
             return
-        asked = understand(request)
+        asked = parse_proxy_request(request)
         self._host, self._port = str(asked.host), asked.port
         where = show(asked.host, asked.port)
         pattern = self._allowed.find(asked.host, asked.port)
         if pattern is None:
-            raise Refusal(HTTPStatus.FORBIDDEN, f"{where} is not among the hosts that this sandbox may reach")
+            raise RequestRefused(HTTPStatus.FORBIDDEN, f"{where} is not among the hosts that this sandbox may reach")
         if pattern.vouched and (asked.forward is None) is not (asked.port == HTTPS_PORT):
-            raise Refusal(HTTPStatus.FORBIDDEN, f"{where}: only plain HTTP goes to port 80, and only TLS to port 443")
+            raise RequestRefused(
+                HTTPStatus.FORBIDDEN, f"{where}: only plain HTTP goes to port 80, and only TLS to port 443"
+            )
         idle_s = self._bounds.idle_s
         upstream = self._routes.upstreams.find(asked.host, asked.port, is_tunnel=asked.forward is None)
         outside = await (self._reach(asked.host, asked.port) if upstream is None else self._reach_by(upstream, asked))
@@ -154,7 +158,9 @@ class Exchange:
         try:
             async with asyncio.timeout(self._bounds.connect_s):
                 permitted = await self._routes.resolve(host, port)
-                self._verdict = Verdict.ALLOWED  # from now on something may arrive there, also if the way is shut amid
+                self._verdict = (
+                    EgressDecision.ALLOWED
+                )  # from now on something may arrive there, also if the way is shut amid
                 return await _dial(permitted, port, self._bounds.address_s)
         except TimeoutError:
             raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer") from None
@@ -163,14 +169,14 @@ class Exchange:
         except OSError as error:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, os.strerror(error.errno or 0)) from None
 
-    async def _reach_by(self, upstream: Upstream, asked: Asked) -> _Stream:
+    async def _reach_by(self, upstream: UpstreamProxy, asked: ProxyRequest) -> _Stream:
         """Connect to the operator's proxy, which resolves names. Raises Refusal."""
         host, port = asked.host, asked.port
         try:
             async with asyncio.timeout(self._bounds.connect_s):
                 if not isinstance(host, str):
                     await self._routes.resolve(host, port)  # an address is checked like any other
-                self._verdict = Verdict.ALLOWED
+                self._verdict = EgressDecision.ALLOWED
                 way = asyncio.open_connection(upstream.host, upstream.port, limit=CHUNK, ssl=upstream.tls)
                 async with contextlib.AsyncExitStack() as opened:
                     stream = _Stream(*await way)
@@ -254,8 +260,8 @@ async def _dial(addresses: Sequence[Address], port: int, each_s: float) -> _Stre
     raise failure
 
 
-def _unreachable(status: HTTPStatus, host: Host, port: int, why: str) -> Refusal:
-    return Refusal(status, f"{show(host, port)} cannot be reached: {why}", Verdict.FAILED)
+def _unreachable(status: HTTPStatus, host: Host, port: int, why: str) -> RequestRefused:
+    return RequestRefused(status, f"{show(host, port)} cannot be reached: {why}", EgressDecision.FAILED)
 
 
 async def _request(inside: _Stream, parser: h11.Connection, within_s: float) -> h11.Request | None:
@@ -265,9 +271,11 @@ async def _request(inside: _Stream, parser: h11.Connection, within_s: float) -> 
             # In small pieces: the parser weighs what is not yet whole.
             event = await _event(inside, parser, HEAD_CHUNK)
     except TimeoutError:
-        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no whole request came within {within_s:g} s") from None
+        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, f"no whole request came within {within_s:g} s") from None
     except h11.RemoteProtocolError as error:
-        raise Refusal(HTTPStatus(error.error_status_hint), "this is not an HTTP request that a proxy takes") from None
+        raise RequestRefused(
+            HTTPStatus(error.error_status_hint), "this is not an HTTP request that a proxy takes"
+        ) from None
     return event if isinstance(event, h11.Request) else None
 
 
@@ -284,19 +292,21 @@ async def _greeting(inside: _Stream, host: Host, first: bytes, within_s: float) 
 
     Many hosts share an address, and a tunnel to one is a tunnel to all; by this name the far end tells them apart.
     """
-    reader, seen, data = HelloReader(), b"", first
+    reader, seen, data = SniParser(), b"", first
     try:
         async with asyncio.timeout(within_s):
-            while (name := reader.feed(data)) is Hello.UNFINISHED and len(seen) < HELLO_BYTES_MAX:
+            while (name := reader.feed(data)) is HelloState.UNFINISHED and len(seen) < HELLO_BYTES_MAX:
                 seen += data
                 data = await inside.reader.read(CHUNK)
                 if not data:
                     break
     except TimeoutError:
-        name = Hello.UNFINISHED
+        name = HelloState.UNFINISHED
     if not isinstance(name, str) or not _names(name, host):
         used = repr(name) if isinstance(name, str) else name.value
-        raise Refusal(HTTPStatus.FORBIDDEN, f"the tunnel to {host} is for TLS that asks for that name, not for {used}")
+        raise RequestRefused(
+            HTTPStatus.FORBIDDEN, f"the tunnel to {host} is for TLS that asks for that name, not for {used}"
+        )
     return seen + data
 
 
@@ -317,7 +327,7 @@ async def _copy(source: _Stream, sink: _Stream, count: Callable[[int], None]) ->
         sink.writer.close()
 
 
-async def _answer(inside: _Stream, refusal: Refusal) -> None:
+async def _answer(inside: _Stream, refusal: RequestRefused) -> None:
     """And hear the client out for a moment: closing on what it still sends would take the answer away from it."""
     body = f"{refusal}\n".encode()
     head = (

@@ -11,7 +11,7 @@ RECORDS_MAX = 1000
 _log = logging.getLogger(__name__)
 
 
-class Verdict(StrEnum):
+class EgressDecision(StrEnum):
     ALLOWED = "allowed"
     REFUSED = "refused"
     """Not on the list, or no request that a proxy can understand."""
@@ -31,7 +31,7 @@ class EgressRecord:
     sandbox_id: str
     host: str
     port: int
-    verdict: Verdict
+    verdict: EgressDecision
     reason: str
     bytes_out: int
     bytes_in: int
@@ -43,14 +43,14 @@ class EgressLog:
 
     def __init__(self) -> None:
         self._records: list[EgressRecord] = []
-        self._counts: Counter[Verdict] = Counter()
+        self._counts: Counter[EgressDecision] = Counter()
 
     @property
     def records(self) -> tuple[EgressRecord, ...]:
         """The first RECORDS_MAX, in the order in which they ended."""
         return tuple(self._records)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: EgressDecision) -> int:
         return self._counts[verdict]
 
     def add(self, record: EgressRecord) -> None:

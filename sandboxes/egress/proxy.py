@@ -15,19 +15,19 @@ from ipaddress import ip_address
 
 from sandboxes.egress.addresses import Address
 from sandboxes.egress.allowlist import AllowList, Grants, Host
-from sandboxes.egress.connection import Bounds, Exchange, Routes
+from sandboxes.egress.connection import ProxyConnection, ProxyLimits, Routes
 from sandboxes.egress.log import EgressLog
-from sandboxes.egress.proxy_request import Refusal
-from sandboxes.egress.upstream import Upstreams
+from sandboxes.egress.proxy_request import RequestRefused
+from sandboxes.egress.upstream import UpstreamProxies
 
 ACCEPT_EVERY_S = 0.02
 ACCEPT_AGAIN_S = 1.0
 """After the kernel had no descriptor or memory left to accept with."""
 RESOLVERS = 4
 
-_BOUNDS = Bounds()
+_BOUNDS = ProxyLimits()
 _NO_GRANTS = Grants()
-_NO_UPSTREAMS = Upstreams()
+_NO_UPSTREAMS = UpstreamProxies()
 
 _logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class EgressProxy:
         log: EgressLog,
         *,
         granted: Grants = _NO_GRANTS,
-        bounds: Bounds = _BOUNDS,
-        upstreams: Upstreams = _NO_UPSTREAMS,
+        bounds: ProxyLimits = _BOUNDS,
+        upstreams: UpstreamProxies = _NO_UPSTREAMS,
     ) -> None:
         self._routes = Routes(self._resolve, upstreams)
         self._granted = granted
@@ -83,7 +83,7 @@ class EgressProxy:
             await asyncio.sleep(ACCEPT_EVERY_S)
 
     async def _serve(self, client: socket.socket) -> None:
-        await Exchange(self._sandbox_id, self._allowed, self._bounds, self._routes, self._log).run(client)
+        await ProxyConnection(self._sandbox_id, self._allowed, self._bounds, self._routes, self._log).run(client)
 
     async def _next(self) -> socket.socket:
         while True:
@@ -114,5 +114,5 @@ class EgressProxy:
         refusals = [self._granted.refusal(host, port, address) for address in addresses]
         permitted = [address for address, why in zip(addresses, refusals, strict=True) if not why]
         if not permitted:
-            raise Refusal(HTTPStatus.FORBIDDEN, next(iter(refusals), f"{host} has no address"))
+            raise RequestRefused(HTTPStatus.FORBIDDEN, next(iter(refusals), f"{host} has no address"))
         return permitted

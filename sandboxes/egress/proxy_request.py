@@ -7,7 +7,7 @@ from http import HTTPStatus
 import h11
 
 from sandboxes.egress.allowlist import HTTP_PORT, Host, parse_authority, show
-from sandboxes.egress.log import Verdict
+from sandboxes.egress.log import EgressDecision
 
 HEAD_BYTES_MAX = 16 * 1024
 MESSAGE_CHARS = 300
@@ -29,17 +29,17 @@ _OF_THIS_HOP = frozenset(
 )
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """An answer to the client in place of what it asked for."""
 
-    def __init__(self, status: HTTPStatus, message: str, verdict: Verdict = Verdict.REFUSED) -> None:
+    def __init__(self, status: HTTPStatus, message: str, verdict: EgressDecision = EgressDecision.REFUSED) -> None:
         super().__init__(message[:MESSAGE_CHARS])
         self.status = status
         self.verdict = verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProxyRequest:
     """``forward`` is the request as the host gets it; None asks for a tunnel."""
 
     host: Host
@@ -47,25 +47,27 @@ class Asked:
     forward: h11.Request | None
 
 
-def understand(request: h11.Request) -> Asked:
-    """Raises Refusal with 4xx or 505 for whatever is not plainly one of the two requests that a proxy is for."""
+def parse_proxy_request(request: h11.Request) -> ProxyRequest:
+    """Raises RequestRefused with 4xx or 505 for whatever is not plainly one of the two requests that a proxy is for."""
     target = request.target.decode("latin-1")
     try:
         if request.method == b"CONNECT":
             host, port = parse_authority(target)
             if port is None:
                 raise ValueError(f"{target!r} names no port")
-            return Asked(host, port, None)
+            return ProxyRequest(host, port, None)
         match = _ABSOLUTE.fullmatch(target)
         if match is None:
             raise ValueError("this is a proxy: ask for http://host/path, or for a tunnel with CONNECT")
         host, port = parse_authority(match[1])
     except ValueError as error:
-        raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, str(error)) from None
     if request.http_version != b"1.1":
-        raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "speak HTTP/1.1")
+        raise RequestRefused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "speak HTTP/1.1")
     path = match[2] or "/"
-    return Asked(host, port or HTTP_PORT, _forward(request, host, port, path if path.startswith("/") else f"/{path}"))
+    return ProxyRequest(
+        host, port or HTTP_PORT, _forward(request, host, port, path if path.startswith("/") else f"/{path}")
+    )
 
 
 def _forward(request: h11.Request, host: Host, port: int | None, path: str) -> h11.Request:
@@ -73,7 +75,7 @@ def _forward(request: h11.Request, host: Host, port: int | None, path: str) -> h
     named = {name for key, value in request.headers if key == b"connection" for name in _tokens(value)}
     framing = [key for key, _ in request.headers if key in (b"content-length", b"transfer-encoding")]
     if len(framing) > 1 or named.intersection(framing):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "the length of the body is said in more than one way")
+        raise RequestRefused(HTTPStatus.BAD_REQUEST, "the length of the body is said in more than one way")
     kept = [(key, value) for key, value in request.headers if key not in _OF_THIS_HOP and key not in named]
     authority = show(host, port) if port is not None else show(host, HTTP_PORT).removesuffix(f":{HTTP_PORT}")
     return h11.Request(

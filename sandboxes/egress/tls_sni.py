@@ -4,7 +4,7 @@ import ssl
 from enum import Enum
 
 
-class Hello(Enum):
+class HelloState(Enum):
     """What is no name."""
 
     UNFINISHED = "half a greeting"
@@ -12,7 +12,7 @@ class Hello(Enum):
     NOT_TLS = "something else"
 
 
-class HelloReader:
+class SniParser:
     """OpenSSL reads the message as a server would, and is stopped before it answers."""
 
     def __init__(self) -> None:
@@ -20,19 +20,19 @@ class HelloReader:
         context.sni_callback = self._stop
         self._bytes = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._bytes, ssl.MemoryBIO(), server_side=True)
-        self._found: str | Hello = Hello.NOT_TLS
+        self._found: str | HelloState = HelloState.NOT_TLS
 
-    def feed(self, data: bytes) -> str | Hello:
+    def feed(self, data: bytes) -> str | HelloState:
         """The name as sent. After any answer but UNFINISHED nothing more may be fed."""
         self._bytes.write(data)
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
-            return Hello.UNFINISHED
+            return HelloState.UNFINISHED
         except ssl.SSLError:
             pass
         return self._found
 
     def _stop(self, _tls: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> int:
-        self._found = name or Hello.NAMELESS
+        self._found = name or HelloState.NAMELESS
         return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)

@@ -38,7 +38,7 @@ class ProxyRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamProxy:
     """One proxy. ``authorization`` is the header that it is sent, or empty. ``tls`` None: it is spoken to plainly."""
 
     host: str
@@ -73,11 +73,11 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstreams:
+class UpstreamProxies:
     """The proxies of this machine. Without any, all hosts are reached without."""
 
-    http: Upstream | None = None
-    https: Upstream | None = None
+    http: UpstreamProxy | None = None
+    https: UpstreamProxy | None = None
     without: tuple[str, ...] = ()
 
     @classmethod
@@ -90,7 +90,7 @@ class Upstreams:
         found = {scheme: _parse(f"{scheme}_proxy", url, ca_bundle) for scheme, url in urls.items()}
         return cls(found.get("http"), found.get("https"), hosts_without_proxy(variables))
 
-    def find(self, host: Host, port: int, *, is_tunnel: bool) -> Upstream | None:
+    def find(self, host: Host, port: int, *, is_tunnel: bool) -> UpstreamProxy | None:
         """Return the proxy that leads to a host, None if the host is reached without."""
         if is_local_name(host) if isinstance(host, str) else host.is_loopback:
             return None
@@ -122,7 +122,7 @@ def _listed(named: Mapping[str, str]) -> list[str]:
     return [part.strip().lower() for part in named.get("no_proxy", "").split(",")]
 
 
-def _parse(variable: str, url: str, ca_bundle: Path | None) -> Upstream:
+def _parse(variable: str, url: str, ca_bundle: Path | None) -> UpstreamProxy:
     try:
         parts = urlsplit(url)
         port = _PORTS[parts.scheme] if parts.port is None else parts.port
@@ -131,7 +131,7 @@ def _parse(variable: str, url: str, ca_bundle: Path | None) -> Upstream:
     if not parts.hostname or parts.scheme not in SCHEMES:
         raise unusable(variable)
     tls = ssl.create_default_context(cafile=str(ca_bundle) if ca_bundle else None) if parts.scheme == "https" else None
-    return Upstream(parts.hostname, port, _authorization(parts), tls)
+    return UpstreamProxy(parts.hostname, port, _authorization(parts), tls)
 
 
 def _authorization(parts: SplitResult) -> str:

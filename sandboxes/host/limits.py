@@ -6,9 +6,9 @@ Pure: readings in, verdicts out.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sandboxes.spec import Limits
+from sandboxes.spec import SandboxLimits
 
-PIDS, OPEN_FILES = Limits().pids, Limits().open_files
+PIDS, OPEN_FILES = SandboxLimits().pids, SandboxLimits().open_files
 WATCHERS_INSIDE = 2
 """inotify instances of what runs inside: a test runner that waits for changes, and a ``tail -f``."""
 WATCHES_INSIDE = 512
@@ -109,7 +109,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class SandboxAllowance:
     """One limit: ``allows`` sandboxes, at ``each`` of it; ``remedy`` is empty where that is enough."""
 
     name: str
@@ -130,7 +130,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LimitRule:
     """``value`` of a limit, less what is ``used`` of it, holds so many sandboxes at ``each``.
 
     ``remedy``: how to set it, with ``{}`` for the figure that is wanted, rounded up to a power of two and at most
@@ -145,7 +145,7 @@ class Rule:
     used: int = 0
     most: int | None = None
 
-    def judge(self, sandboxes: int) -> Allowance:
+    def judge(self, sandboxes: int) -> SandboxAllowance:
         allows = max(self.value - self.used, 0) // self.each
         remedy = ""
         if allows < sandboxes:
@@ -153,16 +153,16 @@ class Rule:
             remedy = self.remedy.format(min(wanted, self.most) if self.most else wanted)
             if self.most is not None and wanted > self.most:
                 remedy += f", its most, for {(self.most - self.used) // self.each}"
-        return Allowance(self.name, self.value, self.each, allows, remedy, self.why)
+        return SandboxAllowance(self.name, self.value, self.each, allows, remedy, self.why)
 
 
-def judge(host: HostReadings, footprint: Footprint, sandboxes: int) -> tuple[Allowance, ...]:
+def judge(host: HostReadings, footprint: Footprint, sandboxes: int) -> tuple[SandboxAllowance, ...]:
     """Every limit that could be read, for so many sandboxes at once; the scarcest first."""
     found = [rule.judge(sandboxes) for rule in _rules(host, footprint)]
     return tuple(sorted(found, key=lambda allowance: (allowance.allows, allowance.name)))
 
 
-def _rules(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _rules(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     yield from _of_tasks(host, footprint)
     yield from _of_namespaces(host, footprint)
     yield from _of_watches(host, footprint)
@@ -175,12 +175,12 @@ def _rules(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
 
 def _sysctl(
     host: HostReadings, name: str, each: int, why: str, *, used: int = 0, most: int | None = None
-) -> Iterator[Rule]:
+) -> Iterator[LimitRule]:
     if name in host.sysctls:
-        yield Rule(name, host.sysctls[name], each, why, f"sysctl -w {name}={{}}", used, most)
+        yield LimitRule(name, host.sysctls[name], each, why, f"sysctl -w {name}={{}}", used, most)
 
 
-def _of_tasks(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_tasks(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """proc_sys_kernel(5): both count threads, of the whole machine."""
     each = footprint.tasks + PIDS
     why = f"processes and threads: {footprint.tasks} of a sandbox that idles, {PIDS} more of one at its limit"
@@ -188,14 +188,14 @@ def _of_tasks(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
     yield from _sysctl(host, "kernel.threads-max", each, why, used=host.tasks)
 
 
-def _of_namespaces(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_namespaces(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """namespaces(7): counted for the user who makes them, else root for all sandboxes."""
     if not footprint.own_user:
         for kind in NAMESPACES:
             yield from _sysctl(host, f"user.max_{kind}_namespaces", 1, "a sandbox has one of its own")
 
 
-def _of_watches(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_watches(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """inotify(7). Counted for the real user, and for whoever made its user namespace as well, else root for all."""
     if footprint.own_user:
         return
@@ -205,7 +205,7 @@ def _of_watches(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
     yield from _sysctl(host, "fs.inotify.max_user_watches", WATCHES_INSIDE, f"{why} {WATCHES_INSIDE}")
 
 
-def _of_keys(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_keys(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """keyrings(7): runc makes a session keyring for each container, whose name is most of its size."""
     if each := footprint.key_bytes:
         keys, octets = host.keys
@@ -213,7 +213,7 @@ def _of_keys(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
         yield from _sysctl(host, "kernel.keys.root_maxbytes", each, "names of keyrings, all root's", used=octets)
 
 
-def _of_files(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_files(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """proc_sys_fs(5). The table is one for all; where it is full, only root opens files. Tried with a sandbox of the
     default limits: 2,466,170 were gone with 500 MiB of its memory."""
     each = footprint.files + PIDS * OPEN_FILES
@@ -227,7 +227,7 @@ def _of_files(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
     yield from _sysctl(host, "fs.nr_open", each, "the most that RLIMIT_NOFILE can be", used=AGENT_FILES)
 
 
-def _of_neighbours(host: HostReadings) -> Iterator[Rule]:
+def _of_neighbours(host: HostReadings) -> Iterator[LimitRule]:
     """arp(7): one table for all network namespaces, in which each sandbox that speaks to itself has an entry."""
     if host.kernel >= LOOPBACK_NEIGHBOUR_FREE:
         return
@@ -236,25 +236,25 @@ def _of_neighbours(host: HostReadings) -> Iterator[Rule]:
         yield from _sysctl(host, name, 1, "an entry for a sandbox's loopback, before Linux 6.10", used=used)
 
 
-def _of_processes(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_processes(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """getrlimit(2)."""
     if host.nofile is not None:
         each = footprint.own_files + FILES_IN_FLIGHT
         why = "open files of the node agent, whose limit is that of whoever starts the farm"
-        yield Rule("open files of the farm", host.nofile, each, why, "ulimit -n {}", AGENT_FILES)
+        yield LimitRule("open files of the farm", host.nofile, each, why, "ulimit -n {}", AGENT_FILES)
     if footprint.daemon_files:
         for daemon, value in sorted(host.daemon_nofile.items()):
             why = f"pipes and sockets that {daemon} holds for a container"
             remedy = f"LimitNOFILE={{0}} in the unit of {daemon}, or ulimit -n {{0}} where it is started"
-            yield Rule(f"open files of {daemon}", value, footprint.daemon_files, why, remedy, AGENT_FILES)
+            yield LimitRule(f"open files of {daemon}", value, footprint.daemon_files, why, remedy, AGENT_FILES)
 
 
-def _of_groups(host: HostReadings, footprint: Footprint) -> Iterator[Rule]:
+def _of_groups(host: HostReadings, footprint: Footprint) -> Iterator[LimitRule]:
     """cgroups(7). Where the farm is in a container, its sandboxes are as well."""
     if host.group_tasks is not None:
         why = "processes and threads in the farm's own control group, if its sandboxes lie below"
         remedy = "raise pids.max of the farm's control group (TasksMax= of its unit) to {}"
-        yield Rule("pids.max", host.group_tasks, footprint.tasks + PIDS, why, remedy, host.group_tasks_used)
+        yield LimitRule("pids.max", host.group_tasks, footprint.tasks + PIDS, why, remedy, host.group_tasks_used)
     if host.memory_mib is not None:
         why = "free MiB of memory, for sandboxes that idle; work takes more"
-        yield Rule("memory", host.memory_mib, footprint.memory_mib, why, "have {} MiB free")
+        yield LimitRule("memory", host.memory_mib, footprint.memory_mib, why, "have {} MiB free")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandboxes.cancellation import end, uninterrupted
+from sandboxes.cancellation import cancel_all, shielded
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 from sandboxes.images.build_logs import BuildLogs
 from sandboxes.images.confinement import BuildLimits, Confinement, PackageIndexes, confine, screen
-from sandboxes.images.confinement.mirror import Access
-from sandboxes.images.confinement.screening import Screened, Sources
+from sandboxes.images.confinement.mirror import MirrorAccess
+from sandboxes.images.confinement.screening import ScreenedDockerfile, Sources
 from sandboxes.images.dockerfile import grant
 from sandboxes.linux.kill_child import kill_group
 
@@ -64,12 +64,12 @@ class BuildSettings:
     logs: BuildLogs | None = None
 
     @property
-    def access(self) -> Access:
-        return Access(self.ca_bundle, self.proxies)
+    def access(self) -> MirrorAccess:
+        return MirrorAccess(self.ca_bundle, self.proxies)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BuildOrder:
     """One build: ``context`` is a directory, ``text`` its screened Dockerfile, ``root`` the engine's data root."""
 
     name: str
@@ -109,7 +109,7 @@ async def find_client(settings: BuildSettings) -> Path:
     raise ImageError(f"no Docker client here can build with BuildKit ({found}); apt-get install docker-buildx-plugin")
 
 
-def read_dockerfile(name: str, context: Path, sources: Sources) -> Screened:
+def read_dockerfile(name: str, context: Path, sources: Sources) -> ScreenedDockerfile:
     """Read and screen the Dockerfile of a build context. Raises ImageError."""
     dockerfile = context / "Dockerfile"
     if dockerfile.is_symlink() or not dockerfile.is_file():
@@ -120,7 +120,7 @@ def read_dockerfile(name: str, context: Path, sources: Sources) -> Screened:
         raise ImageError(f"{name} does not build: {error}") from None
 
 
-async def build(order: Order, settings: BuildSettings, scratch: Path) -> None:
+async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> None:
     """Build ``order.context`` and tag it. The client is killed at the time-out and under cancellation.
 
     Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable if a base
@@ -144,7 +144,7 @@ async def build(order: Order, settings: BuildSettings, scratch: Path) -> None:
                 return
 
 
-def _too_long(order: Order, most_s: float) -> str:
+def _too_long(order: BuildOrder, most_s: float) -> str:
     if order.timeout_s <= most_s:
         told = f"not done after {order.timeout_s:g} s; raise build_timeout_sec"
     else:
@@ -161,7 +161,9 @@ class _Command:
     environment: Mapping[str, str]
 
 
-def _command(client: Path, order: Order, settings: BuildSettings, confinement: Confinement, scratch: Path) -> _Command:
+def _command(
+    client: Path, order: BuildOrder, settings: BuildSettings, confinement: Confinement, scratch: Path
+) -> _Command:
     rewritten = scratch / "Dockerfile"
     text = grant(order.text, mounts=(), arguments=list(confinement.variables))
     rewritten.write_text(text, errors="surrogateescape")
@@ -198,7 +200,7 @@ async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | 
     return answer.decode(errors="replace") if process.returncode == 0 else None
 
 
-async def _run(order: Order, command: _Command, confinement: Confinement, ends_at: float) -> None:
+async def _run(order: BuildOrder, command: _Command, confinement: Confinement, ends_at: float) -> None:
     """Run the client and raise what became of it, TimeoutError at ``ends_at``."""
     name = order.name
     process = await asyncio.create_subprocess_exec(
@@ -227,9 +229,9 @@ async def _run(order: Order, command: _Command, confinement: Confinement, ends_a
                 await streaming
                 code = await process.wait()
     finally:
-        await end({streaming})
+        await cancel_all({streaming})
         if process.returncode is None:
-            await uninterrupted(kill_group(process))
+            await shielded(kill_group(process))
     if confinement.failed.done():
         error = confinement.failed.result()
         raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")

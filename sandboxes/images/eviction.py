@@ -56,7 +56,7 @@ class Watermarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskUsage:
     used_bytes: int
     free_bytes: int
 
@@ -135,7 +135,7 @@ def departures(holdings: Holdings, candidates: Sequence[ImageInfo]) -> list[Imag
     return order
 
 
-class Retention:
+class ImageRetention:
     """Makes room on one daemon's disk. ``prefix``: what the names of images begin with that the farm makes itself."""
 
     def __init__(
@@ -152,9 +152,9 @@ class Retention:
         self._prefix = prefix
         self._marks = marks or Watermarks()
         self._release = release
-        self._reserve = Reserve()
+        self._reserve = DiskReserve()
 
-    def note(self, image: str) -> None:
+    def touch(self, image: str) -> None:
         """The image is used."""
         self._uses.note(image)
 
@@ -177,7 +177,7 @@ class Retention:
     def free_to_go(self, holdings: Holdings) -> list[ImageInfo]:
         return holdings.free_to_go(self._prefix)
 
-    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+    async def evict(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
         """Where the disk is fuller than the high mark: what had to go until it was below the low one."""
         root = await self._images.root()
         if root is None:
@@ -252,7 +252,7 @@ class Retention:
         return gone
 
 
-class Reserve:
+class DiskReserve:
     """A part of one disk, held in a file without a name: when its process ends, however it does, it is free."""
 
     def __init__(self) -> None:
@@ -303,6 +303,6 @@ def _give_blocks(path: Path, further: int) -> None:
         os.close(fd)
 
 
-def read_disk(path: Path) -> Disk:
+def read_disk(path: Path) -> DiskUsage:
     usage = shutil.disk_usage(path)
-    return Disk(usage.used, usage.free)
+    return DiskUsage(usage.used, usage.free)

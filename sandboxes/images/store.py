@@ -18,9 +18,9 @@ from docker.models.images import Image
 from sandboxes.docker_engine.api import DEFAULT_HOST, Engine
 from sandboxes.docker_engine.socket import explain_socket
 from sandboxes.errors import ImageError, RuntimeUnavailable, SandboxError, SpecError
-from sandboxes.images.build import BuildSettings, OnLine, Order, build, read_dockerfile, write_context
+from sandboxes.images.build import BuildOrder, BuildSettings, OnLine, build, read_dockerfile, write_context
 from sandboxes.images.build_logs import BuildOutput
-from sandboxes.images.confinement.screening import Refused, Screened, Sources, screen_trigger
+from sandboxes.images.confinement.screening import DockerfileRefused, ScreenedDockerfile, Sources, screen_trigger
 from sandboxes.images.digest_pins import ImageOrigins
 from sandboxes.images.last_used import ImageUses
 from sandboxes.images.pull import OnProgress, PullProgress, pull, split_name
@@ -140,7 +140,7 @@ class ImageStore:
         """
         try:
             Sources(frozenset(self._settings.registries)).admit(name)
-        except Refused as refused:
+        except DockerfileRefused as refused:
             raise ImageError(str(refused)) from None
 
     async def pull(self, name: str, on_progress: OnProgress | None = None, *, anew: bool = False) -> ImageInfo:
@@ -218,7 +218,7 @@ class ImageStore:
                 screened = await self._screen(name, context)
                 output = BuildOutput()
                 take = _both(output.take, on_line)
-                order = Order(name, context, screened.text, timeout_s, self._docker_host, await self.root(), take)
+                order = BuildOrder(name, context, screened.text, timeout_s, self._docker_host, await self.root(), take)
                 try:
                     await build(order, self._settings, root)
                 except (ImageError, RuntimeUnavailable) as error:
@@ -232,7 +232,7 @@ class ImageStore:
         path = self._settings.logs and self._settings.logs.keep(name, output)
         return type(error)(f"{error}; its whole log is {path}") if path else error
 
-    async def _screen(self, name: str, context: Path) -> Screened:
+    async def _screen(self, name: str, context: Path) -> ScreenedDockerfile:
         """Read the Dockerfile. A base that is not here is pulled, because its image may hold ``ONBUILD`` instructions.
 
         Raises ImageError and RuntimeUnavailable.

@@ -9,7 +9,7 @@ import os
 _READ_BYTES = 1 << 16
 
 
-def read_brief(path: str | os.PathLike[str]) -> str:
+def read_small_file(path: str | os.PathLike[str]) -> str:
     """Raises OSError."""
     text = b""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -21,7 +21,7 @@ def read_brief(path: str | os.PathLike[str]) -> str:
     return text.decode()
 
 
-def write_brief(path: str | os.PathLike[str], text: str, flags: int = 0) -> None:
+def write_small_file(path: str | os.PathLike[str], text: str, flags: int = 0) -> None:
     """``flags``: of open(2), such as O_CREAT; without them it must be there. Raises OSError."""
     left = text.encode()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o644)

@@ -25,7 +25,7 @@ SNAPSHOTS = "farm-snapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class OwnerLabels:
     """``trace``: what tells whether the owner may live where that cannot be asked of its lock.
 
     A container is a ``sandbox``, by its id, made of ``snapshot`` if of any; or it holds the image ``pin``. An image is
@@ -52,7 +52,7 @@ def labels(owner: Owner, *, sandbox: str = "", snapshot: str = "", pin: str = ""
     }
 
 
-def of_container(found: ListedContainer) -> Mark | None:
+def of_container(found: ListedContainer) -> OwnerLabels | None:
     """None where it is not ours."""
     mark = _read(found.labels)
     if mark is None:
@@ -61,7 +61,7 @@ def of_container(found: ListedContainer) -> Mark | None:
     return mark if name in found.names else None
 
 
-def of_image(found: ListedImage) -> Mark | None:
+def of_image(found: ListedImage) -> OwnerLabels | None:
     """None where it is no snapshot of ours."""
     mark = _read(found.labels)
     return mark if mark and f"{SNAPSHOTS}:{mark.snapshot}" in found.names else None
@@ -75,10 +75,10 @@ def pin_name(owner: Identity, image_id: str) -> str:
     return f"farm-pin-{group_of(owner)}-{image_id.removeprefix('sha256:')[:12]}"
 
 
-def _read(found: Mapping[str, str]) -> Mark | None:
+def _read(found: Mapping[str, str]) -> OwnerLabels | None:
     try:
         owner = Identity(Path(found[LABEL_STATE_DIR]), found[LABEL_OWNER], found[LABEL_SEAL])
-        mark = Mark(owner, found[LABEL_TRACE], found[LABEL_SANDBOX], found[LABEL_SNAPSHOT], found[LABEL_PIN])
+        mark = OwnerLabels(owner, found[LABEL_TRACE], found[LABEL_SANDBOX], found[LABEL_SNAPSHOT], found[LABEL_PIN])
     except KeyError:
         return None
     told = NAME.fullmatch(owner.name) and SEALED.fullmatch(owner.seal) and TRACE.fullmatch(mark.trace)

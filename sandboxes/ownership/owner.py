@@ -10,7 +10,7 @@ from boot, which nobody sets. After a reboot nothing of it can live, and there i
 
 A path means different directories to processes with different mounts. So a state directory has a seal, a word that no
 other holds, and all that an owner makes elsewhere tells the seal beside the path. Where the seal cannot be found the
-kernel's list of locks is asked, which knows no mounts (``is_dead_unseen``).
+kernel's list of locks is asked, which knows no mounts (``is_dead_by_trace``).
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable, SpecError
 from sandboxes.linux.remove_tree import remove_tree
-from sandboxes.linux.small_files import write_brief
+from sandboxes.linux.small_files import write_small_file
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,31}")
 SEALED = re.compile(r"[0-9a-f]{32}")
@@ -84,7 +84,7 @@ class Owner:
         self.state_dir = identity.state_dir
         self.name = identity.name
         self.trace = f"{_boot_id()} {math.ceil(grace_s)} {_pid_namespace()} {_listed(lock)}"
-        """For ``is_dead_unseen``; as ``TRACE`` has it."""
+        """For ``is_dead_by_trace``; as ``TRACE`` has it."""
         self._lock: int | None = lock
         self.inherited = len(os.listdir(_home(self.state_dir, self.name))) > 1
 
@@ -124,7 +124,7 @@ class Owner:
 
         Writing a file anew would wait for the disk, and a sandbox is handed out of a pool in less time.
         """
-        write_brief(self.sandbox_dir(f"{sandbox_id}.record"), text + "\n", os.O_CREAT | os.O_APPEND)
+        write_small_file(self.sandbox_dir(f"{sandbox_id}.record"), text + "\n", os.O_CREAT | os.O_APPEND)
 
     def record(self, sandbox_id: str) -> str:
         """Raises FileNotFoundError."""
@@ -147,7 +147,7 @@ class Owner:
 
 
 @contextlib.contextmanager
-def estate(state_dir: Path, name: str, *, now_s: float | None = None) -> Iterator[bool]:
+def bury_if_dead(state_dir: Path, name: str, *, now_s: float | None = None) -> Iterator[bool]:
     """Whether ``name`` is dead for good; if so it cannot come to life within the block, and its directory goes at the
     end.
 
@@ -197,7 +197,7 @@ def seal_of(state_dir: Path) -> str:
         return ""
 
 
-def is_dead_unseen(owner: Identity, traces: Iterable[str], state_dir: Path, *, now_s: float | None = None) -> bool:
+def is_dead_by_trace(owner: Identity, traces: Iterable[str], state_dir: Path, *, now_s: float | None = None) -> bool:
     """As ``estate``, of an owner whose state directory cannot be seen from here, or was deleted. ``traces``: what it
     had when it made what is left. False where nobody can tell.
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sandboxes.errors import SpecError
-from sandboxes.spec import Limits, SandboxSpec, check_spec
+from sandboxes.spec import SandboxLimits, SandboxSpec, check_spec
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SandboxRecord:
     """``shut``: its egress was, for good."""
 
     spec: SandboxSpec
@@ -21,12 +21,12 @@ class Record:
         return json.dumps(self, default=_named)
 
     @classmethod
-    def parse(cls, text: str) -> "Record":
+    def parse(cls, text: str) -> "SandboxRecord":
         """Raises ValueError, also for what another version of the farm has written."""
         try:
             found = json.loads(text)
             spec = found["spec"]
-            made = SandboxSpec(**{**spec, "limits": Limits(**spec["limits"]), "egress": tuple(spec["egress"])})
+            made = SandboxSpec(**{**spec, "limits": SandboxLimits(**spec["limits"]), "egress": tuple(spec["egress"])})
             check_spec(made)
             return cls(made, str(found["image_digest"]), str(found["workdir"]), bool(found["shut"]))
         except (KeyError, TypeError, SpecError) as error:

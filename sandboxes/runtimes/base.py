@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.egress import AllowList, EgressLog, EgressProxy, Grants, check_seen, listen_inside
 from sandboxes.errors import (
-    GoneBy,
+    LossCause,
     PathError,
     ProtocolError,
     SandboxError,
@@ -23,14 +23,14 @@ from sandboxes.errors import (
 from sandboxes.images.last_used import ImageUses
 from sandboxes.interface import Sandbox
 from sandboxes.ownership.owner import Owner
-from sandboxes.ownership.sandbox_record import Record
+from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.runtimes import login_env
 from sandboxes.runtimes.boot_errors import why_not_booted
-from sandboxes.runtimes.boot_limiter import Gate, Pace
+from sandboxes.runtimes.boot_limiter import AdaptiveLimit, BootLimiter
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.toolserver.client import ToolServer
-from sandboxes.toolserver.sandbox_calls import Answered
+from sandboxes.toolserver.sandbox_calls import SandboxCalls
 
 ADOPT_S = 10.0
 LOGINS_KEPT = 256
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitCause:
     """What became of a sandbox whose tool server no longer answers."""
 
     reason: str
-    by: GoneBy
+    by: LossCause
 
 
-class ServingRuntime(ABC):
+class ToolServerRuntime(ABC):
     """Boots some sandboxes at a time, and leaves nothing of one that does not come up. Uses of images are noted."""
 
     def __init__(self, owner: Owner) -> None:
@@ -59,14 +59,14 @@ class ServingRuntime(ABC):
         self.granted = Grants()
         """What the operator lets sandboxes reach beside the internet."""
         self._logins: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
-        self._gate = Gate(Pace(len(os.sched_getaffinity(0))))
+        self._gate = BootLimiter(AdaptiveLimit(len(os.sched_getaffinity(0))))
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def degraded(self) -> tuple[str, ...]:
         return ()
 
     @abstractmethod
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> "ServedSandbox":
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> "ToolServerSandbox":
         """A sandbox that has answered once, within what time the caller leaves.
 
         ``copied``: on the files that ``_copy`` has put under its id.
@@ -88,7 +88,7 @@ class ServingRuntime(ABC):
         """Sandboxes of this owner that it does not hold: an earlier process left them, or a clean-up failed."""
 
     @abstractmethod
-    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+    async def _take_over(self, sandbox_id: str, record: SandboxRecord) -> ToolServer:
         """The server of a sandbox that an earlier process left, once it has answered, within what time the caller
         leaves. Raises SandboxError, OSError or ValueError."""
 
@@ -100,12 +100,12 @@ class ServingRuntime(ABC):
     async def discard(self, sandbox_id: str) -> None:
         """Nothing of it is left afterwards, or the reaper will see to it."""
 
-    def doubt(self, sandbox_id: str) -> str:
+    def integrity_error(self, sandbox_id: str) -> str:
         """What it stands on and has broken, so that no answer of it can be believed; "" where nothing has."""
         return ""
 
     @abstractmethod
-    async def ending_of(self, sandbox_id: str) -> Ending:
+    async def exit_cause(self, sandbox_id: str) -> ExitCause:
         """Never raises."""
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
@@ -119,7 +119,7 @@ class ServingRuntime(ABC):
             raise SpecError(f"a snapshot of {base.spec.image} cannot be started as {spec.image}")
         return await self._start_one(spec, base.id, boot_timeout_s)
 
-    async def fork(self, sandbox: "ServedSandbox", boot_timeout_s: float) -> Sandbox:
+    async def fork(self, sandbox: "ToolServerSandbox", boot_timeout_s: float) -> Sandbox:
         made = await self._start_one(sandbox.spec, sandbox.id, boot_timeout_s)
         try:
             if sandbox.id not in self._proxies:
@@ -129,7 +129,7 @@ class ServingRuntime(ABC):
             raise
         return made
 
-    async def snapshot(self, sandbox: "ServedSandbox") -> Snapshot:
+    async def snapshot(self, sandbox: "ToolServerSandbox") -> Snapshot:
         snapshot = Snapshot(secrets.token_hex(6), sandbox.spec, sandbox.image_digest, self._forget)
         self._snapshots[snapshot.id] = snapshot
         try:
@@ -143,7 +143,7 @@ class ServingRuntime(ABC):
         if self._snapshots.pop(snapshot_id, None) is not None:
             await self._drop(snapshot_id)
 
-    async def _start_one(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ServedSandbox":
+    async def _start_one(self, spec: SandboxSpec, base: str | None, boot_timeout_s: float) -> "ToolServerSandbox":
         """``base``: the snapshot, or the living sandbox, whose files it begins with."""
         sandbox_id = secrets.token_hex(6)
         self._held.add(sandbox_id)
@@ -153,17 +153,17 @@ class ServingRuntime(ABC):
             async with self._gate.turn(), asyncio.timeout(boot_timeout_s):
                 sandbox = await self._boot(sandbox_id, spec, copied=base is not None)
                 self.note_use(spec.image)
-                await sandbox.go_to_work()
+                await sandbox.enter_workdir()
                 await self._log_in(sandbox, pristine=base is None)
                 if spec.egress:
                     await self._open_egress(sandbox)
                 self.keep_record(sandbox)
                 return sandbox
         except BaseException as error:
-            await uninterrupted(self._discard_quietly(sandbox_id))
+            await shielded(self._discard_quietly(sandbox_id))
             raise why_not_booted(error, spec, boot_timeout_s, copied=base is not None) from None
 
-    async def _log_in(self, sandbox: "ServedSandbox", *, pristine: bool) -> None:
+    async def _log_in(self, sandbox: "ToolServerSandbox", *, pristine: bool) -> None:
         """Only what was never anybody else's may say what an image's logins add: it holds for others too."""
         key = sandbox.image_digest, tuple(sorted(sandbox.spec.environment.items()))
         found = self._logins.get(key)
@@ -192,12 +192,12 @@ class ServingRuntime(ABC):
         found = await asyncio.gather(*map(self._adopt_one, await self._strays()))
         return [sandbox for sandbox in found if sandbox is not None]
 
-    async def _adopt_one(self, sandbox_id: str) -> "ServedSandbox | None":
+    async def _adopt_one(self, sandbox_id: str) -> "ToolServerSandbox | None":
         self._held.add(sandbox_id)
         try:
             async with asyncio.timeout(ADOPT_S):
-                record = Record.parse(self._owner.record(sandbox_id))
-                sandbox = ServedSandbox(
+                record = SandboxRecord.parse(self._owner.record(sandbox_id))
+                sandbox = ToolServerSandbox(
                     sandbox_id,
                     record.spec,
                     image_digest=record.image_digest,
@@ -215,14 +215,14 @@ class ServingRuntime(ABC):
         except asyncio.CancelledError:
             self._held.discard(sandbox_id)  # the reaper's again
             raise
-        await uninterrupted(self._discard_quietly(sandbox_id))
+        await shielded(self._discard_quietly(sandbox_id))
         return None
 
-    def keep_record(self, sandbox: "ServedSandbox", *, shut: bool = False) -> None:
-        record = Record(sandbox.spec, sandbox.image_digest, sandbox.workdir, shut)
+    def keep_record(self, sandbox: "ToolServerSandbox", *, shut: bool = False) -> None:
+        record = SandboxRecord(sandbox.spec, sandbox.image_digest, sandbox.workdir, shut)
         self._owner.keep_record(sandbox.id, record.dump())
 
-    async def _open_egress(self, sandbox: "ServedSandbox") -> None:
+    async def _open_egress(self, sandbox: "ToolServerSandbox") -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
         allowed = AllowList.parse(sandbox.spec.egress)
         self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, granted=self.granted)
@@ -231,7 +231,7 @@ class ServingRuntime(ABC):
     async def shut_egress(self, sandbox_id: str) -> None:
         proxy = self._proxies.get(sandbox_id)
         if proxy is not None:
-            await uninterrupted(proxy.close())
+            await shielded(proxy.close())
             self._proxies.pop(sandbox_id, None)
 
     async def shut_all_egress(self) -> None:
@@ -246,7 +246,7 @@ class ServingRuntime(ABC):
             log.warning("sandbox %s stays for the reaper: %s", sandbox_id, error)
 
 
-class ServedSandbox(Answered):
+class ToolServerSandbox(SandboxCalls):
     def __init__(
         self,
         sandbox_id: str,
@@ -255,7 +255,7 @@ class ServedSandbox(Answered):
         image_digest: str,
         workdir: str,
         server: ToolServer,
-        keeper: ServingRuntime,
+        keeper: ToolServerRuntime,
     ) -> None:
         super().__init__(server)
         self._id = sandbox_id
@@ -288,7 +288,7 @@ class ServedSandbox(Answered):
     def egress_log(self) -> EgressLog:
         return self._egress_log
 
-    async def go_to_work(self) -> None:
+    async def enter_workdir(self) -> None:
         """Enter the directory of its spec; a container's runtime would make one that is not there."""
         if self._spec.workdir is None:
             return
@@ -311,14 +311,14 @@ class ServedSandbox(Answered):
     async def fork(self, *, boot_timeout_s: float = 60.0) -> Sandbox:
         return await self._copied(self._keeper.fork(self, boot_timeout_s))
 
-    def hand_over(self, spec: SandboxSpec) -> None:
+    def assign(self, spec: SandboxSpec) -> None:
         self._spec = spec
         self._keeper.note_use(spec.image)
         self._keeper.keep_record(self)
 
     async def remove(self) -> None:
         self._ended = True
-        await uninterrupted(self._remove())
+        await shielded(self._remove())
 
     async def _remove(self) -> None:
         async with self._removing:
@@ -350,7 +350,7 @@ class ServedSandbox(Answered):
         return result
 
     def _doubt(self) -> None:
-        if self._keeper.doubt(self._id):
+        if self._keeper.integrity_error(self._id):
             raise SandboxGone("it cannot be believed any more")
 
     async def _answer(self, call: Coroutine[Any, Any, T]) -> T:
@@ -361,10 +361,10 @@ class ServedSandbox(Answered):
             reason = error
         if self._ended:
             raise SandboxGone(f"sandbox {self._id} was removed")
-        end = await self._keeper.ending_of(self._id)
+        end = await self._keeper.exit_cause(self._id)
         # Nonsense came from a server that spoke, whatever became of it since.
-        by = GoneBy.INSIDE if isinstance(reason, ProtocolError) else end.by
+        by = LossCause.INSIDE if isinstance(reason, ProtocolError) else end.by
         gone = SandboxGone(f"sandbox {self._id} is gone: {reason}; {end.reason}", by=by)
-        if by is GoneBy.INSIDE:  # a defect of the tool server looks just like that
+        if by is LossCause.INSIDE:  # a defect of the tool server looks just like that
             log.error("%s", gone)
         raise gone

@@ -34,7 +34,7 @@ PAUSE_S = 1.0
 """Between two steps down for want of memory."""
 
 
-class Pace:
+class AdaptiveLimit:
     """The number, a pure function of what it was told: what boots took, and how pressed the machine was."""
 
     def __init__(self, cores: int) -> None:
@@ -75,12 +75,12 @@ class Pace:
         self._least_s[0] = min(self._least_s[0], took_s)
 
 
-class Gate:
+class BootLimiter:
     """Lets boots through in the order in which they came, as many at once as its ``pace`` says."""
 
     def __init__(
         self,
-        pace: Pace,
+        pace: AdaptiveLimit,
         *,
         read: Callable[[], Pressure] = read_pressure,
         clock: Callable[[], float] = time.monotonic,

@@ -17,7 +17,7 @@ from typing import Any
 from sandboxes.errors import RuntimeUnavailable
 from sandboxes.interface import MIB
 from sandboxes.runtimes.seccomp import profile
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
 
 TOOLBOX_MOUNT = "/.farm"
@@ -138,11 +138,11 @@ def oom_score() -> int:
     return min(1000, int(Path("/proc/self/oom_score_adj").read_text()) + OOM_SCORE)
 
 
-def socket_bytes(limits: Limits) -> int:
+def socket_bytes(limits: SandboxLimits) -> int:
     return limits.memory_mib * MIB // SOCKETS_SHARE
 
 
-def _resources(limits: Limits) -> dict[str, Any]:
+def _resources(limits: SandboxLimits) -> dict[str, Any]:
     memory = limits.memory_mib * MIB
     return {
         "Memory": memory,

@@ -30,7 +30,7 @@ COUNTS_BYTES = 1024
 OTHERS = "memory ran out on the machine, or in a control group above it, and the kernel killed in it"
 
 
-class Bell:
+class OomEventFd:
     """Rings whenever the limit of a group of version 1, or of one above it, lets nothing more be had. ``counts``: a
     descriptor of the file in which the kernel counts kills there."""
 
@@ -59,7 +59,7 @@ class Bell:
         except OSError:
             return False
 
-    def rings(self) -> int:
+    def has_fired(self) -> int:
         """So far."""
         with contextlib.suppress(BlockingIOError):
             self._rings += os.eventfd_read(self.fd)
@@ -73,15 +73,15 @@ class Bell:
 class _Watched:
     """One sandbox. ``above`` None: in a group of version 2."""
 
-    def __init__(self, group: Path, above: Bell | None) -> None:
+    def __init__(self, group: Path, above: OomEventFd | None) -> None:
         """Raises OSError."""
         self.reached_at = -math.inf
         self.others = False
         self._reached = 0
         self._looked_at = time.monotonic()
         self._above = above
-        rung = above.rings() if above else 0
-        self._bell = Bell(group) if above else None
+        rung = above.has_fired() if above else 0
+        self._bell = OomEventFd(group) if above else None
         self._counts = self._bell.counts if self._bell else _open(group, "memory.events", os.O_RDONLY)
         self._said = os.pread(self._counts, COUNTS_BYTES, 0)
         self._kills = _figure(self._said, b"oom_kill")
@@ -94,7 +94,7 @@ class _Watched:
         if self._bell is None or self._above is None:
             reached = _figure(self._said, b"oom") - self._before
         else:  # above rings first, so it is heard last
-            reached = self._bell.rings() - self._above.rings() - self._before
+            reached = self._bell.has_fired() - self._above.has_fired() - self._before
         if reached > self._reached:
             self._reached, self.reached_at = reached, time.monotonic()
 
@@ -117,24 +117,24 @@ class _Watched:
             self._bell.close()
 
 
-class Hunger:
+class OomAttribution:
     """Of the sandboxes of one owner, in groups of version 2 where ``unified``."""
 
     def __init__(self, *, unified: bool) -> None:
         self._unified = unified
         self._watched: dict[str, _Watched] = {}
-        self._above: dict[Path, Bell] = {}
-        self._bells: list[Bell] = []
+        self._above: dict[Path, OomEventFd] = {}
+        self._bells: list[OomEventFd] = []
 
     def watch(self, name: str, group: Path) -> None:
         """``group``: its directory, in the hierarchy that limits memory. Raises OSError."""
         self.forget(name)
         self._watched[name] = _Watched(group, None if self._unified else self._bell_of(group.parent))
 
-    def _bell_of(self, group: Path) -> Bell:
+    def _bell_of(self, group: Path) -> OomEventFd:
         bell = self._above.get(group)
         if bell is None or not bell.hangs:
-            bell = self._above[group] = Bell(group)
+            bell = self._above[group] = OomEventFd(group)
             self._bells.append(bell)
         return bell
 

@@ -18,7 +18,7 @@ from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import SandboxError
 from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, of_container, of_image
-from sandboxes.ownership.owner import Identity, estate, group_of, is_dead_unseen, owner_names
+from sandboxes.ownership.owner import Identity, bury_if_dead, group_of, is_dead_by_trace, owner_names
 from sandboxes.ownership.scratch_dirs import sweep
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ async def _bury(engine: Engine, state_dir: Path, owner: Identity, left: _Left) -
 @contextlib.contextmanager
 def _dead_for_good(owner: Identity, left: _Left, state_dir: Path) -> Iterator[bool]:
     if not left.traces or owner.is_seen:
-        with estate(owner.state_dir, owner.name) as dead:
+        with bury_if_dead(owner.state_dir, owner.name) as dead:
             yield dead
     else:
-        yield is_dead_unseen(owner, left.traces, state_dir)
+        yield is_dead_by_trace(owner, left.traces, state_dir)

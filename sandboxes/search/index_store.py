@@ -21,11 +21,11 @@ from sandboxes.search.embeddings.select import NONE, WORDS, load_embedder
 from sandboxes.search.embeddings.word_table import Embedder
 from sandboxes.search.errors import BadIndex
 from sandboxes.search.index.index import Index
-from sandboxes.search.index.segment import Segment, SourceFile
+from sandboxes.search.index.segment import IndexSegment, SourceFile
 from sandboxes.search.index.segment_format import unpack
 from sandboxes.search.ranking import Hit, Part, Question, search
-from sandboxes.search.sandbox_index import View
-from sandboxes.search.workers.fair_queue import Allowance
+from sandboxes.search.sandbox_index import SandboxIndex
+from sandboxes.search.workers.fair_queue import CpuBudget
 from sandboxes.search.workers.pool import PORTION_BYTES, Built, Workers
 
 GIB = 1024**3
@@ -41,14 +41,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Making:
+class _IndexBuild:
     """``askers``: those who wait for it, who may become more."""
 
     task: asyncio.Task[Index]
-    askers: list[Allowance]
+    askers: list[CpuBudget]
 
 
-class Library:
+class IndexStore:
     """To be used by one event loop, from ``async with`` to its end. ``directory`` None: nothing is kept on disk.
 
     An index is known by the digest of all that it was made of, so the wrong one is never found; files in the directory
@@ -67,7 +67,7 @@ class Library:
         self._embedder: Embedder | None = None
         self._at_hand: OrderedDict[str, Index] = OrderedDict()
         self._near: OrderedDict[str, list[str]] = OrderedDict()
-        self._making: dict[str, _Making] = {}
+        self._making: dict[str, _IndexBuild] = {}
 
     async def __aenter__(self) -> Self:
         """Raises RuntimeUnavailable where there is no such embedder."""
@@ -85,15 +85,15 @@ class Library:
         await self._workers.__aexit__(kind, error, trace)
         await asyncio.to_thread(self._thread.shutdown)
 
-    def view(self, sandbox: Sandbox, root: str) -> View:
+    def view(self, sandbox: Sandbox, root: str) -> SandboxIndex:
         """Of the tree below ``root``; to be kept as long as the sandbox is searched."""
-        return View(self, sandbox, root)
+        return SandboxIndex(self, sandbox, root)
 
     async def index(self, files: Sequence[SourceFile]) -> Index:
         """The index of exactly these files; a caller that goes leaves its making to others. Raises IndexingFailed."""
-        return await asyncio.shield(self.making(files, Allowance()))
+        return await asyncio.shield(self.making(files, CpuBudget()))
 
-    def making(self, files: Sequence[SourceFile], allowance: Allowance) -> "asyncio.Future[Index]":
+    def making(self, files: Sequence[SourceFile], allowance: CpuBudget) -> "asyncio.Future[Index]":
         """The index of exactly these files, made where there is none yet; to be shielded, for others may wait for it.
 
         Where ``allowance`` is used up, one of the asker's own is made, unparsed and without meaning. The future raises
@@ -108,9 +108,9 @@ class Library:
         rough = allowance.is_used_up and digest not in self._making
         known = f"{digest} of {id(allowance)}" if rough else digest
         if known not in self._making:
-            askers: list[Allowance] = []
+            askers: list[CpuBudget] = []
             task = asyncio.create_task(self._roughly(files, askers) if rough else self._make(digest, files, askers))
-            self._making[known] = _Making(task, askers)
+            self._making[known] = _IndexBuild(task, askers)
             task.add_done_callback(lambda task: self._made(known, task))
         self._making[known].askers.append(allowance)
         return self._making[known].task
@@ -120,7 +120,7 @@ class Library:
         if not task.cancelled():
             task.exception()  # seen, also where all who asked have gone
 
-    async def segments(self, files: Sequence[SourceFile], allowance: Allowance) -> list[Segment]:
+    async def segments(self, files: Sequence[SourceFile], allowance: CpuBudget) -> list[IndexSegment]:
         """Of a few files that differ from those of an index. Raises IndexingFailed."""
         return unpack((await self._build(files, [allowance], rough=allowance.is_used_up)).data)
 
@@ -153,11 +153,11 @@ class Library:
             digest.update(len(path).to_bytes(4, "little") + path + file.digest)
         return digest.hexdigest()
 
-    async def _roughly(self, files: Sequence[SourceFile], askers: Sequence[Allowance]) -> Index:
+    async def _roughly(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget]) -> Index:
         """Known by no digest, so that nobody else gets it."""
         return Index("", unpack((await self._build(files, askers, rough=True)).data))
 
-    async def _build(self, files: Sequence[SourceFile], askers: Sequence[Allowance], *, rough: bool = False) -> Built:
+    async def _build(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget], *, rough: bool = False) -> Built:
         """Packed segments, made side by side. Raises IndexingFailed."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -170,7 +170,7 @@ class Library:
         built = [task.result() for task in building]
         return Built(b"".join(part.data for part in built), poor=any(part.poor for part in built))
 
-    async def _make(self, digest: str, files: Sequence[SourceFile], askers: Sequence[Allowance]) -> Index:
+    async def _make(self, digest: str, files: Sequence[SourceFile], askers: Sequence[CpuBudget]) -> Index:
         index = await asyncio.to_thread(self._read, digest)
         if index is None:
             built = await self._build(files, askers)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sandboxes.search.embeddings.word_table import Embedder, Floats, Passage
-from sandboxes.search.index.segment import VECTOR_LENGTH, Segment, hash_of
+from sandboxes.search.index.segment import VECTOR_LENGTH, IndexSegment, hash_of
 from sandboxes.search.terms import STOP, terms, words
 
 K1, B = 1.6, 0.75
@@ -25,7 +25,7 @@ _MOST_TIES = 1000
 class Part:
     """A segment, and which of its chunks are there: False where the file was changed or removed since."""
 
-    segment: Segment
+    segment: IndexSegment
     live: NDArray[np.bool_]
 
 
@@ -76,7 +76,7 @@ def search(question: Question, parts: Sequence[Part], limit: int, within: str = 
     return sorted(hits, key=lambda hit: (-hit.score, hit.path, hit.first))[:limit]
 
 
-def _lie_within(segment: Segment, place: str) -> NDArray[np.bool_]:
+def _lie_within(segment: IndexSegment, place: str) -> NDArray[np.bool_]:
     inside = [path == place or path.startswith(place + "/") for path in segment.paths]
     found: NDArray[np.bool_] = np.array(inside, np.bool_)[segment.files]
     return found
@@ -96,7 +96,7 @@ def _scaled(scores: Sequence[Floats]) -> list[Floats]:
     return [score / np.float32(best) if best else score for score in scores]
 
 
-def _hit(segment: Segment, row: int, score: float) -> Hit:
+def _hit(segment: IndexSegment, row: int, score: float) -> Hit:
     path = segment.paths[int(segment.files[row])]
     return Hit(path, int(segment.firsts[row]), int(segment.lasts[row]), segment.names[row], score)
 
@@ -119,7 +119,7 @@ def lexical(question: Question, parts: Sequence[Part]) -> list[Floats]:
     return [score * part.live for score, part in zip(scores, parts, strict=True)]
 
 
-def cosines(vector: Floats, segment: Segment) -> Floats:
+def cosines(vector: Floats, segment: IndexSegment) -> Floats:
     """Of each chunk with the question; 0 where they were not embedded alike."""
     found = np.zeros(len(segment), np.float32)
     if segment.vectors.shape[1] != len(vector):

@@ -13,13 +13,13 @@ import numpy as np
 from sandboxes.errors import PathError
 from sandboxes.interface import FileEntry, Sandbox
 from sandboxes.search.index.index import Index
-from sandboxes.search.index.segment import Segment, SourceFile
+from sandboxes.search.index.segment import IndexSegment, SourceFile
 from sandboxes.search.index.source_tree import LARGEST_FILE, Tree, is_text, look_at
 from sandboxes.search.ranking import Part
-from sandboxes.search.workers.fair_queue import Allowance
+from sandboxes.search.workers.fair_queue import CpuBudget
 
 if TYPE_CHECKING:
-    from sandboxes.search.index_store import Library
+    from sandboxes.search.index_store import IndexStore
 
 SETTLED_NS = 100_000_000
 """A file that was written so shortly before it was read may be written again and show the same time."""
@@ -33,7 +33,7 @@ _MOST_LATER = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class IndexedTree:
     """What is to be searched: parts of segments, of which files, and how many more there are than are searched."""
 
     parts: Sequence[Part]
@@ -58,24 +58,24 @@ class _Known:
         return self.settled and (self.size, self.mtime_ns) == (entry.size, entry.mtime_ns)
 
 
-class View:
+class SandboxIndex:
     """Of the tree below ``root``. Each look reads what has changed since the last by its size and time, and no more;
     who forges these deceives nobody but himself, since an index is known by what was read."""
 
-    def __init__(self, library: "Library", sandbox: Sandbox, root: str) -> None:
+    def __init__(self, library: "IndexStore", sandbox: Sandbox, root: str) -> None:
         self._library = library
         self._sandbox = sandbox
         self._root = root
         self._kind = f"{sandbox.image_digest} {root}"
         self._looking = asyncio.Lock()
-        self._allowance = Allowance()
+        self._allowance = CpuBudget()
         self._making: asyncio.Future[Index] | None = None
         self._known: dict[str, _Known] = {}
         self._index: Index | None = None
-        self._later: list[Segment] = []
-        self._seen: Seen | None = None
+        self._later: list[IndexSegment] = []
+        self._seen: IndexedTree | None = None
 
-    async def look(self) -> Seen:
+    async def refresh(self) -> IndexedTree:
         """The tree as it is now. Raises PathError, IndexingFailed and SandboxGone; a look that was cut short does no
         harm to the next."""
         async with self._looking:
@@ -89,7 +89,7 @@ class View:
                     del self._known[path]
                 await self._cover(tree, await self._read(changed))
                 found = await asyncio.to_thread(served, self._texts(), self._segments())
-                self._seen = Seen(found.parts, self._texts().keys(), tree.left_out)
+                self._seen = IndexedTree(found.parts, self._texts().keys(), tree.left_out)
             return self._seen
 
     def _differing(self, tree: Tree) -> tuple[list[FileEntry], set[str]]:
@@ -105,7 +105,7 @@ class View:
         """Path → digest."""
         return {path: known.digest for path, known in self._known.items() if known.digest is not None}
 
-    def _segments(self) -> list[Segment]:
+    def _segments(self) -> list[IndexSegment]:
         return [*(self._index.segments if self._index else ()), *self._later]
 
     async def _cover(self, tree: Tree, read: dict[str, SourceFile]) -> None:
@@ -174,7 +174,7 @@ class Served:
     missing: frozenset[str]
 
 
-def served(texts: Mapping[str, bytes], segments: Sequence[Segment]) -> Served:
+def served(texts: Mapping[str, bytes], segments: Sequence[IndexSegment]) -> Served:
     """Which chunks of the segments are those of ``texts`` (path → digest), each file taken from the first that has it,
     and which files none has."""
     missing = set(texts)

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from typing import Any, TypeVar
 
 from sandboxes.egress import EgressLog
-from sandboxes.errors import GoneBy, ImageError, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
+from sandboxes.errors import ImageError, LossCause, PathError, SandboxError, SandboxGone, SnapshotError, SpecError
 from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, FileKind, Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
-from sandboxes.testing.files import FakeFiles, Node, digest_of_files
+from sandboxes.testing.files import FakeFiles, FakeNode, digest_of_files
 from sandboxes.testing.jobs import WithJobs
 from sandboxes.testing.programs import Program, Streams, captured, streams_of
 from sandboxes.testing.replay import Answers
@@ -27,9 +27,9 @@ from sandboxes.toolserver.replay import call_under_way
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 REASONS = {
-    GoneBy.MEMORY: "it ran out of memory",
-    GoneBy.INSIDE: "its first process ended by itself",
-    GoneBy.OUTSIDE: "its first process was killed",
+    LossCause.MEMORY: "it ran out of memory",
+    LossCause.INSIDE: "its first process ended by itself",
+    LossCause.OUTSIDE: "its first process was killed",
 }
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class FakeRuntime:
     """
 
     name = "fake"
-    lacks = ()
+    degraded = ()
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FakeRuntime:
         programs: Mapping[str, Program] | None = None,
         boot_errors: Iterable[SandboxError | None] = (),
         lifetimes: Iterable[int | None] = (),
-        by: GoneBy = GoneBy.OUTSIDE,
+        by: LossCause = LossCause.OUTSIDE,
     ) -> None:
         self._images = images
         self._programs = programs or {}
@@ -153,7 +153,7 @@ class FakeSandbox(WithJobs):
         image_digest: str,
         copied: bool,
         lifetime: int | None,
-        by: GoneBy,
+        by: LossCause,
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
@@ -252,7 +252,7 @@ class FakeSandbox(WithJobs):
         async def link() -> None:
             where = posixpath.normpath(self._path(path))
             self.files.make_directory(posixpath.dirname(where))
-            self.files.put(where, Node(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
+            self.files.put(where, FakeNode(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
 
         await self._call(link())
 
@@ -286,7 +286,7 @@ class FakeSandbox(WithJobs):
     async def shut_egress(self) -> None:
         """Nothing here ever reaches a host."""
 
-    def hand_over(self, spec: SandboxSpec) -> None:
+    def assign(self, spec: SandboxSpec) -> None:
         self.spec = spec
 
     async def ping(self) -> None:
@@ -311,7 +311,7 @@ class FakeSandbox(WithJobs):
         await self._end(SandboxGone(f"sandbox {self.id} was removed"))
         self._runtime.sandboxes.pop(self.id, None)
 
-    async def die(self, *, by: GoneBy = GoneBy.OUTSIDE) -> None:
+    async def die(self, *, by: LossCause = LossCause.OUTSIDE) -> None:
         """As when the tool server is killed: calls under way and all later ones raise SandboxGone."""
         await self._end(SandboxGone(f"sandbox {self.id} is gone: {REASONS[by]}", by=by))
 

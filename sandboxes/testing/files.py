@@ -17,7 +17,7 @@ IMAGE_MADE_NS = 1_600_000_000 * 10**9
 
 
 @dataclass(slots=True)
-class Node:
+class FakeNode:
     """``content`` is a file's bytes, a symlink's target as bytes, and empty for anything else."""
 
     kind: FileKind
@@ -34,7 +34,7 @@ class FakeFiles:
     """Paths are absolute; a name of ``files`` that ends in / is a directory. Raises PathError as the kernel would."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._nodes: dict[str, Node] = {"/": Node(FileKind.DIRECTORY, mode=0o755)}
+        self._nodes: dict[str, FakeNode] = {"/": FakeNode(FileKind.DIRECTORY, mode=0o755)}
         self.make_directory("/tmp")
         for path, content in files.items():
             if path.endswith("/"):
@@ -73,7 +73,7 @@ class FakeFiles:
                 done = "/" if target.startswith("/") else posixpath.dirname(done)
         return done
 
-    def node(self, path: str, *, follow_last: bool = True) -> Node:
+    def node(self, path: str, *, follow_last: bool = True) -> FakeNode:
         found = self._nodes.get(self.resolve(path, follow_last=follow_last))
         if found is None:
             raise refuse(errno.ENOENT, path)
@@ -106,10 +106,10 @@ class FakeFiles:
         mode = old.mode if old else 0o644
         if executable is not None:
             mode = mode | 0o111 if executable else mode & ~0o111
-        self._nodes[where] = Node(FileKind.FILE, content, mode)
+        self._nodes[where] = FakeNode(FileKind.FILE, content, mode)
         return old is not None
 
-    def put(self, path: str, node: Node) -> None:
+    def put(self, path: str, node: FakeNode) -> None:
         """A symlink or a FIFO, in place of whatever file is there; no parent may be a symlink."""
         parent = posixpath.dirname(path)
         if self.resolve(parent) != posixpath.normpath(parent):
@@ -126,7 +126,7 @@ class FakeFiles:
         for part in path.strip("/").split("/"):
             done = posixpath.join(done, part)
             where = self.resolve(done)
-            node = self._nodes.setdefault(where, Node(FileKind.DIRECTORY, mode=0o755))
+            node = self._nodes.setdefault(where, FakeNode(FileKind.DIRECTORY, mode=0o755))
             if node.kind is not FileKind.DIRECTORY:
                 raise refuse(errno.ENOTDIR, path)
 
@@ -171,7 +171,7 @@ class FakeFiles:
             raise refuse(errno.ENOTDIR, path)
 
 
-def _entry(path: str, node: Node) -> FileEntry:
+def _entry(path: str, node: FakeNode) -> FileEntry:
     return FileEntry(path, node.kind, node.mode, len(node.content), node.mtime_ns)
 
 

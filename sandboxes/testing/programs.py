@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandboxes.interface import Capture, FileKind
-from sandboxes.testing.files import FakeFiles, Node
+from sandboxes.testing.files import FakeFiles, FakeNode
 
 _ESCAPE = re.compile(r"\\(n|t|\\|[0-7]{1,3}|x[0-9A-Fa-f]{1,2})")
 
@@ -106,13 +106,13 @@ async def _ln(process: FakeProcess) -> int:
     _, flag, target, name = process.argv
     if flag != "-s":
         return 1
-    process.files.put(process.path(name), Node(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
+    process.files.put(process.path(name), FakeNode(FileKind.SYMLINK, target.encode("utf-8", "surrogateescape"), 0o777))
     return 0
 
 
 async def _mkfifo(process: FakeProcess) -> int:
     for name in process.argv[1:]:
-        process.files.put(process.path(name), Node(FileKind.OTHER))
+        process.files.put(process.path(name), FakeNode(FileKind.OTHER))
     return 0
 
 

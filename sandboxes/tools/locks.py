@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 from sandboxes.interface import Sandbox
 
 
-class OneAtATime:
+class SandboxLocks:
     """A lock for each sandbox, or each ``part`` of it, forgotten when nobody holds or awaits it."""
 
     def __init__(self) -> None:

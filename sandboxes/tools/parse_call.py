@@ -14,6 +14,9 @@ from sandboxes.tools.schemas import schema_of
 from sandboxes.tools.tool import ToolErrorKind
 
 MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
+MOST_LEVELS = 100
+"""Of lists and objects in each other, counted here: the parsers' own limits depend on their versions."""
+
 MOST_KEYS = 32
 """Of one object: more than any tool takes."""
 
@@ -51,6 +54,8 @@ def parse_arguments(model: type[Input], text: str) -> Input:
     Raises MalformedCall, and nothing else, whatever the text holds.
     """
     raw = _parse_json(text)
+    if text.count("[") + text.count("{") > MOST_LEVELS:
+        _refuse_depth(raw)
     if not isinstance(raw, dict):
         raise _bad_arguments(f"the arguments must be a JSON object, not {_json_kind(raw)}")
     _refuse_swarms(raw)
@@ -65,6 +70,17 @@ def parse_arguments(model: type[Input], text: str) -> Input:
     except ValidationError as error:
         keys = list(schema_of(model)["properties"])
         raise _bad_arguments("; ".join(_fault(item, keys) for item in error.errors(include_url=False)[:5])) from None
+
+
+def _refuse_depth(raw: Any) -> None:
+    """Refuse lists and objects that are nested deeper than MOST_LEVELS."""
+    level: list[Any] = [[raw]]
+    for _ in range(MOST_LEVELS + 1):
+        parts = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [part for items in parts for part in items if isinstance(part, list | dict)]
+        if not level:
+            return
+    raise _bad_json("it is nested too deeply")
 
 
 def _refuse_swarms(raw: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from sandboxes.errors import PathError, SpecError
 from sandboxes.interface import Sandbox
-from sandboxes.tools.packs import Core, choose
+from sandboxes.tools.packs import PackParts, choose
 from sandboxes.tools.packs.read_only import readers
 from sandboxes.tools.parse_call import MalformedCall, parse_arguments, unknown_tool
 from sandboxes.tools.rendering import clipped, shown_name
@@ -17,13 +17,13 @@ from sandboxes.tools.schemas import described
 from sandboxes.tools.tool import Tool, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:
-    from sandboxes.search.index_store import Library
+    from sandboxes.search.index_store import IndexStore
 
 MAX_CHARS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """A call that is fit to be run."""
 
     tool: Tool
@@ -46,7 +46,7 @@ class Toolset:
         self._max_chars = max_chars
 
     @classmethod
-    def of(cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS, library: "Library | None" = None) -> Self:
+    def of(cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS, library: "IndexStore | None" = None) -> Self:
         """The tools that ``words`` ask for, as ``choose`` reads them: without any, all of the default pack.
 
         Raises SpecError for what is no pack and no tool.
@@ -54,7 +54,7 @@ class Toolset:
         if max_chars < 2000:
             raise SpecError(f"max_chars is {max_chars}: give at least 2000")
         choice = choose(words)
-        return cls(choice.make(Core.of(max_chars, library)), pack=choice.pack.name, max_chars=max_chars)
+        return cls(choice.make(PackParts.of(max_chars, library)), pack=choice.pack.name, max_chars=max_chars)
 
     def only_reading(self, *more: Tool) -> Self:
         """The tools of it that change nothing, and ``more``. Raises SpecError where there are none."""
@@ -68,13 +68,13 @@ class Toolset:
         """In OpenAI's function form, in the order of the tools; the same text every time."""
         return [described(type(tool), "openai") for tool in self._tools.values()]
 
-    def prepare(self, name: str, arguments: str) -> Prepared | MalformedCall:
+    def prepare(self, name: str, arguments: str) -> PreparedCall | MalformedCall:
         """A call as the policy wrote it, understood or not; ``run`` takes either."""
         try:
             tool = self._tools.get(name)
             if tool is None:
                 raise unknown_tool(name, self.names)
-            return Prepared(tool, parse_arguments(tool.Input, arguments))
+            return PreparedCall(tool, parse_arguments(tool.Input, arguments))
         except MalformedCall as fault:
             return fault
 
@@ -82,7 +82,7 @@ class Toolset:
         """``prepare`` and ``run``."""
         return await self.run(sandbox, self.prepare(name, arguments), timeout_s=timeout_s)
 
-    async def run(self, sandbox: Sandbox, call: Prepared | MalformedCall, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, call: PreparedCall | MalformedCall, *, timeout_s: float) -> ToolResult:
         """Run a call, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
 
         Whatever the policy did wrong comes back as a result. Raises SandboxGone.

@@ -14,8 +14,8 @@ from weakref import WeakValueDictionary
 from sandboxes.errors import AnswerLost, BootError, JobError, PathError, ProtocolError, SandboxGone, SpecError
 from sandboxes.interface import MIB, Capture, ExecResult, FileEntry, JobOutput
 from sandboxes.toolserver import protocol
-from sandboxes.toolserver.connection import Connection, connect
-from sandboxes.toolserver.protocol import Answer, Op, WriteFlag
+from sandboxes.toolserver.connection import ServerConnection, connect
+from sandboxes.toolserver.protocol import Op, ServerReply, WriteFlag
 from sandboxes.toolserver.replay import LOOKS, call_under_way
 
 ANSWER_S = 120.0
@@ -35,7 +35,7 @@ class ToolServer:
     cancelled: a command that is cancelled is killed inside.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
         self._next_id = secrets.randbits(62)
         self._sessions: dict[str, asyncio.Lock] = {}
@@ -221,12 +221,12 @@ class ToolServer:
         _refuse(answer, op)
         return protocol.exec_result(answer.body, output_limit)
 
-    async def _ask(self, op: Op, body: bytes, wait_s: float, call_id: str | None) -> Answer:
+    async def _ask(self, op: Op, body: bytes, wait_s: float, call_id: str | None) -> ServerReply:
         if call_id is None:
             return await self._call(op, body, wait_s)
         return await self._call_once(op, body, wait_s, call_id)
 
-    async def _call_once(self, op: Op, body: bytes, wait_s: float, call_id: str) -> Answer:
+    async def _call_once(self, op: Op, body: bytes, wait_s: float, call_id: str) -> ServerReply:
         """A call that the server may know already; a repetition waits for the first, whose answer comes but once."""
         async with self._chosen.setdefault(call_id, asyncio.Lock()):
             answer = await self._call(op, body, wait_s, request_id=protocol.chosen_id(call_id))
@@ -241,7 +241,7 @@ class ToolServer:
         _refuse(answer, op)
         protocol.empty(answer.body)
 
-    async def _path_call(self, op: Op, body: bytes, path: str) -> Answer:
+    async def _path_call(self, op: Op, body: bytes, path: str) -> ServerReply:
         try:
             answer = await self._call(op, body)
         except protocol.Unsendable as error:
@@ -253,7 +253,9 @@ class ToolServer:
     async def _path_done(self, op: Op, body: bytes, path: str) -> None:
         protocol.empty((await self._path_call(op, body, path)).body)
 
-    async def _call(self, op: Op, body: bytes, wait_s: float = ANSWER_S, *, request_id: int | None = None) -> Answer:
+    async def _call(
+        self, op: Op, body: bytes, wait_s: float = ANSWER_S, *, request_id: int | None = None
+    ) -> ServerReply:
         whole = None if request_id is not None else call_under_way()
         if whole is None:
             return await self._request(op, body, wait_s, request_id)
@@ -261,7 +263,7 @@ class ToolServer:
             return await whole.look(op, body, lambda: self._request(op, body, wait_s))
         return await whole.change(lambda chosen: self._request(op, body, wait_s, chosen))
 
-    async def _request(self, op: Op, body: bytes, wait_s: float, request_id: int | None = None) -> Answer:
+    async def _request(self, op: Op, body: bytes, wait_s: float, request_id: int | None = None) -> ServerReply:
         if request_id is None:
             self._next_id += 1
             request_id = self._next_id
@@ -283,12 +285,12 @@ class ToolServer:
             self._connection.send(protocol.frame(self._next_id, Op.CANCEL, struct.pack("<Q", request_id)))
 
 
-def _refuse(answer: Answer, op: Op) -> None:
+def _refuse(answer: ServerReply, op: Op) -> None:
     if answer.errno:
         raise SandboxGone(f"the tool server refused {op.name.lower()}: {os.strerror(answer.errno)}")
 
 
-def _check_job(answer: Answer, job: int) -> None:
+def _check_job(answer: ServerReply, job: int) -> None:
     match answer.errno:
         case 0:
             return

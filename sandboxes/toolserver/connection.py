@@ -8,19 +8,19 @@ from pathlib import Path
 
 from sandboxes.errors import ProtocolError, SandboxGone
 from sandboxes.toolserver import protocol
-from sandboxes.toolserver.protocol import Answer
+from sandboxes.toolserver.protocol import ServerReply
 
 _RETRY_S = 0.002
 _PEER = struct.Struct("3i")
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """Sends frames and resolves the future of each answer's id; once lost, every future fails."""
 
     def __init__(self) -> None:
         self._splitter = protocol.FrameSplitter()
         self._transport: asyncio.Transport | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[ServerReply]] = {}
         self._lost: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,8 +58,8 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(data)
 
-    async def ask(self, request_id: int, data: bytes) -> Answer:
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    async def ask(self, request_id: int, data: bytes) -> ServerReply:
+        future: asyncio.Future[ServerReply] = asyncio.get_running_loop().create_future()
         self.send(data)
         self._waiting[request_id] = future
         try:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
             self._waiting.pop(request_id, None)
 
 
-async def connect(path: Path, expected_pid: int | None) -> Connection:
+async def connect(path: Path, expected_pid: int | None) -> ServerConnection:
     """Waits until somebody listens. Raises ProtocolError where that is another process, and OSError."""
     loop = asyncio.get_running_loop()
     # Through the directory's descriptor: the path itself may be longer than a socket's name can be.
@@ -77,7 +77,7 @@ async def connect(path: Path, expected_pid: int | None) -> Connection:
         while True:
             try:
                 transport, connection = await loop.create_unix_connection(
-                    Connection, f"/proc/self/fd/{directory}/{path.name}"
+                    ServerConnection, f"/proc/self/fd/{directory}/{path.name}"
                 )
                 break
             except (FileNotFoundError, ConnectionRefusedError):

@@ -69,7 +69,7 @@ class Unsendable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerReply:
     """``errno`` 0: ``body`` is what was asked for; otherwise the server refused and the body is empty."""
 
     id: int
@@ -152,7 +152,7 @@ class FrameSplitter:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Answer]:
+    def feed(self, data: bytes) -> list[ServerReply]:
         """The answers that are complete with ``data``. Raises ProtocolError; nothing more may be fed after that."""
         self._buffer += data
         answers = []
@@ -169,17 +169,17 @@ class FrameSplitter:
         return answers
 
 
-def _answer(data: bytes) -> Answer:
+def _answer(data: bytes) -> ServerReply:
     request_id, refused = int.from_bytes(data[:8], "little"), data[8]
     if refused == 0:
-        return Answer(request_id, 0, data[9:])
+        return ServerReply(request_id, 0, data[9:])
     errno = int.from_bytes(data[9:], "little")
     if refused != 1 or len(data) != 13 or not 1 <= errno <= 4095:
         raise ProtocolError("the tool server sent a malformed refusal")
-    return Answer(request_id, errno, b"")
+    return ServerReply(request_id, errno, b"")
 
 
-class Reader:
+class BodyReader:
     """Reads one answer's body from its beginning; every method raises ProtocolError when it is not as expected."""
 
     def __init__(self, body: bytes) -> None:
@@ -213,25 +213,25 @@ class Reader:
 
 
 def empty(body: bytes) -> None:
-    Reader(body).end()
+    BodyReader(body).end()
 
 
 def version(body: bytes) -> int:
-    reader = Reader(body)
+    reader = BodyReader(body)
     value = reader.unsigned(2)
     reader.end()
     return value
 
 
 def content(body: bytes, limit: int) -> bytes:
-    reader = Reader(body)
+    reader = BodyReader(body)
     data = reader.blob(limit)
     reader.end()
     return data
 
 
 def replaced(body: bytes) -> bool:
-    reader = Reader(body)
+    reader = BodyReader(body)
     value = reader.unsigned(1)
     reader.end()
     if value > 1:
@@ -255,7 +255,7 @@ def exec_result(body: bytes, output_limit: int) -> ExecResult:
 
 def _result(body: bytes, known: int, output_limit: int) -> tuple[int, int, int, str | None, Capture, Capture]:
     """Exit code, flags (of those that are ``known``), microseconds, spill, and both captures."""
-    reader = Reader(body)
+    reader = BodyReader(body)
     exit_code, flags, duration_us = reader.unsigned(4), reader.unsigned(1), reader.unsigned(8)
     if exit_code > 255 or flags & ~known:
         raise ProtocolError(f"the tool server sent exit code {exit_code} with flags {flags}")
@@ -271,7 +271,7 @@ def job_output(body: bytes) -> JobOutput:
 
 
 def number(body: bytes) -> int:
-    reader = Reader(body)
+    reader = BodyReader(body)
     value = reader.unsigned(4)
     reader.end()
     return value
@@ -282,7 +282,7 @@ def listen_request(job: int, wait_s: float, quiet_s: float) -> bytes:
     return struct.pack("<III", job, wait_ms, quiet_ms)
 
 
-def _spill(reader: Reader) -> str | None:
+def _spill(reader: BodyReader) -> str | None:
     path = reader.blob(64)
     directory, _, name = path.rpartition(b"/")
     if reader.take(1) != b"\0" or (path and (directory != b"/tmp/.farm-output" or not name.isdigit())):
@@ -290,7 +290,7 @@ def _spill(reader: Reader) -> str | None:
     return path.decode("ascii") or None
 
 
-def _capture(reader: Reader, output_limit: int) -> Capture:
+def _capture(reader: BodyReader, output_limit: int) -> Capture:
     limit = max(output_limit, 4608)  # the server's own words when a program does not start
     head, tail = reader.blob(limit), reader.blob(limit)
     elided = reader.unsigned(8)
@@ -300,13 +300,13 @@ def _capture(reader: Reader, output_limit: int) -> Capture:
 
 
 def file_entry(body: bytes, path: str) -> FileEntry:
-    reader = Reader(body)
+    reader = BodyReader(body)
     entry = _entry(reader, path)
     reader.end()
     return entry
 
 
-def _entry(reader: Reader, path: str) -> FileEntry:
+def _entry(reader: BodyReader, path: str) -> FileEntry:
     return _described(path, *_STAT.unpack(reader.take(_STAT.size)))
 
 

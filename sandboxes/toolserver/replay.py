@@ -15,13 +15,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from sandboxes.errors import AnswerLost
-from sandboxes.toolserver.protocol import Answer, Op, chosen_id
+from sandboxes.toolserver.protocol import Op, ServerReply, chosen_id
 
 LOOKS = frozenset({Op.PING, Op.READ, Op.STAT, Op.WALK})
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RecordedRead:
     """What a request that only looks was answered. ``asked`` is a digest of it; ``errno`` and ``body`` as in Answer.
 
     Of one that ``changes`` something: that it was made.
@@ -33,20 +33,20 @@ class Seen:
     changes: bool = False
 
 
-Keep = Callable[[Seen], None]
+KeepRead = Callable[[RecordedRead], None]
 
 
-class Repeatable:
+class ReplayableCall:
     """A call under way."""
 
-    def __init__(self, name: str, seen: Sequence[Seen], keep: Keep | None) -> None:
+    def __init__(self, name: str, seen: Sequence[RecordedRead], keep: KeepRead | None) -> None:
         self._name = name
         self._looked = [one for one in seen if not one.changes]
         self._changed = [one for one in seen if one.changes]
         self._keep = keep
         self._looks = self._changes = 0
 
-    async def look(self, op: Op, body: bytes, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def look(self, op: Op, body: bytes, ask: Callable[[], Awaitable[ServerReply]]) -> ServerReply:
         if self._keep is None:
             return await ask()
         asked, number = hashlib.sha256(bytes((op,)) + body).digest()[:16], self._looks
@@ -55,19 +55,19 @@ class Repeatable:
             seen = self._looked[number]
             if seen.asked != asked:
                 raise _went_otherwise(self._name)
-            return Answer(0, seen.errno, seen.body)
+            return ServerReply(0, seen.errno, seen.body)
         answer = await ask()
-        self._keep(Seen(asked, answer.errno, answer.body))
+        self._keep(RecordedRead(asked, answer.errno, answer.body))
         return answer
 
     def next_change(self) -> str:
         """The name of its next request that changes something, which is about to be made."""
         if self._keep is not None and self._changes >= len(self._changed):
-            self._keep(Seen(b"", changes=True))
+            self._keep(RecordedRead(b"", changes=True))
         self._changes += 1
         return f"{self._name}, request {self._changes}"
 
-    async def change(self, ask: Callable[[int], Awaitable[Answer]]) -> Answer:
+    async def change(self, ask: Callable[[int], Awaitable[ServerReply]]) -> ServerReply:
         name = self.next_change()
         answer = await ask(chosen_id(name))
         if answer.errno == errno.EBADMSG:
@@ -82,11 +82,11 @@ class Repeatable:
             raise _went_otherwise(self._name)
 
 
-_current: ContextVar[Repeatable | None] = ContextVar("the call that may be made again", default=None)
+_current: ContextVar[ReplayableCall | None] = ContextVar("the call that may be made again", default=None)
 
 
 @contextlib.contextmanager
-def repeatable(name: str, seen: Sequence[Seen] = (), keep: Keep | None = None) -> Iterator[None]:
+def repeatable(name: str, seen: Sequence[RecordedRead] = (), keep: KeepRead | None = None) -> Iterator[None]:
     """Within it all requests to a tool server, also of tasks begun there, are those of the call ``name``.
 
     A name stands for one call in a sandbox. ``seen``: what ``keep`` was given before the call was cut off, in order.
@@ -94,7 +94,7 @@ def repeatable(name: str, seen: Sequence[Seen] = (), keep: Keep | None = None) -
     AnswerLost is raised where the call does not go as it went before, also by the end of the block where it has made
     fewer requests, or an answer is forgotten.
     """
-    call = Repeatable(name, seen, keep)
+    call = ReplayableCall(name, seen, keep)
     token = _current.set(call)
     try:
         yield
@@ -103,7 +103,7 @@ def repeatable(name: str, seen: Sequence[Seen] = (), keep: Keep | None = None) -
     call.check_end()
 
 
-def call_under_way() -> Repeatable | None:
+def call_under_way() -> ReplayableCall | None:
     return _current.get()
 
 

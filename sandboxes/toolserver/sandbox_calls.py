@@ -10,7 +10,7 @@ from sandboxes.toolserver.client import ToolServer
 T = TypeVar("T")
 
 
-class Answered(ABC):
+class SandboxCalls(ABC):
     """They mean what ``Sandbox`` says of them."""
 
     def __init__(self, server: ToolServer) -> None:

@@ -23,7 +23,7 @@ from tests.services import missing
 def unused_name(docker_client: docker.DockerClient) -> Iterator[str]:
     """Yield a name for an image, and remove the images that were made under it."""
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"the image {BASE_IMAGE}", "run images/base/build.sh, or run tests/run.sh")
+        missing(f"the image {BASE_IMAGE}", "run `farm images base`, or run tests/run.sh")
     name = f"farm-test-attack:{secrets.token_hex(6)}"
     yield name
     for tag in (name, f"{name}-base"):

@@ -18,7 +18,7 @@ from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Sandbox
 from sandboxes.runtimes.docker.runtime import DockerRuntime
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.attacks.naive import Belief, naive_grade, put_tests
 from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
@@ -94,7 +94,7 @@ class Arena:
 
     @property
     def spec(self) -> SandboxSpec:
-        return SandboxSpec(self.image, workdir=WORKSPACE, limits=Limits(memory_mib=512, cpus=1))
+        return SandboxSpec(self.image, workdir=WORKSPACE, limits=SandboxLimits(memory_mib=512, cpus=1))
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +102,7 @@ def project_image(docker_client: docker.DockerClient) -> Iterator[str]:
     try:
         docker_client.images.get("farm-base:1")
     except ImageNotFound:
-        missing("the image farm-base:1", "images/base/build.sh, or run tests/run.sh")
+        missing("the image farm-base:1", "`farm images base`, or run tests/run.sh")
     name = f"farm-test-project:{secrets.token_hex(4)}"
     asyncio.run(_build(name))
     yield name

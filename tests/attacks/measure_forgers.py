@@ -18,8 +18,8 @@ from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.test_frameworks import is_test_path
-from farm.grading import Baseline, Verdict, VerifierError, grade, grading_run, take_baseline
-from farm.grading.tripwire.tripwire import Touched, touched_files
+from farm.grading import Verdict, VerifierError, WorkspaceBaseline, grade, grading_run, take_baseline
+from farm.grading.tripwire.tripwire import ChangedLines, touched_files
 from farm.tasks import TaskBundle, load_taskset, sandbox_spec
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.toolserver.toolbox import ensure_toolbox
@@ -34,7 +34,7 @@ def flags(verdict: Verdict) -> list[str]:
     return names + (["tampered"] if verdict.tampered else [])
 
 
-async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, Baseline]:
+async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str, WorkspaceBaseline]:
     """Return the module that is loaded first, its text, and the pristine workspace."""
     workspace = bundle.task.workspace
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
@@ -44,14 +44,14 @@ async def _package(bundle: TaskBundle, runtime: DockerRuntime) -> tuple[str, str
         return path, (await sandbox.read_file(f"{workspace}/{path}")).decode(), baseline
 
 
-async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline: Baseline) -> dict[str, Touched]:
+async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline: WorkspaceBaseline) -> dict[str, ChangedLines]:
     """Return what a change that replaces every line of the package would touch."""
     names = [
         name
         for name, entry in baseline.entries.items()
         if name.endswith(".py") and not is_test_path(name) and not name.startswith(("docs", "setup", "artwork"))
     ]
-    touched: dict[str, Touched] = {}
+    touched: dict[str, ChangedLines] = {}
     async with runtime.scope(sandbox_spec(bundle.task, labels={"purpose": "bench"})) as sandbox:
         for name in names:
             old = FileChange(name, ChangeKind.WRITE, await sandbox.read_file(f"{bundle.task.workspace}/{name}"))
@@ -61,7 +61,7 @@ async def _whole(bundle: TaskBundle, runtime: DockerRuntime, baseline: Baseline)
     return touched
 
 
-def _as_if(files: dict[str, Touched], *_: object) -> dict[str, Touched]:
+def _as_if(files: dict[str, ChangedLines], *_: object) -> dict[str, ChangedLines]:
     return files
 
 
@@ -83,7 +83,9 @@ async def main() -> None:
         for bundle in bundles:
             path, init, baseline = await _package(bundle, runtime)
 
-            async def judge(change: Change, name: str, bundle: TaskBundle = bundle, start: Baseline = baseline) -> None:
+            async def judge(
+                change: Change, name: str, bundle: TaskBundle = bundle, start: WorkspaceBaseline = baseline
+            ) -> None:
                 counter = table.setdefault(name, collections.Counter())
                 try:
                     verdict = await grade(

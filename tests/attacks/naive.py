@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from farm.core.rollout import Rollout
 from farm.grading.reports.junit import node_ids, parse_junit
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.errors import PathError
 from sandboxes.interface import Sandbox
@@ -42,7 +42,7 @@ async def naive_grade(sandbox: Sandbox, bundle: TaskBundle, belief: Belief, *, t
         return float(expected <= set(re.findall(r"^(\S+) PASSED", lines, re.MULTILINE)))
     report = await sandbox.read_file(f"{LOGS}/report.xml")
     outcomes = parse_junit(report, node_ids({tested}))
-    return float(all(outcomes.get(test) is Outcome.PASSED for test in expected))
+    return float(all(outcomes.get(test) is CaseOutcome.PASSED for test in expected))
 
 
 async def put_tests(sandbox: Sandbox, tests: Mapping[str, BundleFile], timeout_s: float) -> None:

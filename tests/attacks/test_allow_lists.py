@@ -12,7 +12,7 @@ from farm.config import ConfigError, load_config
 from farm.tasks.errors import TaskError
 from farm.tasks.schema.manifest import parse_manifest
 from sandboxes import SpecError
-from sandboxes.egress import Grants, Verdict
+from sandboxes.egress import EgressDecision, Grants
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.lone_network import FAR, HERE, in_lone_network
 from tests.sandboxes.origin import BODY, origin
@@ -92,7 +92,7 @@ def test_the_node_is_not_reached_at_any_address(tmp_path: Path, address: str, na
             plain = await client.ask(get(f"http://{host}:8710/v1/runs"))
             tunnel = await client.ask(f"CONNECT {host}:8710 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (status(plain), status(tunnel), gateway.visits) == (403, 403, [])
-            assert {record.verdict for record in await client.records(2)} == {Verdict.REFUSED}
+            assert {record.verdict for record in await client.records(2)} == {EgressDecision.REFUSED}
 
     alone(tmp_path, scenario(), near=address)
 

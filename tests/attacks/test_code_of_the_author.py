@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.build_config import read_build_settings
-from farm.task_generation.mutation.generator import Bench
+from farm.task_generation.mutation.generator import GenerationContext
 from farm.task_generation.mutation.repository import open_repository
 from farm.task_generation.mutation.requirements import with_requirements
 from farm.tasks import TaskError, load_task
@@ -140,7 +140,7 @@ async def test_requirements_of_a_directory_are_resolved_in_a_build(
     assert marker.exists()
     marker.unlink()
 
-    bench = Bench(tmp_path, images, docker_runtime, asyncio.Semaphore(1), lambda line: None)
+    bench = GenerationContext(tmp_path, images, docker_runtime, asyncio.Semaphore(1), lambda line: None)
     repository = await with_requirements(open_repository(str(root), state_dir=tmp_path), (), bench)
     assert any(pin.startswith("pytest==") for pin in repository.requirements)
     assert not any(pin.startswith("purse==") for pin in repository.requirements)

@@ -18,6 +18,8 @@ from sandboxes.images.confinement.screening import Sources, screen
         "ADD ht\\tp://10.0.0.1/x /x",
         "ADD ht\\\ntp://10.0.0.1/x /x",
         'ADD ["\\u0068ttp://10.0.0.1/x", "/x"]',
+        'ADD [["a"], "/x"]',
+        "ADD [" + "[" * 2000 + "]" * 2000 + ', "/x"]',
         "ADD git@10.0.0.1:x/y.git /x",
         "ADD github.com/x/y /x",
         "ADD ssh://10.0.0.1/x /x",

@@ -284,7 +284,7 @@ async def test_a_query_is_bounded(store: Store, tmp_path: Path) -> None:
 async def test_keys_of_a_caller_are_bounded(store: Store) -> None:
     """A store that keeps every key for a day keeps all of them."""
     keys = [f"key-{number}" for number in range(500)]
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         for key in keys:
             await redis.set(f"naive:{key}", b"answer", px=86_400_000, nx=True)
         assert len([name async for name in redis.scan_iter("naive:*", count=1000)]) == len(keys)
@@ -292,7 +292,7 @@ async def test_keys_of_a_caller_are_bounded(store: Store) -> None:
     for key in keys:
         assert await store.claim_once("learner", key, b"pending", keep_s=60, most=50) is None
         await store.keep_once("learner", key, b"answer", keep_s=60)
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         kept = [name async for name in redis.scan_iter("*{once:learner}:key-*", count=1000)]
         lives = [await redis.pttl(name) for name in kept]
     assert len(kept) == 50
@@ -310,7 +310,7 @@ async def test_a_token_written_otherwise_shares_its_keys(store: Store, tmp_path:
         for number in range(20):
             headers = {"authorization": f"bearer {' ' * number}{TOKENS['learner']}", "idempotency-key": f"k{number}"}
             assert (await http.post("/v1/lease", json={"consumer": "c"}, headers=headers)).status_code == 204
-        async with store._connection.reach() as redis:
+        async with store._connection.client() as redis:
             orders = [name async for name in redis.scan_iter("*{once:*}:order", count=1000)]
             lives = [await redis.pttl(name) async for name in redis.scan_iter("*{once:*}:*", count=1000)]
     assert len(orders) == 1
@@ -328,7 +328,7 @@ async def test_a_long_answer_takes_no_room_and_makes_no_second_run(store: Store,
         assert first.json()["run_id"] == again.json()["run_id"]
         other = await http.post("/v1/runs", json=RUN | {"seed": 1}, headers=headers)
         assert other.json()["type"] == PREFIX + "idempotency-key-reused"
-        async with store._connection.reach() as redis:
+        async with store._connection.client() as redis:
             sizes = [await redis.memory_usage(name) async for name in redis.scan_iter("*{once:*", count=1000)]
     assert sum(sizes) < 4096
     assert len(await store.list_runs()) == 2

@@ -13,8 +13,8 @@ import pytest
 from farm.core.rollout import Status, StopReason, check
 from farm.core.task import ReportFormat
 from farm.episode import Reply, run_episode
-from farm.task_validation.result import Finding, Reason
-from farm.task_validation.solution_leaks import find_residue, secrets_of
+from farm.task_validation.result import Reason, ValidationResult
+from farm.task_validation.solution_leaks import find_solution_leaks, solution_fingerprint
 from farm.task_validation.validate import validate
 from sandboxes.egress import Grants
 from sandboxes.images.store import ImageStore
@@ -68,7 +68,7 @@ async def images() -> AsyncIterator[ImageStore]:
     await store.close()
 
 
-Judge = Callable[[str], Awaitable[Finding]]
+Judge = Callable[[str], Awaitable[ValidationResult]]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def judged(arena: Arena, images: ImageStore, docker_client: docker.DockerC
     """Validates the task with what a script leaves in its image."""
     name = f"farm-test-left:{secrets.token_hex(4)}"
 
-    async def judge(left: str) -> Finding:
+    async def judge(left: str) -> ValidationResult:
         dockerfile = f"FROM {arena.image}\nCOPY left.sh /left.sh\nRUN cd {WORKSPACE} && sh -e /left.sh && rm /left.sh\n"
         await images.build(name, {"Dockerfile": dockerfile.encode(), "left.sh": left.encode()}, timeout_s=120)
         bundle = make_task(name, ReportFormat.PYTEST)
@@ -174,11 +174,11 @@ async def test_what_is_left_of_the_solution_is_found_by_policies_and_by_the_scan
     left, place, what = RESIDUES[name]
     assert await arena.naive(staged(left) + RUMMAGE, Belief.EXIT_CODE) == 1.0
     async with arena.runtime.scope(arena.spec) as sandbox:
-        wanted = secrets_of(GOLD, {"pricing/cart.py": CART.encode()})
-        assert await find_residue(sandbox, wanted) == []
+        wanted = solution_fingerprint(GOLD, {"pricing/cart.py": CART.encode()})
+        assert await find_solution_leaks(sandbox, wanted) == []
         result = await sandbox.shell(staged(left), timeout_s=60)
         assert result.exit_code == 0, result.stdout.head
-        found = await find_residue(sandbox, wanted)
+        found = await find_solution_leaks(sandbox, wanted)
     assert found
     assert {residue.what for residue in found} == {what}
     assert [residue.path for residue in found if not fnmatch(residue.path, place)] == []

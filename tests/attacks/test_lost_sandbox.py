@@ -8,7 +8,7 @@ import pytest
 from docker.errors import APIError
 
 from farm.core.rollout import Rollout, Status, StopReason, check
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import ReportFormat
 from farm.episode import Reply, run_episode
 from sandboxes.errors import SandboxGone
@@ -25,7 +25,7 @@ Trick = Callable[[int], None]
 """Done to the tool server, by its pid on the host."""
 
 
-async def episode(arena: Arena, *steps: Step, limits: Limits | None = None) -> Rollout:
+async def episode(arena: Arena, *steps: Step, limits: EpisodeLimits | None = None) -> Rollout:
     bundle = make_task(arena.image, ReportFormat.PYTEST)
     rollout = await run_episode(order(limits), bundle, arena.runtime, Scripted(*steps), node="n1")
     check(rollout)
@@ -96,7 +96,7 @@ BLOWS = {
 
 @pytest.mark.parametrize("blow", BLOWS.values(), ids=BLOWS)
 async def test_a_policy_that_strikes_at_its_sandbox_is_judged(arena: Arena, blow: str) -> None:
-    rollout = await episode(arena, bash(blow), bash("true"), DONE, limits=Limits(tool_s=30))
+    rollout = await episode(arena, bash(blow), bash("true"), DONE, limits=EpisodeLimits(tool_s=30))
     assert (rollout.error, rollout.reward) == (None, 0.0), rollout
 
 
@@ -116,7 +116,7 @@ async def test_a_tool_server_lost_under_the_policy_is_judged(
         trick(first_process(docker_client, await only(arena.runtime)))
         return bash("true")
 
-    rollout = await episode(arena, strike, DONE, limits=Limits(agent_s=3, tool_s=3))
+    rollout = await episode(arena, strike, DONE, limits=EpisodeLimits(agent_s=3, tool_s=3))
     assert rollout.error is None
     assert (rollout.status, rollout.stop_reason, rollout.reward) == (Status.TRUNCATED, StopReason.SANDBOX_LOST, 0.0)
 

@@ -21,12 +21,12 @@ from farm.core.rollout import Origin, StopReason
 from farm.core.run import PolicySpec, ReplyTimeouts
 from farm.episode.failures import classify
 from farm.policy.base import PolicyError, Reply
-from farm.policy.openai import MAX_CONVERSATION_CHARS, OpenAIPolicy, Patience
-from farm.policy.openai_endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, Endpoint
+from farm.policy.openai import MAX_CONVERSATION_CHARS, OpenAIPolicy, RetrySettings
+from farm.policy.openai_endpoint import MAX_ANSWER_BYTES, MAX_REFUSAL_BYTES, PART_BYTES, OpenAIEndpoint
 from farm.policy.openai_response import MAX_CALLS, MAX_COUNT, MAX_TOKENS, parse_completion
 
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
-ONCE = Patience(tries=1, garbage_tries=1, backoff_s=0.001)
+ONCE = RetrySettings(tries=1, garbage_tries=1, backoff_s=0.001)
 MIB = 1024 * 1024
 SLACK = 16 * MIB
 """Bound on the bytes of a stream that the kernel and two programs hold."""
@@ -78,7 +78,7 @@ def sending(body: bytes, *headers: str, status: int = 200) -> Callable[[Peer, as
 
 
 async def ask(url: str, messages: list[Mapping[str, Any]] = HELLO, *, timeout_s: float = 60) -> Reply:
-    endpoint = Endpoint(url, timeouts=ReplyTimeouts(first_byte_s=timeout_s, reply_s=timeout_s))
+    endpoint = OpenAIEndpoint(url, timeouts=ReplyTimeouts(first_byte_s=timeout_s, reply_s=timeout_s))
     try:
         return await OpenAIPolicy(PolicySpec("openai", url, "tiny"), endpoint, seed=0, patience=ONCE).reply(
             messages, []
@@ -170,7 +170,7 @@ async def test_of_a_long_refusal_only_the_beginning_is_read() -> None:
     async with serving(sending(body, status=500)) as peer:
         assert len((await naive(peer.url)).content) == len(body)
         peer.sent = 0
-        endpoint = Endpoint(peer.url)
+        endpoint = OpenAIEndpoint(peer.url)
         answer = await endpoint.chat({}, parse_completion)
         await endpoint.close()
         assert (answer.status, len(answer.refusal)) == (500, MAX_REFUSAL_BYTES)
@@ -241,7 +241,7 @@ async def test_a_large_reply_is_parsed_beside_the_loop() -> None:
 
     beating = asyncio.create_task(heartbeat())
     async with serving(sending(body)) as peer:
-        endpoint = Endpoint(peer.url)
+        endpoint = OpenAIEndpoint(peer.url)
         answer = await endpoint.chat({}, parse)
         await endpoint.close()
     await beating
@@ -261,7 +261,7 @@ async def test_large_replies_are_parsed_one_at_a_time() -> None:
         return len(whole)
 
     async with serving(sending(completion(answer=b', "x": "' + b"x" * 2 * MIB + b'"'))) as peer:
-        endpoint = Endpoint(peer.url)
+        endpoint = OpenAIEndpoint(peer.url)
         await asyncio.gather(*(endpoint.chat({}, parse) for _ in range(12)))
         await endpoint.close()
     assert together == [False] * 12

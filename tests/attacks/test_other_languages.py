@@ -16,13 +16,13 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat, Verifier
-from farm.core.test_frameworks import FRAMEWORKS, holders, owned_files
+from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, owned_files
 from farm.grading import ReportError, Verdict
-from farm.grading.changes.protected_paths import Protection, split_change
-from farm.grading.decoys.test_plan import set_exam
-from farm.grading.reports.outcome import Outcome
+from farm.grading.changes.protected_paths import ProtectedPaths, split_change
+from farm.grading.decoys.verifier_plan import build_verifier_plan
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import read_report
-from farm.grading.verdict import Evidence, decide
+from farm.grading.verdict import VerifierEvidence, decide
 from farm.tasks.bundle import BundleFile
 from sandboxes.interface import FileKind
 from tests.services import missing
@@ -332,18 +332,24 @@ class Bench:
     def naive(self, files: Mapping[str, str]) -> float:
         """What the grader gives that puts the tests over the policy's work and believes the report."""
         verifier = self.project.verifier
-        report = self._run("naive", {**files, **self.project.tests}, verifier.command, holders(self.project.ids))
-        outcomes = read_report(report, self.project.kind, holders(self.project.ids), str(self.directory / "naive"))
-        return float(all(outcomes.get(test) is Outcome.PASSED for test in self.project.ids))
+        report = self._run(
+            "naive", {**files, **self.project.tests}, verifier.command, containers_of_tests(self.project.ids)
+        )
+        outcomes = read_report(
+            report, self.project.kind, containers_of_tests(self.project.ids), str(self.directory / "naive")
+        )
+        return float(all(outcomes.get(test) is CaseOutcome.PASSED for test in self.project.ids))
 
     def ours(self, files: Mapping[str, str]) -> Verdict:
         """What the farm gives, where its own parts decide what travels, what is run and what it is worth."""
         verifier = self.project.verifier
         change = Change(tuple(FileChange(path, ChangeKind.WRITE, text.encode()) for path, text in files.items()))
         tests = {path: BundleFile(text.encode()) for path, text in self.project.tests.items()}
-        exam = set_exam(verifier, tests, list(files), random.SystemRandom())
+        exam = build_verifier_plan(verifier, tests, list(files), random.SystemRandom())
         pristine = self.project.files
-        protection = Protection(verifier, (*exam.tests, *owned_files(verifier)), dict.fromkeys(pristine, FileKind.FILE))
+        protection = ProtectedPaths(
+            verifier, (*exam.tests, *owned_files(verifier)), dict.fromkeys(pristine, FileKind.FILE)
+        )
         travels, dropped = split_change(
             change, protection, lambda path: pristine[path].encode() if path in pristine else None
         )
@@ -351,9 +357,9 @@ class Bench:
         put |= {path: file.content.decode() for path, file in exam.tests.items()}
         report = self._run("ours", put, exam.command(verifier.command).replace(exam.report, "{report}"), ())
         try:
-            evidence = Evidence(read_report(report, exam.kind, exam.holders, str(self.directory / "ours")))
+            evidence = VerifierEvidence(read_report(report, exam.kind, exam.holders, str(self.directory / "ours")))
         except ReportError as error:
-            evidence = Evidence(fault=str(error))
+            evidence = VerifierEvidence(fault=str(error))
         verdict = decide(verifier, exam.canary, evidence, pristine=travels.empty)
         return replace(verdict, protected_paths=dropped)
 

@@ -22,11 +22,11 @@ import pytest
 from farm.config import ConfigError, load_config
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.run import PolicySpec
-from farm.policy import Endpoints
+from farm.policy import EndpointPool
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_access
-from farm.policy.endpoint_access import Access, KeptKey
-from farm.policy.openai import OpenAIPolicy, Patience
+from farm.policy.endpoint_access import EndpointAccess, EndpointKey
+from farm.policy.openai import OpenAIPolicy, RetrySettings
 from tests.gateway_server import AS_OPERATOR, running_gateway
 from tests.redis_server import running_store
 from tests.sandboxes.lone_network import FAR, HERE, in_lone_network
@@ -34,7 +34,7 @@ from tests.services import needs_root, require_program
 
 KEY = "sk-the-operators-own"
 SECRET = "root:x:0:0 internal-secret"
-QUICK = Patience(tries=2, garbage_tries=1, backoff_s=0.001, longest_s=0.002)
+QUICK = RetrySettings(tries=2, garbage_tries=1, backoff_s=0.001, longest_s=0.002)
 
 
 @dataclass
@@ -96,22 +96,22 @@ async def naive(url: str) -> str:
         return f"refuses with {answer.status_code}: {answer.text[:300]}"
 
 
-async def ask(url: str, access: Access, *, model: str = "m") -> str:
+async def ask(url: str, access: EndpointAccess, *, model: str = "m") -> str:
     """All that an episode's author may read of an endpoint that gives no reply."""
-    endpoints = Endpoints(access)
+    endpoints = EndpointPool(access)
     try:
         policy = OpenAIPolicy(PolicySpec("openai", url, model), endpoints.at(url), seed=0, patience=QUICK)
         with pytest.raises(PolicyError) as caught:
             await policy.reply([{"role": "user", "content": "hi"}], [])
-        return f"{caught.value} {policy.outage}"
+        return f"{caught.value} {policy.unavailable_reason}"
     except PolicyError as error:
         return str(error)
     finally:
         await endpoints.close()
 
 
-def bound(url: str) -> Access:
-    return Access(keys=(KeptKey(EndpointUrl.parse(url), KEY),))
+def bound(url: str) -> EndpointAccess:
+    return EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(url), KEY),))
 
 
 async def test_another_address_gets_no_key(serve: Callable[[Page], Page]) -> None:
@@ -180,12 +180,12 @@ async def test_an_internal_page_is_quoted_nowhere(
     if kind in ("text", "an error", "JSON", "HTML"):
         assert "internal-secret" in told, "the naive farm quotes it"
     for model in ("m", ""):
-        endpoints = Endpoints()
+        endpoints = EndpointPool()
         policy = OpenAIPolicy(PolicySpec("openai", page.url, model), endpoints.at(page.url), seed=0, patience=QUICK)
         asking = asyncio.ensure_future(policy.reply([{"role": "user", "content": "hi"}], []))
         while not asking.done() and len(page.seen) < 4:  # noqa: ASYNC110 - a busy endpoint is waited for
             await asyncio.sleep(0.001)
-        said = f"{policy.outage}"
+        said = f"{policy.unavailable_reason}"
         asking.cancel()
         (outcome,) = await asyncio.gather(asking, return_exceptions=True)
         await endpoints.close()
@@ -207,7 +207,7 @@ async def test_the_banner_of_another_service_is_quoted_nowhere(banner: bytes) ->
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     assert "internal-secret" in await naive(url), "the parser's own complaint quotes it"
-    said = await ask(url, Access(), model="")
+    said = await ask(url, EndpointAccess(), model="")
     assert ("not HTTP" in said, "internal-secret" in said) == (True, False), said
     server.close()
 
@@ -261,7 +261,7 @@ async def test_the_gateway_refuses_a_treacherous_address_in_a_run(tmp_path: Path
 async def test_a_node_refuses_a_treacherous_address_too(url: str) -> None:
     """Runs that were stored before, or by another version, still come to the node agent."""
     with pytest.raises(PolicyError) as refused:
-        Endpoints(bound("http://h")).at(url)
+        EndpointPool(bound("http://h")).at(url)
     assert not refused.value.retryable
     assert "pw" not in str(refused.value)
 
@@ -299,7 +299,7 @@ def test_an_exposed_farm_sends_nothing_to_its_own_machine(tmp_path: Path, addres
         async with accepting("::", 80) as visits:
             shown = f"[{address}]" if ":" in address else address
             for url in ("http://near.example/v1", f"http://{shown}/v1"):
-                await ask(url, Access())
+                await ask(url, EndpointAccess())
                 assert len(visits) == 2, "a farm on loopback alone serves its own users, who reach it anyway"
                 visits.clear()
                 said = await ask(url, exposed)
@@ -310,7 +310,7 @@ def test_an_exposed_farm_sends_nothing_to_its_own_machine(tmp_path: Path, addres
 
 @needs_root
 def test_a_name_that_moves_after_the_check_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exposed = Access(here=False)
+    exposed = EndpointAccess(here=False)
 
     async def scenario() -> None:
         async with accepting("127.0.0.1", 80) as inside, accepting(FAR[0], 80) as outside:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from farm.core.rollout import Rollout, StopReason
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import StepReward
 from farm.episode import run_episode
-from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.shell import FakeProcess
 from tests.unit.episode.test_steps import in_steps, play, ready, score, steps_of, write
 from tests.unit.rollout_fixtures import DONE, Scripted, call, fake, order, say
@@ -19,15 +19,15 @@ FAILED_HONESTLY = (*EASY, DONE, DONE)
 FAILED_REWARD = pytest.approx((1 + 0.25 + 0.25) / 3)
 IDLE = say(call("bash", {"command": "true"}))
 
-ABANDONED: dict[str, tuple[Sequence[Any], Limits]] = {
-    "idles until max_turns": ((*EASY, IDLE, IDLE), Limits(max_turns=4)),
-    "max_turns at the end of the easy step": ((write(0, 1), IDLE), Limits(max_turns=2)),
+ABANDONED: dict[str, tuple[Sequence[Any], EpisodeLimits]] = {
+    "idles until max_turns": ((*EASY, IDLE, IDLE), EpisodeLimits(max_turns=4)),
+    "max_turns at the end of the easy step": ((write(0, 1), IDLE), EpisodeLimits(max_turns=2)),
     "spends its tokens": (
         (write(0, 1), say(call("bash", {"command": "true"}), completion_tokens=1000)),
-        Limits(max_tokens=100),
+        EpisodeLimits(max_tokens=100),
     ),
-    "fills its context": ((write(0, 1), say(stop=StopReason.CONTEXT_LENGTH)), Limits()),
-    "has its reply cut": ((write(0, 1), say(finish_reason="length")), Limits()),
+    "fills its context": ((write(0, 1), say(stop=StopReason.CONTEXT_LENGTH)), EpisodeLimits()),
+    "has its reply cut": ((write(0, 1), say(finish_reason="length")), EpisodeLimits()),
 }
 
 
@@ -65,7 +65,7 @@ async def test_min_reward_stop_counts_only_begun_steps() -> None:
 
 async def test_lost_work_below_min_reward_counts_all_steps() -> None:
     async def dies(process: FakeProcess) -> int:
-        raise SandboxGone("it ended by itself", by=GoneBy.INSIDE)
+        raise SandboxGone("it ended by itself", by=LossCause.INSIDE)
 
     runtime = fake(programs={"score": score, "ready": ready, "die": dies})
     policy = Scripted(*EASY, say(call("bash", {"command": "die"})))

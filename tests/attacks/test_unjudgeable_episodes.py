@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from farm.core.rollout import Origin, Rollout, StopReason, check
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import LEAST_STORAGE_MIB
 from farm.core.trainable import TOO_LONG
 from farm.episode import Reply, bare_verdict, run_episode
@@ -17,12 +17,12 @@ from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, 
 from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT
 from farm.episode.tool_calls import MOST_CALLS
 from farm.grading.changes.capture import MAX_BYTES
-from farm.node.publisher import Delivery
+from farm.node.publisher import RolloutPublisher
 from farm.policy.openai_response import MAX_COUNT, parse_completion
-from farm.rewards import default_rules, rewarded
+from farm.rewards import apply_rules, default_rules
 from farm.store.encoding import pack_rollout
 from farm.store.errors import RolloutTooLarge
-from farm.tasks.schema.unsupported import unheeded
+from farm.tasks.schema.unsupported import unsupported_features
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, sampled, say, task
 from tests.unit.tasks.test_loader import MANIFEST, complaint, load, write_task
 
@@ -30,7 +30,7 @@ LOOK = call("bash", {"command": "true"})
 HUGE = Reply("x" * MOST_SIDECAR_CHARS, (), "stop")
 
 
-async def play(*steps: Any, limits: Limits | None = None) -> Rollout:
+async def play(*steps: Any, limits: EpisodeLimits | None = None) -> Rollout:
     rollout = await run_episode(order(limits), task(), fake(), Scripted(*steps), node="n1")
     check(rollout)
     return rollout
@@ -40,7 +40,7 @@ def judged(rollout: Rollout, reward: float) -> None:
     """Assert that the rollout has its verdict and can be stored."""
     assert rollout.error is None, rollout.error
     assert rollout.reward == reward
-    pack_rollout(rewarded(rollout, default_rules()))
+    pack_rollout(apply_rules(rollout, default_rules()))
 
 
 async def test_calls_past_the_bound_are_refused_and_counted() -> None:
@@ -92,7 +92,7 @@ def test_usage_of_another_kind_counts_nothing(usage: str) -> None:
 
 async def test_a_flood_of_text_is_cut_and_judged() -> None:
     flood = tuple(call("bash", "{" + "x" * 1_000_000, id_=f"{number}") for number in range(100))
-    rollout = await play(HUGE, limits=Limits(max_turns=1))
+    rollout = await play(HUGE, limits=EpisodeLimits(max_turns=1))
     judged(rollout, 0.0)
     assert rollout.metrics["sidecar_cut"] == 1.0
     rollout = await play(say(*flood), DONE)
@@ -159,7 +159,7 @@ class Choosy:
     async def get_bundle(self, digest: str) -> bytes | None:
         return None
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout:
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
         if rollout.turns:
             raise RolloutTooLarge("too many bytes")
         self.taken.append(rollout)
@@ -168,7 +168,7 @@ class Choosy:
 
 async def test_what_the_store_refuses_keeps_its_verdict() -> None:
     store, rollout = Choosy(), await play(FIX, DONE)
-    published, done = await Delivery(store, "n1", 1.0).publish(order(), rollout)
+    published, done = await RolloutPublisher(store, "n1", 1.0).publish(order(), rollout)
     assert done
     assert (published.reward, published.error, published.turns) == (1.0, None, ())
     assert store.taken == [published]
@@ -193,7 +193,9 @@ def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None
     small = "[environment]\nstorage_mb = 64\n"
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
     assert load(path).task.storage_mib == LEAST_STORAGE_MIB
-    assert [warning for warning in unheeded(path) if warning.startswith("environment.storage_mb is not heeded")]
+    assert [
+        warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is not heeded")
+    ]
 
 
 def test_the_smallest_disk_holds_the_largest_change() -> None:

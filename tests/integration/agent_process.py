@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from farm.node.agent import AgentSettings, NodeAgent
-from farm.node.resources import AgentPlan, docker
+from farm.node.resources import NodeConfig, open_node_resources
 from farm.scheduler.messages import Event
 from farm.scheduler.nodes import SchedulerSettings
-from farm.scheduler.service import NodeCommand, SchedulerShell
+from farm.scheduler.service import NodeCommand, SchedulerService
 from farm.store import Store
 from sandboxes import RuntimeKind
 
@@ -42,10 +42,10 @@ class AgentProcess:
     """A scheduler, and one agent that is told what it orders, dies when it is killed, and may be started again."""
 
     def __init__(self, store: Store, redis_url: str, directory: Path, kind: RuntimeKind) -> None:
-        self.shell = SchedulerShell(store, self._send, settings=SchedulerSettings(lost_after_s=60.0))
+        self.shell = SchedulerService(store, self._send, settings=SchedulerSettings(lost_after_s=60.0))
         self.state_dir = directory / "state"
         self._socket = directory / "socket"
-        self._plan = AgentPlan(NODE, redis_url, self.state_dir, slots=2, runtime=kind, embedder="none")
+        self._plan = NodeConfig(NODE, redis_url, self.state_dir, slots=2, runtime=kind, embedder="none")
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -93,12 +93,12 @@ class AgentProcess:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 events: list[Event] = await hear(reader)
-                self.shell.tell(events)
+                self.shell.handle_events(events)
                 say(writer, None)
         writer.close()
 
 
-async def main(socket: str, plan: AgentPlan) -> None:
+async def main(socket: str, plan: NodeConfig) -> None:
     logging.basicConfig(level="INFO", format="agent %(process)d: %(message)s")
     reader, writer = await asyncio.open_unix_connection(socket)
     heard: asyncio.Queue[None] = asyncio.Queue()
@@ -107,18 +107,18 @@ async def main(socket: str, plan: AgentPlan) -> None:
         say(writer, list(events))
         await heard.get()
 
-    async with docker(plan) as equipment:
+    async with open_node_resources(plan) as equipment:
         store = Store(plan.redis_url)
         agent = NodeAgent(
             plan.node_id,
             store=store,
             runtime=equipment.runtime,
-            shelf=equipment.shelf,
+            shelf=equipment.image_cache,
             slots=plan.slots,
             tell=tell,
             state_dir=plan.state_dir,
             pool=equipment.pool,
-            settings=AgentSettings(beat_s=0.1),
+            settings=AgentSettings(heartbeat_s=0.1),
         )
 
         async def obey() -> None:
@@ -127,7 +127,7 @@ async def main(socket: str, plan: AgentPlan) -> None:
                 if said is None:
                     heard.put_nowait(None)
                 else:
-                    agent.obey(said)
+                    agent.execute(said)
 
         ears = asyncio.create_task(obey())
         async with agent:

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from farm.core.run import Limits, PolicySpec, RunSpec
-from farm.node.image_cache import ImageShelf
-from farm.node.resources import AgentPlan, Equipment
+from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.node.image_cache import ImageCache
+from farm.node.resources import NodeConfig, NodeResources
 from farm.policy import make_policy
 from farm.store import Store
 from farm.tasks import TaskBundle, pack, task_ref
@@ -47,7 +47,7 @@ async def submit(
         PolicySpec(policy),
         group_size,
         groups,
-        Limits(),
+        EpisodeLimits(),
         max_attempts=max_attempts,
         tools=tools,
         rewards=rewards,
@@ -88,11 +88,11 @@ def pretended_runtime(gate: Gate, *, boot_errors: Iterable[SandboxError | None] 
 
 
 @asynccontextmanager
-async def pretended(plan: AgentPlan) -> AsyncIterator[Equipment]:
+async def pretended(plan: NodeConfig) -> AsyncIterator[NodeResources]:
     """For agents that Ray starts. The gate is the file ``hold`` beside the state directory."""
     gate = Gate(plan.state_dir.parent / "hold")
     pool = WarmPool(pretended_runtime(gate))
-    yield Equipment(pool, ImageShelf(_no_image_needed), pool)
+    yield NodeResources(pool, ImageCache(_no_image_needed), pool)
     await pool.close()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from farm.cluster import FarmError
-from farm.cluster.launch import GatewayPlan, join_farm, start_farm
+from farm.cluster import ClusterError
+from farm.cluster.launch import GatewayConfig, join_farm, start_farm
 from farm.config import Config
 from tests.integration.cluster_fakes import EQUIP
 
@@ -25,7 +25,7 @@ def cluster_config(state_dir: Path, *, token: str = JOIN_TOKEN) -> Config:
 
 
 @asynccontextmanager
-async def no_gateway(plan: GatewayPlan) -> AsyncIterator[str]:
+async def no_gateway(plan: GatewayConfig) -> AsyncIterator[str]:
     yield "http://127.0.0.1:1"
 
 
@@ -38,7 +38,7 @@ async def main(state_dir: Path, address: str | None = None, token: str = JOIN_TO
         async with farm as running:
             print(running.info.node_id, await running.agent.pid(), flush=True)
             await over.wait()
-    except FarmError as error:
+    except ClusterError as error:
         sys.exit(f"error: {error}")
 
 

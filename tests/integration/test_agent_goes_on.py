@@ -16,11 +16,11 @@ import docker
 import pytest
 
 from farm.core.rollout import Rollout, check
-from farm.core.run import Limits, PolicySpec, RunSpec
+from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
 from farm.core.task import GradingMode, ReportFormat, Step, Verifier
-from farm.episode.journal import Past
+from farm.episode.journal import JournalState
 from farm.episode.journal_format import JournalError, entry
-from farm.node.resources import AGENT
+from farm.node.resources import AGENT_OWNER
 from farm.schemas.rollout import Sidecar
 from farm.store import RunState, Store
 from farm.tasks import BundleFile, TaskBundle, pack, task_ref
@@ -80,7 +80,7 @@ class Scene:
 
     async def submit_task(self, run_id: str, bundle: TaskBundle) -> str:
         policy = PolicySpec("openai", self.model.url, "tiny")
-        spec = RunSpec(run_id, (task_ref(bundle),), policy, 1, 1, Limits(), max_attempts=3)
+        spec = RunSpec(run_id, (task_ref(bundle),), policy, 1, 1, EpisodeLimits(), max_attempts=3)
         await self.store.put_bundle(bundle.task.digest, pack(bundle))
         await self.store.put_run(spec)
         await self.farm.shell.submit(run_id)
@@ -100,12 +100,12 @@ class Scene:
             while not holds():  # noqa: ASYNC110 - what happens in another process
                 await asyncio.sleep(0.002)
 
-    def past(self) -> Past | None:
+    def past(self) -> JournalState | None:
         """What is written down of the episode that runs."""
         for path in (self.farm.state_dir / "episodes").glob("*"):
             try:
                 with path.open("rb") as file:
-                    return Past.read(file)[0]
+                    return JournalState.read(file)[0]
             except (OSError, JournalError):
                 return None
         return None
@@ -131,7 +131,7 @@ async def scene(
             await scene.until(lambda: not any((state_dir / "episodes").glob("*")))  # just after the last is published
         await store.close()
     assert sandboxes_of(docker_client, state_dir) == set()
-    assert AGENT not in owner_names(state_dir)
+    assert AGENT_OWNER not in owner_names(state_dir)
 
 
 @asynccontextmanager

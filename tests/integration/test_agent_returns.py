@@ -18,10 +18,10 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from farm.cluster.launch import GatewayPlan, start_farm
+from farm.cluster.launch import GatewayConfig, start_farm
 from farm.config import Config
-from farm.core.run import Limits, PolicySpec, RunSpec
-from farm.node.resources import AGENT
+from farm.core.run import EpisodeLimits, PolicySpec, RunSpec
+from farm.node.resources import AGENT_OWNER
 from farm.store import RunState, Store
 from farm.tasks import pack, task_ref
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 def sandboxes_of(client: docker.DockerClient, state_dir: Path) -> set[str]:
     """By the word of the kernel and of the daemon, whoever owns them."""
     containers = client.api.containers(all=True, filters={"label": f"farm.state_dir={state_dir}"})
-    groups = Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, AGENT))).names()
+    groups = Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, AGENT_OWNER))).names()
     return ({str(container["Labels"]["farm.sandbox"]) for container in containers} | groups) - {""}
 
 
@@ -67,7 +67,7 @@ async def test_a_killed_agent_comes_back_and_its_run_completes(
     stores: list[Store] = []
 
     @asynccontextmanager
-    async def serve(plan: GatewayPlan) -> AsyncIterator[str]:
+    async def serve(plan: GatewayConfig) -> AsyncIterator[str]:
         store = Store(plan.redis_url)
         stores.append(store)
         try:
@@ -92,7 +92,7 @@ async def test_a_killed_agent_comes_back_and_its_run_completes(
     config = Config(state_dir=state_dir, slots=2, runtime=kind, join_token=SecretStr(JOIN_TOKEN))
     async with start_farm(config, serve=serve) as farm:
         agent_pid = await farm.agent.pid()
-        await farm.scheduler.submit(await submit(stores[0], tiny_image, groups=3))
+        await farm.scheduler.submit((await submit(stores[0], tiny_image, groups=3)).run_id)
         await until(two_at_work)
         os.kill(agent_pid, signal.SIGKILL)
         await until(finished)
@@ -102,7 +102,7 @@ async def test_a_killed_agent_comes_back_and_its_run_completes(
         found = [await stores[0].rollout(head.rollout_id) for head in heads]
         assert any(rollout and rollout.metrics["resumed"] == 1 for rollout in found)
         assert not before & sandboxes_of(docker_client, state_dir)
-        assert AGENT in owner_names(state_dir)
+        assert AGENT_OWNER in owner_names(state_dir)
     assert sandboxes_of(docker_client, state_dir) == set()
     assert owner_names(state_dir) == []
     assert docker_client.api.containers(all=True, filters={"label": f"farm.state_dir={state_dir}"}) == []
@@ -175,7 +175,7 @@ async def submit(store: Store, image: str, *, groups: int) -> RunSpec:
     bundle = tiny.task(image, gold=tiny.GOLD)
     verifier = replace(bundle.task.verifier, command=f"sleep 1; {bundle.task.verifier.command}")
     bundle = replace(bundle, task=replace(bundle.task, verifier=verifier))
-    spec = RunSpec("cut-off", (task_ref(bundle),), PolicySpec("oracle"), 2, groups, Limits(), max_attempts=3)
+    spec = RunSpec("cut-off", (task_ref(bundle),), PolicySpec("oracle"), 2, groups, EpisodeLimits(), max_attempts=3)
     await store.put_bundle(bundle.task.digest, pack(bundle))
     await store.put_run(spec)
     return spec

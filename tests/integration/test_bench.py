@@ -32,7 +32,7 @@ from farm.tasks import BundleFile
 from sandboxes import SandboxSpec, WarmPool
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.search.embeddings.select import NONE
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from tests.integration.tiny import GOLD, TESTS, task
 
 pytestmark = pytest.mark.docker
@@ -76,7 +76,7 @@ async def test_starts_are_measured_beside_docker_and_from_the_warm_pool(pool: Wa
 
 
 async def test_calls_are_measured_in_one_sandbox_and_in_many(pool: WarmPool, tiny_image: str) -> None:
-    async with Library(None, embedder=NONE) as library:
+    async with IndexStore(None, embedder=NONE) as library:
         figures = _by_name(
             await measure_tools(
                 SandboxSpec(tiny_image), pool, library, docker_host=None, sandboxes=3, rounds=1, on_round=lambda _: None
@@ -140,7 +140,7 @@ async def test_forks_are_measured_beside_commits(
 async def test_a_call_that_fails_is_no_figure(pool: WarmPool, tiny_image: str) -> None:
     spec = SandboxSpec(tiny_image, env={"BASH_FUNC_true%%": "() { return 7; }"})
     with pytest.raises(BenchError, match=r"a call of bash failed in sandbox \w+: \[exit code 7\]"):
-        async with Library(None, embedder=NONE) as library:
+        async with IndexStore(None, embedder=NONE) as library:
             await measure_tools(spec, pool, library, docker_host=None, sandboxes=1, rounds=1, on_round=lambda _: None)
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from farm.core.rollout import Rollout, Status
 from farm.node.agent import AgentSettings, NodeAgent
-from farm.node.image_cache import ImageShelf
-from farm.scheduler.admission import AdmissionSettings, Marks
+from farm.node.image_cache import ImageCache
+from farm.scheduler.admission import AdmissionSettings, Thresholds
 from farm.scheduler.messages import Event, StartEpisode, StopEpisode
 from farm.scheduler.nodes import SchedulerSettings
-from farm.scheduler.service import NodeCommand, SchedulerShell
+from farm.scheduler.service import NodeCommand, SchedulerService
 from farm.schemas.rollout import RolloutHead
 from farm.store import EmbeddedRedis, RunState, Store, StreamState
 from farm.tasks import TaskBundle
@@ -29,8 +29,8 @@ from tests.unit.rollout_fixtures import order
 pytestmark = pytest.mark.redis
 Found = TypeVar("Found")
 
-QUICK = AgentSettings(beat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, farewell_s=1.0)
-NEVER = Marks(math.inf, math.inf, math.inf)
+QUICK = AgentSettings(heartbeat_s=0.05, tell_timeout_s=1.0, longest_backoff_s=0.1, shutdown_timeout_s=1.0)
+NEVER = Thresholds(math.inf, math.inf, math.inf)
 NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER)
 PATIENT = SchedulerSettings(
     retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=60.0, admission=NEVER_PRESSED, warm=2
@@ -79,9 +79,9 @@ class Revising(Store):
         self._run_id, self._left, self._document = run_id, after, document
         self._one_at_a_time = asyncio.Lock()
 
-    async def publish_by_rules(self, rollout: Rollout, pinned: str = "") -> Rollout:
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
         async with self._one_at_a_time:
-            published = await super().publish_by_rules(rollout, pinned)
+            published = await super().publish_scored(rollout, pinned)
             self._left -= rollout.run_id == self._run_id
             if self._left == 0:
                 self._left = -1
@@ -107,14 +107,14 @@ class Cluster:
         self.pools: dict[str, WarmPool] = {}
         self._stack = stack
         self._directory = directory
-        self.shell = SchedulerShell(store, self._send, settings=PATIENT)
+        self.shell = SchedulerService(store, self._send, settings=PATIENT)
 
     async def open(self) -> None:
         await self.shell.open()
 
     async def restart(self, *, retention_s: float = 0.0) -> None:
         await self.shell.close()
-        self.shell = SchedulerShell(self.store, self._send, settings=PATIENT, retention_s=retention_s)
+        self.shell = SchedulerService(self.store, self._send, settings=PATIENT, retention_s=retention_s)
         await self.shell.open()
 
     async def node(
@@ -123,7 +123,7 @@ class Cluster:
         *,
         slots: int = 4,
         boot_errors: Iterable[SandboxError | None] = (),
-        shelf: ImageShelf | None = None,
+        shelf: ImageCache | None = None,
         store: Store | None = None,
         pooled: bool = False,
     ) -> NodeAgent:
@@ -137,7 +137,7 @@ class Cluster:
             store=store or self.store,
             runtime=pool or runtime,
             pool=pool,
-            shelf=shelf or ImageShelf(nothing_to_do),
+            shelf=shelf or ImageCache(nothing_to_do),
             slots=slots,
             tell=self._tell,
             state_dir=self._directory / name,
@@ -178,10 +178,10 @@ class Cluster:
         return list((await self.store.list_rollouts(run_id, limit=1000)).rollouts)
 
     async def _tell(self, events: Sequence[Event]) -> None:
-        self.shell.tell(events)
+        self.shell.handle_events(events)
 
     def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
-        self.agents[node_id].obey(commands)
+        self.agents[node_id].execute(commands)
 
 
 async def nothing_to_do(bundle: TaskBundle) -> None:
@@ -275,7 +275,7 @@ async def test_a_run_whose_rules_are_gone_fails_and_says_so(cluster: Cluster) ->
 async def test_what_is_stopped_before_its_first_step_is_reported_and_gives_its_slot_back(cluster: Cluster) -> None:
     await cluster.node("a", slots=1)
     agent, stopped = cluster.agents["a"], order(rollout_id="stopped", run_id="other", attempt=1)
-    agent.obey([StartEpisode("a", stopped), StopEpisode("a", stopped.rollout_id, stopped.attempt)])
+    agent.execute([StartEpisode("a", stopped), StopEpisode("a", stopped.rollout_id, stopped.attempt)])
     async with asyncio.timeout(30):
         await agent.drain()
 
@@ -310,10 +310,10 @@ async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
     made: list[str] = []
     asked = asyncio.Semaphore(0)
 
-    class Watched(ImageShelf):
-        async def take(self, bundle: TaskBundle) -> None:
+    class Watched(ImageCache):
+        async def ensure(self, bundle: TaskBundle) -> None:
             asked.release()
-            await super().take(bundle)
+            await super().ensure(bundle)
 
     async def make(bundle: TaskBundle) -> None:
         made.append(bundle.task.image)
@@ -333,7 +333,7 @@ async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again
         if error := next(outcomes):
             raise error
 
-    await cluster.node("a", slots=1, shelf=ImageShelf(make, backoff_s=0))
+    await cluster.node("a", slots=1, shelf=ImageCache(make, backoff_s=0))
     await cluster.run(groups=2)
     heads = sorted(await cluster.ended(), key=lambda head: head.rollout_id)
     assert [(head.status, head.reward) for head in heads] == [(Status.FAILED, None), (Status.COMPLETED, 1.0)]
@@ -481,7 +481,7 @@ async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster
     await sandboxes(cluster, 1)
     await submit(cluster.store, "unheard")
     await cluster.store.set_run_state("r", RunState.CANCELLED)
-    await cluster.shell.catch_up()
+    await cluster.shell.reconcile()
     cluster.gate.open()
     assert len(await cluster.ended("unheard")) == 1
     assert [run.run_id for run in cluster.shell.status().runs] == []
@@ -496,7 +496,7 @@ async def test_what_happens_while_it_catches_up_is_not_undone(cluster: Cluster, 
         await cluster.run("young")
 
     store.meanwhile = pause
-    await cluster.shell.catch_up()
+    await cluster.shell.reconcile()
     told = {run.run_id: run.why_waiting for run in cluster.shell.status().runs}
     assert told == {"r": "the run is paused", "young": "no node has joined"}
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.launch import GatewayPlan, RunningFarm, start_farm
+from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
+from farm.cluster.launch import GatewayConfig, RunningFarm, start_farm
 from farm.schemas.rollout import RolloutHead
 from farm.store import RunState, Store
 from tests.integration.cluster_fakes import EQUIP, Gate, submit
@@ -45,7 +45,8 @@ class Farm:
         return Gate(self.directory / "hold")
 
     async def run(self, run_id: str, *, groups: int, group_size: int = 2) -> None:
-        await self.running.scheduler.submit(await submit(self.store, run_id, groups=groups, group_size=group_size))
+        await submit(self.store, run_id, groups=groups, group_size=group_size)
+        await self.running.scheduler.submit(run_id)
 
     async def ended(self, run_id: str) -> list[RolloutHead]:
         async def finished() -> bool:
@@ -76,7 +77,7 @@ async def farm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Farm]:
     stores: list[Store] = []
 
     @asynccontextmanager
-    async def serve(plan: GatewayPlan) -> AsyncIterator[str]:
+    async def serve(plan: GatewayConfig) -> AsyncIterator[str]:
         store = Store(plan.redis_url)
         stores.append(store)
         try:
@@ -168,7 +169,7 @@ async def test_one_node_works_a_run_off(farm: Farm) -> None:
 
 async def test_a_second_farm_on_the_same_state_directory_is_refused(farm: Farm) -> None:
     refused = start_farm(cluster_config(farm.directory / "head"), serve=lambda plan: pytest.fail("must not serve"))
-    with pytest.raises(FarmError, match=r"runs from .* already, as process .*`farm down`"):
+    with pytest.raises(ClusterError, match=r"runs from .* already, as process .*`farm down`"):
         await refused.__aenter__()
     assert running_farm(farm.directory / "head") == farm.running.info
 
@@ -263,7 +264,7 @@ async def test_a_node_with_a_wrong_token_is_refused_and_leaves_nothing(farm: Far
     process = await start_process(farm.directory / "fifth", farm.running.info.address, "not-the-token-of-this-farm")
     _, complaint = await process.communicate()
     assert process.returncode == 1
-    assert b"refuses our join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
+    assert b"refuses the join token; set FARM_JOIN_TOKEN" in complaint.splitlines()[-1]
     run_dir = farm.directory / "fifth" / "run"
     assert sorted(path.name for path in run_dir.iterdir()) == ["lock", "ray.log"]
     assert (run_dir / "ray.log").read_text().count("Unauthenticated") <= 3, "it does not ask again and again"

@@ -14,7 +14,7 @@ from threading import Event, Semaphore, Thread
 import psutil
 import pytest
 
-from farm.task_generation.scaffold import begin_task
+from farm.task_generation.scaffold import scaffold_task
 from tests.services import require_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,7 +195,7 @@ def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: 
     of_head, of_node = processes_of(head), processes_of(node)
     of_head[1].kill()
     assert_dead(farm, "d", head, of_head, "its process was killed by SIGKILL")
-    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} has gone")
+    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} no longer answers")
 
 
 def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapping[str, str]) -> None:
@@ -226,10 +226,10 @@ def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_p
     """The process that waits for the farm knows the cause before it ends what is left."""
     program = (
         "import os, sys, time; from pathlib import Path; from farm.cli.up_down_status import _note_cause; "
-        "from farm.cluster.state_dir import last_death; from farm.cluster.supervisor import stay_behind; "
+        "from farm.cluster.state_dir import last_crash; from farm.cluster.supervisor import fork_supervisor; "
         "from farm.config import Config; config = Config(state_dir=Path(sys.argv[1]))\n"
-        "def told(ended): _note_cause(config, ended); print(last_death(config.state_dir), flush=True)\n"
-        "if not stay_behind(told): os.kill(os.getpid(), 9)"
+        "def told(ended): _note_cause(config, ended); print(last_crash(config.state_dir), flush=True)\n"
+        "if not fork_supervisor(told): os.kill(os.getpid(), 9)"
     )
     (tmp_path / "run").mkdir()
     done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
@@ -459,7 +459,7 @@ def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Fa
 def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
     farm: Farm, up: Mapping[str, str], tmp_path: Path
 ) -> None:
-    begin_task(tmp_path / "basket")
+    scaffold_task(tmp_path / "basket")
     (tmp_path / "basket/solution/solve.sh").write_text("echo '# nothing' >> /workspace/basket.py\n")
     done = farm("run", str(tmp_path / "basket"), "--policy", "oracle", "--group-size", "1", "--json")
     (rollout,) = json.loads(done.stdout)["rollouts"]

@@ -12,7 +12,7 @@ from typing import Any
 import docker
 import pytest
 
-from farm.node.host_stats import places
+from farm.node.host_stats import max_sandboxes
 from sandboxes.host.limits import LEFT_OUT
 from sandboxes.ownership.owner import owner_names
 from tests.services import missing, needs_root, require_program
@@ -51,7 +51,7 @@ def test_each_limit_says_how_many_it_allows_and_what_would_raise_it(tmp_path: Pa
 
 def test_the_runtime_that_would_be_taken_is_tried(tmp_path: Path) -> None:
     _, told = doctor(tmp_path, FARM_SLOTS="5")
-    assert told["sandboxes"] == places(5)
+    assert told["sandboxes"] == max_sandboxes(5)
     runtime = finding(told, "runtime")
     assert runtime["found"].startswith("oci: ") or runtime["found"].startswith("docker, which starts slower; not oci: ")
     assert owner_names(tmp_path) == []

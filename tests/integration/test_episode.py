@@ -8,13 +8,13 @@ import docker
 import pytest
 
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
-from farm.core.run import EpisodeOrder, Limits, PolicySpec
+from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec
 from farm.episode import EpisodeEvent, EventKind, Policy, run_episode
-from farm.policy import Endpoints, make_policy
+from farm.policy import EndpointPool, make_policy
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.search.embeddings.select import NONE
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS
 from tests.integration.tiny import GOLD, MENDED, task
@@ -34,7 +34,7 @@ async def runtime(docker_runtime: DockerRuntime) -> AsyncIterator[DockerRuntime]
 
 
 async def episode(
-    runtime: DockerRuntime, bundle: TaskBundle, policy: Policy, limits: Limits | None = None, **watch: Any
+    runtime: DockerRuntime, bundle: TaskBundle, policy: Policy, limits: EpisodeLimits | None = None, **watch: Any
 ) -> Rollout:
     rollout = await run_episode(order(limits), bundle, runtime, policy, node="n1", **watch)
     check(rollout)
@@ -77,7 +77,7 @@ async def test_code_is_searched_by_meaning_where_the_node_has_a_library(
     runtime: DockerRuntime, tiny_image: str, pack: str
 ) -> None:
     ask = say(call("codebase_search", {"query": "where is the answer"}))
-    async with Library(None, embedder=NONE) as library:
+    async with IndexStore(None, embedder=NONE) as library:
         rollout = await run_episode(
             order(tools=(pack,)), task(tiny_image), runtime, Scripted(ask, say()), node="n1", library=library
         )
@@ -125,7 +125,7 @@ async def test_a_model_solves_it_over_http_and_its_tokens_are_the_segments(
     ]
     async with serving(ModelServer(list(script), dialect)) as model:
         spec = PolicySpec("openai", model.url, "tiny", {"temperature": 1.0})
-        endpoints = Endpoints()
+        endpoints = EndpointPool()
         bundle = task(tiny_image)
         policy = make_policy(spec, bundle, seed=0, endpoints=endpoints)
         rollout = await run_episode(order(policy=spec), bundle, runtime, policy, node="n1")
@@ -187,7 +187,7 @@ async def test_an_endless_call_times_out_and_the_episode_goes_on(runtime: Docker
         runtime,
         task(tiny_image),
         Scripted(endless, say(call("bash", {"command": "pgrep -c sleep || echo none"})), FIX, DONE),
-        Limits(tool_s=5.0),
+        EpisodeLimits(tool_s=5.0),
     )
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.turns[0].tool_uses[0].timed_out
@@ -208,7 +208,7 @@ async def test_the_agents_deadline_truncates_and_the_work_so_far_counts(
 ) -> None:
     late = "(sleep 6; echo broken > tiny.py) & sleep 1000"
     rollout = await episode(
-        runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), Limits(agent_s=5.0)
+        runtime, task(tiny_image), Scripted(FIX, say(call("bash", {"command": late}))), EpisodeLimits(agent_s=5.0)
     )
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
@@ -258,7 +258,7 @@ async def test_episodes_run_side_by_side(runtime: DockerRuntime, tiny_image: str
 
     async def one(number: int) -> Rollout:
         kind = "oracle" if number % 2 else "nop"
-        placed: EpisodeOrder = order(rollout_id=f"run-g000000-{number:03d}")
+        placed: EpisodeAssignment = order(rollout_id=f"run-g000000-{number:03d}")
         policy = make_policy(PolicySpec(kind), bundle, seed=number)
         return await run_episode(placed, bundle, runtime, policy, node="n1")
 

@@ -399,7 +399,7 @@ async def damage(store: Store, rollout_id: str, how: Callable[[bytes], bytes]) -
 
 
 async def keep(store: Store, rollout_id: str, payload: bytes) -> None:
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         await redis.set(f"farm:{{run-a}}:payload:{rollout_id}", payload)
 
 
@@ -451,7 +451,7 @@ async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, ho
 @pytest.mark.parametrize("accept", ["application/json", MSGPACK_TYPE, FRAMED_TYPE])
 async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place, accept: str) -> None:
     await place.fill()
-    async with place.store._connection.reach() as redis:
+    async with place.store._connection.client() as redis:
         await redis.delete("farm:{run-a}:payload:run-a-g000000-001")
     answer = await place.post("/v1/lease", {"consumer": "c"}, accept=accept)
     assert problem(answer) == (500, "unreadable")
@@ -511,7 +511,7 @@ async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(
     """The gateway died, or the store went away, between the run and the keeping of its answer."""
     body = {"taskset": "demo", "policy": "nop", "group_size": 1}
     first = await place.post("/v1/runs", body, idempotency_key="k0")
-    async with place.store._connection.reach() as redis:
+    async with place.store._connection.client() as redis:
         kept = await redis.keys("*:{once:*")
         assert await redis.delete(*kept) == 2, "the answer, and the order of the keys"
     again = await place.post("/v1/runs", body, idempotency_key="k0")

@@ -39,7 +39,7 @@ class Place:
             for index in range(2):
                 made = make_rollout(group=group, index=index, reward=float(index))
                 vector = {"verdict": float(index), "resolved": float(index)}
-                await self.store.publish_by_rules(replace(made, reward_components=vector))
+                await self.store.publish_scored(replace(made, reward_components=vector))
 
 
 @pytest.fixture

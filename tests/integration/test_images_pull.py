@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from farm.node.image_cache import ImageShelf
+from farm.node.image_cache import ImageCache
 from farm.tasks import BundleFile, TaskBundle, ensure_image
 from sandboxes.errors import ImageError, RuntimeUnavailable
 from sandboxes.images.build import BuildSettings
@@ -206,9 +206,9 @@ async def test_so_many_are_pulled_at_once_and_no_more(registry: Registry) -> Non
 async def test_episodes_that_need_one_image_pull_it_once(registry: Registry, store: ImageStore) -> None:
     registry.put("a", b"x" * 200_000)
     task = task_of(registry.name("a"))
-    shelf = ImageShelf(partial(ensure_image, images=store))
+    shelf = ImageCache(partial(ensure_image, images=store))
     registry.go.clear()
-    takers = [asyncio.create_task(shelf.take(task)) for _ in range(3)]
+    takers = [asyncio.create_task(shelf.ensure(task)) for _ in range(3)]
     await until_halfway(registry)
     takers[0].cancel()
     registry.go.set()
@@ -221,12 +221,12 @@ async def test_a_pull_that_nobody_waits_for_ends_and_frees_its_place(registry: R
     for image in "ab":
         registry.put(image, os.urandom(64) * 200_000)
     store = ImageStore(None, BuildSettings(registries=(registry.address,)), pulls=1)
-    shelf = ImageShelf(partial(ensure_image, images=store))
+    shelf = ImageCache(partial(ensure_image, images=store))
     registry.go.clear()
-    taker = asyncio.create_task(shelf.take(task_of(registry.name("a"))))
+    taker = asyncio.create_task(shelf.ensure(task_of(registry.name("a"))))
     await until_halfway(registry)
     taker.cancel()
-    other = asyncio.create_task(shelf.take(task_of(registry.name("b"))))
+    other = asyncio.create_task(shelf.ensure(task_of(registry.name("b"))))
     await asyncio.wait({taker})
     while not registry.pulls_begun["farm-test-b"]:  # noqa: ASYNC110 - the registry is threads
         await asyncio.sleep(0.01)

@@ -16,13 +16,13 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from farm.node.image_cache import ImageShelf
+from farm.node.image_cache import ImageCache
 from farm.tasks import TASK_PREFIX, TaskBundle, ensure_image
 from farm.tasks.bundle import BundleFile
 from sandboxes import RuntimeUnavailable, SandboxSpec
 from sandboxes.errors import DiskFull
 from sandboxes.images.build import BuildSettings
-from sandboxes.images.eviction import GROWTH_BYTES, RESERVE_SHARE, Retention, Watermarks, read_disk
+from sandboxes.images.eviction import GROWTH_BYTES, RESERVE_SHARE, ImageRetention, Watermarks, read_disk
 from sandboxes.images.last_used import ImageUses
 from sandboxes.images.store import ImageStore
 from sandboxes.runtimes.oci.runtime import OciRuntime
@@ -83,7 +83,7 @@ async def images(daemon: SmallDocker, uses: ImageUses, registry: Registry) -> As
     assert read_disk(daemon.root).used_bytes < 10 * MIB
 
 
-Keeping = Callable[..., Retention]
+Keeping = Callable[..., ImageRetention]
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def keeping(images: ImageStore, uses: ImageUses) -> Iterator[Keeping]:
     """Retention of these images that holds nothing of the disk back any more when the test is over."""
     with ExitStack() as stack:
 
-        def keep(**settings: Any) -> Retention:
-            retention = Retention(images, uses, prefix=TASK_PREFIX, **settings)
+        def keep(**settings: Any) -> ImageRetention:
+            retention = ImageRetention(images, uses, prefix=TASK_PREFIX, **settings)
             stack.callback(retention.close)
             return retention
 
@@ -100,10 +100,10 @@ def keeping(images: ImageStore, uses: ImageUses) -> Iterator[Keeping]:
 
 
 @pytest.fixture
-async def keeper(keeping: Keeping) -> Retention:
+async def keeper(keeping: Keeping) -> ImageRetention:
     """It has looked at the disk once, as a farm's does when it starts."""
     retention = keeping()
-    assert await retention.tidy(retention.remove, set) == []
+    assert await retention.evict(retention.remove, set) == []
     return retention
 
 
@@ -132,12 +132,12 @@ async def test_above_the_high_mark_images_go_until_below_the_low_one(
 ) -> None:
     await made(images, uses, *(task(name, 40) for name in "dcba"))
     retention = keeping(marks=Watermarks(high=0.5, low=0.3))
-    gone = await retention.tidy(retention.remove, set)
+    gone = await retention.evict(retention.remove, set)
     assert [image.name for image in gone] == ["farm-task-d:1", "farm-task-c:1"]
     assert await names(images) == ["a", "b"]
     assert read_disk(daemon.root).fullness < 0.3
     assert uses.all().keys() == {"farm-task-a:1", "farm-task-b:1"}
-    assert await retention.tidy(retention.remove, set) == []
+    assert await retention.evict(retention.remove, set) == []
 
 
 async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
@@ -149,9 +149,9 @@ async def test_what_is_occupied_needed_a_base_or_a_strangers_stays(
     daemon.client.images.get(f"{TASK_PREFIX}idle:1").tag("strangers", "1")
     retention = keeping(marks=Watermarks(high=0.1, low=0.0))
     needed = {f"{TASK_PREFIX}needed:1", f"{TASK_PREFIX}upper:1"}
-    await retention.tidy(retention.remove, lambda: needed)
+    await retention.evict(retention.remove, lambda: needed)
     assert await names(images) == ["base", "needed", "occupied", "upper", "strangers"]
-    await retention.tidy(retention.remove, set)
+    await retention.evict(retention.remove, set)
     assert await names(images) == ["occupied", "strangers"]
 
 
@@ -162,7 +162,7 @@ async def test_what_was_pulled_goes_as_well(
         registry.put("a", os.urandom(30 * MIB))
         await images.pull(registry.name("a"))
         retention = keeping(marks=Watermarks(high=0.05, low=0.0))
-        assert [image.name for image in await retention.tidy(retention.remove, set)] == [registry.name("a")]
+        assert [image.name for image in await retention.evict(retention.remove, set)] == [registry.name("a")]
     assert read_disk(daemon.root).used_bytes < 10 * MIB
 
 
@@ -180,20 +180,22 @@ async def test_what_a_runtime_holds_to_have_it_at_hand_goes_unless_a_sandbox_is_
     try:
         async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}lived-in:1")) as sandbox:
             async with runtime.scope(SandboxSpec(f"{TASK_PREFIX}idle:1")):
-                assert await retention.tidy(retention.remove, set) == []
-            assert [image.name for image in await retention.tidy(retention.remove, set)] == [f"{TASK_PREFIX}idle:1"]
+                assert await retention.evict(retention.remove, set) == []
+            assert [image.name for image in await retention.evict(retention.remove, set)] == [f"{TASK_PREFIX}idle:1"]
             assert (await sandbox.stat("/lived-in")).size == 30 * MIB
     finally:
         await runtime.close()
 
 
-async def test_a_build_that_meets_a_full_disk_gets_room(images: ImageStore, uses: ImageUses, keeper: Retention) -> None:
+async def test_a_build_that_meets_a_full_disk_gets_room(
+    images: ImageStore, uses: ImageUses, keeper: ImageRetention
+) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
-    shelf = ImageShelf(
+    shelf = ImageCache(
         partial(ensure_image, images=images), [f"{TASK_PREFIX}{name}:1" for name in "abc"], keeper=keeper
     )
-    with shelf.hold(f"{TASK_PREFIX}c:1"):
-        await shelf.take(task("new", 160))
+    with shelf.pin(f"{TASK_PREFIX}c:1"):
+        await shelf.ensure(task("new", 160))
     assert await names(images) == ["c", "new"]
     assert shelf.images == {f"{TASK_PREFIX}c:1", f"{TASK_PREFIX}new:1"}
 
@@ -211,7 +213,7 @@ def fill_the_disk(path: Path) -> None:
 
 
 async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
-    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: Retention
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: ImageRetention
 ) -> None:
     await made(images, uses, *(task(name, 30) for name in "ba"))
     filler, reserve = daemon.root / "filler", DISK_MIB * MIB // RESERVE_SHARE
@@ -227,21 +229,21 @@ async def test_a_disk_without_a_free_byte_is_cleared_by_what_was_held_back(
         assert read_disk(daemon.root).free_bytes > reserve // 2, "others who clear the disk have it"
     finally:
         filler.unlink()
-    await keeper.tidy(keeper.remove, set)
+    await keeper.evict(keeper.remove, set)
     free = read_disk(daemon.root).free_bytes
     keeper.close()
     assert read_disk(daemon.root).free_bytes - free > reserve // 2
 
 
 async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_full(
-    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: Retention
+    daemon: SmallDocker, images: ImageStore, uses: ImageUses, keeper: ImageRetention
 ) -> None:
     """Where it cannot write down that a build failed it holds what that had made until the daemon ends."""
     databases = list((daemon.root / "buildkit").glob("*.db"))
     assert databases
     await made(images, uses, task("a", 1))  # they grow
     lengths = [database.stat().st_size for database in databases]
-    await keeper.tidy(keeper.remove, set)
+    await keeper.evict(keeper.remove, set)
     for database, length in zip(databases, lengths, strict=True):
         found = database.stat()
         assert found.st_size == length
@@ -251,18 +253,18 @@ async def test_what_the_builder_writes_down_has_its_blocks_before_the_disk_is_fu
 
 
 async def test_a_pull_that_meets_a_full_disk_gets_room(
-    images: ImageStore, uses: ImageUses, keeper: Retention, registry: Registry
+    images: ImageStore, uses: ImageUses, keeper: ImageRetention, registry: Registry
 ) -> None:
     await made(images, uses, *(task(name, 60) for name in "cba"))
-    shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
+    shelf = ImageCache(partial(ensure_image, images=images), keeper=keeper)
     registry.put("new", bytes(100 * MIB))
-    await shelf.take(pulled_task(registry.name("new")))
+    await shelf.ensure(pulled_task(registry.name("new")))
     assert await images.inspect(registry.name("new"))
     assert "c" not in await names(images)
 
 
 async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
-    images: ImageStore, uses: ImageUses, keeper: Retention
+    images: ImageStore, uses: ImageUses, keeper: ImageRetention
 ) -> None:
     """Also where as much is free again before room is made, since what had come of it has gone."""
     await made(images, uses, *(task(name, 60) for name in "cba"))
@@ -274,12 +276,12 @@ async def test_who_met_the_end_of_the_disk_gets_more_than_there_was(
 
 
 async def test_a_disk_that_holds_nothing_to_remove_is_full(
-    images: ImageStore, keeper: Retention, registry: Registry
+    images: ImageStore, keeper: ImageRetention, registry: Registry
 ) -> None:
-    shelf = ImageShelf(partial(ensure_image, images=images), keeper=keeper)
+    shelf = ImageCache(partial(ensure_image, images=images), keeper=keeper)
     registry.put("huge", bytes(DISK_MIB * MIB))
     with pytest.raises(DiskFull, match=r"no space left on device.*farm images gc"):
-        await shelf.take(pulled_task(registry.name("huge")))
+        await shelf.ensure(pulled_task(registry.name("huge")))
 
 
 def farm(daemon: SmallDocker, state_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

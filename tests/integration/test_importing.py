@@ -13,8 +13,8 @@ import pytest
 
 from farm.task_import.draft import Commands
 from farm.task_import.fields import Fields
-from farm.task_import.importer import ROWS, Wish, import_all
-from farm.task_validation.local_episodes import play
+from farm.task_import.importer import ROWS, ImportOptions, import_all
+from farm.task_validation.local_episodes import run_local_episode
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
 from sandboxes.images.store import ImageStore
@@ -131,7 +131,7 @@ async def test_an_imported_row_is_a_fit_task(
         row = row | {"base_commit": await first_commit(image, "/app", docker_client)}
     source = tmp_path / "rows.jsonl"
     source.write_text(json.dumps(row) + "\n")
-    summary = import_all(Wish(format_, source, tmp_path / "out"), state_dir=tmp_path, say=lambda line: None)
+    summary = import_all(ImportOptions(format_, source, tmp_path / "out"), state_dir=tmp_path, say=lambda line: None)
     (taken,) = summary.taken
     assert taken.image == image
     bundle = load_task(taken.directory, state_dir=tmp_path)
@@ -140,7 +140,7 @@ async def test_an_imported_row_is_a_fit_task(
     finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
-    rollouts = [await play(kind, bundle, docker_runtime) for kind in ("oracle", "nop")]
+    rollouts = [await run_local_episode(kind, bundle, docker_runtime) for kind in ("oracle", "nop")]
     assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]
     await nothing_gives_it_away(bundle, docker_runtime)
     if format_ == "swesmith":

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.task_validation.gradings import Proof
-from farm.task_validation.result import Finding, Reason
+from farm.task_validation.gradings import TaskValidator
+from farm.task_validation.result import Reason, ValidationResult
 from farm.tasks import TaskBundle
 from farm.tasks.bundle import BundleFile
 from sandboxes.runtimes.docker.runtime import DockerRuntime
@@ -55,8 +55,8 @@ async def test_nothing_done_is_judged_by_tests_that_no_false_one_ran_before(
 ) -> None:
     bundle = counting(tiny_image)
     for _ in range(3):
-        finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
-        await Proof(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
+        finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
+        await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
         assert (finding.nop, finding.gold, finding.reasons) == ([0.0], [1.0], []), finding.problems
 
 
@@ -65,8 +65,8 @@ async def test_what_fails_with_nothing_done_whatever_ran_before_it_is_told(
     tiny_image: str, docker_runtime: DockerRuntime
 ) -> None:
     bundle = counting(tiny_image, first=0)
-    finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
-    await Proof(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
+    finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
+    await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge_once(GOLD)
     told = [problem for problem in finding.problems if "with nothing done" in problem]
     assert len(told) == len(PATHS) * len(NUMBERS), finding.problems
 
@@ -108,8 +108,8 @@ async def test_a_test_whose_false_version_passes_is_named_and_can_be_spared(
     for spared in ((), (lenient,)):
         changed = replace(made.task, verifier=replace(verifier, never_false=spared))
         bundle = replace(made, task=changed, tests={PATH: BundleFile(LENIENT)}, gold=gold)
-        finding = Finding(bundle.task.id, bundle.task.digest, bundle.task.image)
-        await Proof(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge(gold)
+        finding = ValidationResult(bundle.task.id, bundle.task.digest, bundle.task.image)
+        await TaskValidator(bundle, docker_runtime, asyncio.Semaphore(2), finding).judge(gold)
         if spared:
             assert (finding.lenient, set(finding.gold), finding.reasons) == ([], {1.0}, []), finding.problems
         else:

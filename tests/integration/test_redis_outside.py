@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import redis
 
-from farm.cli.doctor import Finding, Mark, _redis
+from farm.cli.doctor import CheckMark, CheckResult, _redis
 from farm.config import load_config
 from farm.store import EmbeddedRedis, Store, StoreUnavailable, examine_redis
 from farm.store.outside_redis import _lacks
@@ -66,13 +66,13 @@ async def test_a_wrong_password_is_named(server: EmbeddedRedis) -> None:
         await examine_redis(f"redis://:wrong@127.0.0.1:{server.port}")
 
 
-def looked_at(url: str) -> Finding:
+def looked_at(url: str) -> CheckResult:
     return _redis(load_config(environ={"FARM_REDIS_URL": url}))
 
 
 def test_the_doctor_says_that_a_redis_cannot_be_reached() -> None:
     found = looked_at("redis://:s3cret@127.0.0.1:1")
-    assert found.mark is Mark.LACKS
+    assert found.mark is CheckMark.LACKS
     assert found.found.startswith("Redis at redis://127.0.0.1:1 does not answer (")
     assert found.remedy == "start it or correct redis_url"
 
@@ -96,7 +96,7 @@ def outside(tmp_path: Path, own_port: int) -> Iterator[tuple[str, subprocess.Pop
 
 def test_the_doctor_says_what_a_redis_lacks(outside: tuple[str, subprocess.Popen[bytes]]) -> None:
     found = looked_at(outside[0])
-    assert (found.mark, found.found[:6]) == (Mark.WARN, "Redis ")
+    assert (found.mark, found.found[:6]) == (CheckMark.WARN, "Redis ")
     assert "append-only file" in found.remedy
 
 
@@ -125,7 +125,7 @@ def test_a_farm_warns_of_it_and_status_says_at_once_that_it_is_away(
         away = farm("status")
         assert away.returncode == 1
         first, last = away.stderr.splitlines()
-        assert first.startswith(f"waiting: The store is away: Redis at {url} does not serve us (")
-        assert last.startswith(f"error: The store is away: Redis at {url} does not serve us (")
+        assert first.startswith(f"waiting: The store is away: Redis at {url} does not accept commands (")
+        assert last.startswith(f"error: The store is away: Redis at {url} does not accept commands (")
     finally:
         assert farm("down").returncode == 0

@@ -9,7 +9,7 @@ from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Status, check
 from farm.episode import run_episode
 from farm.grading import decide_answer
-from farm.task_generation.retrieval import Made, Outcome, Wish, make_retrieval
+from farm.task_generation.retrieval import RetrievalSpec, RetrievalSummary, RetrievalTask, make_retrieval
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, load_task, sandbox_spec
 from sandboxes.images.store import ImageStore
@@ -88,9 +88,9 @@ async def test_one_is_made_of_a_task_and_proven_fit(
     assert bundle.task.retrieval == Retrieval(2, 3, 2.0, (FileLines("tiny.py", ((2, 2),)),))
     assert bundle.task.tools == ()
     again = await make_retrieval(
-        Wish([source], tmp_path / "out"), state_dir=tmp_path, images=images, runtime=docker_runtime, say=print
+        RetrievalSpec([source], tmp_path / "out"), state_dir=tmp_path, images=images, runtime=docker_runtime, say=print
     )
-    assert again == Outcome(there=[tmp_path / "out" / "tiny-retrieval"])
+    assert again == RetrievalSummary(there=[tmp_path / "out" / "tiny-retrieval"])
     finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
     assert finding.problems == []
     assert finding.nop == [0.0, 0.0, 0.0]
@@ -108,7 +108,7 @@ async def test_a_task_that_none_can_be_made_of_does_not_stop_the_others(
     tmp_path: Path, source: Path, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     (source / "solution" / "solve.sh").write_text("echo new > /repo/only_new.py\n")
-    wish = Wish([source, tmp_path / "none"], tmp_path / "out")
+    wish = RetrievalSpec([source, tmp_path / "none"], tmp_path / "out")
     outcome = await make_retrieval(wish, state_dir=tmp_path, images=images, runtime=docker_runtime, say=print)
     assert outcome.made == []
     assert len(outcome.problems) == 2
@@ -153,9 +153,9 @@ async def test_plain_harbors_verifier_gives_the_same_reward(
 
 
 async def made(out: Path, source: Path, images: ImageStore, runtime: DockerRuntime) -> TaskBundle:
-    wish = Wish([source], out / "out", calls_per_turn=2, max_turns=3, beta=2.0)
+    wish = RetrievalSpec([source], out / "out", calls_per_turn=2, max_turns=3, beta=2.0)
     outcome = await make_retrieval(wish, state_dir=out, images=images, runtime=runtime, say=lambda line: None)
     directory = out / "out" / "tiny-retrieval"
-    assert outcome == Outcome(made=[Made(directory, files=1, ranges=1)])
+    assert outcome == RetrievalSummary(made=[RetrievalTask(directory, files=1, ranges=1)])
     assert list((out / "out").iterdir()) == [directory]
     return load_task(directory, state_dir=out)

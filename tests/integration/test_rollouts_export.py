@@ -64,7 +64,7 @@ async def test_what_is_written_reads_back_as_it_is_answered(tmp_path: Path, name
 async def test_records_that_cannot_be_read_are_named_and_the_others_exported(tmp_path: Path) -> None:
     async with running_store(tmp_path) as store, running_gateway(store, tmp_path) as url:
         await fill(store, groups=2)
-        async with store._connection.reach() as redis:
+        async with store._connection.client() as redis:
             endless = pack({"reward": float("inf")})
             await redis.hset("farm:{run-a}:heads", "run-a-g000000-000", endless)
             await redis.set("farm:{run-a}:payload:run-a-g000000-000", pack_frame(endless))

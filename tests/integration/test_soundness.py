@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import GradingMode, ReportFormat
-from farm.grading import Soundness, UnfitTask, VerifierError
+from farm.grading import UnfitTask, VerifierCheck, VerifierError
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.integration.tiny import task
@@ -37,10 +37,10 @@ async def test_an_image_that_cannot_run_its_tests_is_unfit(
     tiny_image: str, docker_runtime: DockerRuntime, name: str
 ) -> None:
     report, command, script, why = UNFIT[name]
-    sound, unfit = Soundness(), bundle(tiny_image, report, command, script)
+    sound, unfit = VerifierCheck(), bundle(tiny_image, report, command, script)
     for _ in range(2):
         with pytest.raises(UnfitTask, match=f"with nothing changed, .*{why}"):
-            await sound.require(unfit, "sha256:1", docker_runtime, Limits())
+            await sound.require(unfit, "sha256:1", docker_runtime, EpisodeLimits())
 
 
 FIT = {
@@ -56,15 +56,15 @@ async def test_tests_that_fail_with_nothing_changed_are_fit(
 ) -> None:
     fit = bundle(tiny_image, *FIT[name])
     fit = replace(fit, task=replace(fit.task, verifier=replace(fit.task.verifier, mode=mode)))
-    await Soundness().require(fit, "sha256:1", docker_runtime, Limits())
+    await VerifierCheck().require(fit, "sha256:1", docker_runtime, EpisodeLimits())
 
 
 async def test_a_command_that_does_not_end_in_time_is_tried_again(
     tiny_image: str, docker_runtime: DockerRuntime
 ) -> None:
-    slow, sound = bundle(tiny_image, ReportFormat.EXIT_CODE, "sleep 60"), Soundness()
+    slow, sound = bundle(tiny_image, ReportFormat.EXIT_CODE, "sleep 60"), VerifierCheck()
     with pytest.raises(VerifierError, match="did not end") as caught:
-        await sound.require(slow, "sha256:1", docker_runtime, Limits(verify_s=0.2))
+        await sound.require(slow, "sha256:1", docker_runtime, EpisodeLimits(verify_s=0.2))
     assert caught.value.retryable
     quick = replace(slow, task=replace(slow.task, verifier=replace(slow.task.verifier, command="exit 1")))
-    await sound.require(quick, "sha256:1", docker_runtime, Limits())
+    await sound.require(quick, "sha256:1", docker_runtime, EpisodeLimits())

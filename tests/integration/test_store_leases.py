@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.store import LeaseFilter, LeaseLost, RunState, Store, StreamState, UnknownLease, UnknownRun
+from farm.store import LeaseFilter, LeaseNotHeld, RunState, Store, StreamState, UnknownLease, UnknownRun
 from tests.redis_server import running_store
 from tests.rollouts import make_rollout, run_spec
 
@@ -54,7 +54,7 @@ async def test_a_lease_that_runs_out_is_redelivered_and_its_ack_is_late(store: S
     assert (first.groups[0].deliveries, second.groups[0].deliveries) == (1, 2)
     for late in (store.ack(first.lease_id), store.nack(first.lease_id), store.extend(first.lease_id, 1.0)):
         with pytest.raises(
-            LeaseLost, match=f"{first.lease_id} has ended: its time ran out, and its groups were given b"
+            LeaseNotHeld, match=f"{first.lease_id} has ended: its time ran out, and its groups were given b"
         ):
             await late
     await store.ack(second.lease_id)
@@ -69,9 +69,9 @@ async def test_a_late_ack_is_refused_even_before_anyone_else_asked(store: Store)
     while True:  # The clock is Redis's: the lease is over when it says so.
         try:
             await store.extend(lease.lease_id, SHORT_S / 50)
-        except LeaseLost:
+        except LeaseNotHeld:
             break
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseNotHeld):
         await store.ack(lease.lease_id)
 
 
@@ -83,7 +83,7 @@ async def test_nack_frees_at_once_and_wakes_who_waits(store: Store) -> None:
     second = await waiting
     assert second.groups[0].group_id == first.groups[0].group_id
     assert await store.nack(first.lease_id) is StreamState.OPEN
-    with pytest.raises(LeaseLost, match="it was nacked, and its groups were given back"):
+    with pytest.raises(LeaseNotHeld, match="it was nacked, and its groups were given back"):
         await store.ack(first.lease_id)
 
 
@@ -93,7 +93,7 @@ async def test_after_an_ack_a_refusal_says_that_the_groups_are_done(store: Store
     await store.ack(lease.lease_id)
     for late in (store.nack(lease.lease_id), store.extend(lease.lease_id, 1.0)):
         with pytest.raises(
-            LeaseLost, match=f"{lease.lease_id} has ended: it was acked, and its groups are not delivered"
+            LeaseNotHeld, match=f"{lease.lease_id} has ended: it was acked, and its groups are not delivered"
         ):
             await late
 
@@ -180,7 +180,7 @@ async def test_the_token_of_a_living_lease_answers_it_again(store: Store) -> Non
     first = await store.lease("c", "run-a", lease_s=LONG_S, max_groups=2, lease_token=token)
     assert await store.lease("c", "run-a", lease_s=LONG_S, max_groups=2, lease_token=token) == first
     await store.ack(first.lease_id)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseNotHeld):
         await store.lease("c", "run-a", lease_s=LONG_S, lease_token=token)
 
 
@@ -280,7 +280,7 @@ async def test_no_two_consumers_ever_hold_one_group_and_each_group_is_acked_once
     acked: Counter[str] = Counter()
 
     async def now() -> float:
-        async with clock.reach() as redis:
+        async with clock.client() as redis:
             seconds, micros = await redis.time()
         return float(seconds + micros / 1e6)
 
@@ -307,7 +307,7 @@ async def test_no_two_consumers_ever_hold_one_group_and_each_group_is_acked_once
                         acked.update(group.group_id for group in lease.groups)
                     case _:
                         continue
-            except LeaseLost:
+            except LeaseNotHeld:
                 assert await now() >= lease.expires_at
 
     await asyncio.gather(*(consume(f"c{number}") for number in range(6)))

@@ -131,7 +131,7 @@ async def test_a_rollout_too_large_to_be_stored_is_refused_and_not_sent_for_ever
 
 async def test_what_redis_will_never_take_is_told_from_a_redis_that_is_away(store: Store) -> None:
     await store.put_run(run_spec())
-    async with store._connection.reach() as redis:  # another's key in the way
+    async with store._connection.client() as redis:  # another's key in the way
         await redis.set("farm:{run-a}:order", "mine")
     with pytest.raises(StoreFault, match="WRONGTYPE"):
         await store.publish(make_rollout())
@@ -139,7 +139,7 @@ async def test_what_redis_will_never_take_is_told_from_a_redis_that_is_away(stor
 
 async def test_a_redis_that_is_full_is_away(store: Store) -> None:
     await store.put_run(run_spec())
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         await redis.config_set("maxmemory", 1)
         with pytest.raises(StoreUnavailable, match="maxmemory"):
             await store.publish(make_rollout())
@@ -149,7 +149,7 @@ async def test_a_redis_that_is_full_is_away(store: Store) -> None:
 
 async def test_a_run_whose_announcement_was_lost_is_announced_when_it_is_put_again(store: Store) -> None:
     await store.put_run(run_spec())
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         await redis.delete("farm:{*}:runs", "farm:{*}:live")
     await store.put_run(run_spec())
     assert await store.live_runs() == {"run-a": RunState.RUNNING}

@@ -42,7 +42,7 @@ async def expired(store: Store, run_id: str = "run-a", *, left: int) -> None:
 
 
 async def keys_of(store: Store, run_id: str) -> list[str]:
-    async with store._connection.reach() as redis:  # the store has no wish to list its keys
+    async with store._connection.client() as redis:  # the store has no wish to list its keys
         return sorted(key.decode().partition("}:")[2] for key in await redis.keys(f"farm:{{{run_id}}}:*"))
 
 
@@ -161,7 +161,7 @@ async def test_a_deleted_run_leaves_nothing(store: Store) -> None:
 async def test_a_deletion_that_broke_off_is_finished_by_the_next_round(store: Store) -> None:
     await fill(store, groups=2)
     await store.set_run_state("run-a", RunState.FINISHED)
-    assert await store._connection.step("farm:{run-a}", "delete") == b"deleted"
+    assert await store._connection.run_script("farm:{run-a}", "delete") == b"deleted"
     assert await store.get_run("run-a") is None
     with pytest.raises(UnknownRun):
         await store.lease("c", "run-a", lease_s=LONG_S)

@@ -47,7 +47,7 @@ async def fill(store: Store, groups: int = 1, verdicts: tuple[float | None, ...]
     for group in range(groups):
         for index, verdict in enumerate(verdicts):
             made = replace(rollout(group, index, verdict=verdict), group_size=len(verdicts))
-            await store.publish_by_rules(made)
+            await store.publish_scored(made)
 
 
 async def rewards(store: Store) -> dict[str, tuple[float | None, str]]:
@@ -80,11 +80,11 @@ async def test_the_farms_own_rules_are_current_until_others_are(store: Store) ->
 
 async def test_all_members_of_a_group_are_judged_by_the_rules_of_its_first(store: Store) -> None:
     await store.put_run(run_spec(groups=2))
-    first = await store.publish_by_rules(rollout(0, 0))
+    first = await store.publish_scored(rollout(0, 0))
     double = await store.rules.put(DOUBLE, current=True)
-    second = await store.publish_by_rules(rollout(0, 1))
+    second = await store.publish_scored(rollout(0, 1))
     assert (second.reward, second.reward_version) == (1.0, first.reward_version)
-    third = await store.publish_by_rules(rollout(1, 0))
+    third = await store.publish_scored(rollout(1, 0))
     assert (third.reward, third.reward_version) == (2.0, double.version)
 
 
@@ -92,10 +92,10 @@ async def test_a_pinned_run_keeps_its_rules_and_one_whose_rules_are_gone_says_so
     await store.put_run(run_spec(groups=2))
     triple = await store.rules.put(TRIPLE, current=False)
     await store.rules.put(DOUBLE, current=True)
-    kept = await store.publish_by_rules(rollout(0, 0), triple.version)
+    kept = await store.publish_scored(rollout(0, 0), triple.version)
     assert (kept.reward, kept.reward_version) == (3.0, triple.version)
     with pytest.raises(UnknownRules, match="farm rewards list"):
-        await store.publish_by_rules(rollout(1, 0), "gone-000000000000")
+        await store.publish_scored(rollout(1, 0), "gone-000000000000")
 
 
 async def test_what_was_not_judged_has_no_reward_by_any_rules(store: Store) -> None:
@@ -159,12 +159,12 @@ async def test_what_a_lease_holds_or_a_learner_has_acked_stays_as_it_was_deliver
 
 async def test_who_comes_to_a_rescored_group_is_judged_as_the_others_are(store: Store) -> None:
     await store.put_run(run_spec())
-    await store.publish_by_rules(rollout(0, 0))
+    await store.publish_scored(rollout(0, 0))
     double = await store.rules.put(DOUBLE, current=False)
     assert (await store.rescore("run-a", double.version)).groups == {"changed": 1, "absent": 1}
     with pytest.raises(RulesChanged):
         await store.publish(rollout(0, 1))
-    late = await store.publish_by_rules(rollout(0, 1))
+    late = await store.publish_scored(rollout(0, 1))
     assert (late.reward, late.reward_version) == (2.0, double.version)
     lease = await store.lease("c", "run-a", lease_s=LONG_S)
     assert lease.groups[0].zero_variance
@@ -177,7 +177,7 @@ async def test_rescorers_publishers_and_learners_at_once_leave_every_group_of_on
 
     async def publish(index: int) -> None:
         for group in range(groups):
-            await store.publish_by_rules(replace(rollout(group, index), group_size=4))
+            await store.publish_scored(replace(rollout(group, index), group_size=4))
 
     async def learn() -> None:
         for _ in range(groups):
@@ -201,7 +201,7 @@ async def test_rescorers_publishers_and_learners_at_once_leave_every_group_of_on
         assert reward == (1.0 if version == default_rules().version else versions.index(version) + 1.0)
     total = sum(reward or 0.0 for reward, _ in (await rewards(store)).values())
     assert await mean_by_counts(store) == pytest.approx(total)
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         assert await redis.keys("*:fresh*") == [] or await redis.ttl((await redis.keys("*:fresh*"))[0]) > 0
         assert await redis.ttl("farm:{run-a}:payload:run-a-g000000-000") == -1
 
@@ -235,7 +235,7 @@ async def test_a_forgotten_run_leaves_nothing_of_its_rules(store: Store) -> None
     await store.ack(lease.lease_id)
     while await store.get_run("run-a") is not None:
         await store.expire(0.001)
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         left = {name for name in await redis.keys("farm:{run-a}*") if b":lease:" not in name}
     assert left == set()
     with pytest.raises(UnknownRun):
@@ -248,7 +248,7 @@ BASE = "farm:{run-a}"
 async def kept(store: Store) -> dict[bytes, object]:
     """All that Redis holds of the run, but for what is staged."""
     found: dict[bytes, object] = {}
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         for name in await redis.keys(f"{BASE}*"):
             if b":fresh" not in name:
                 found[name] = await redis.dump(name)
@@ -260,13 +260,13 @@ async def test_a_rescoring_that_cannot_be_finished_is_not_begun(store: Store, se
     await fill(store)
     before = await kept(store)
     told = []
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         for index, reward in enumerate(("2.0", second)):
             name = f"run-a-g000000-{index:03}"
             await redis.set(f"{BASE}:fresh:token:{name}", b"payload")
             await redis.set(f"{BASE}:fresh-head:token:{name}", b"head")
             told.append([name, str(index), default_rules().version, reward])
-    answer = await store._connection.step(BASE, "rescore", "run-a-g000000", "new-1", "token", json.dumps(told))
+    answer = await store._connection.run_script(BASE, "rescore", "run-a-g000000", "new-1", "token", json.dumps(told))
     if second == "1.0":
         assert answer == b"done"
         assert await kept(store) != before
@@ -277,7 +277,7 @@ async def test_a_rescoring_that_cannot_be_finished_is_not_begun(store: Store, se
 
 async def put_reward(store: Store, name: str, reward: float) -> None:
     """As a farm stored it that let rules give a reward without end."""
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         record = {**unpack(unpack_frame(await redis.get(f"{BASE}:payload:{name}"))), "reward": reward}
         await redis.set(f"{BASE}:payload:{name}", pack_frame(pack(record)))
         head = {key: value for key, value in record.items() if key != "segments"}
@@ -304,7 +304,7 @@ async def test_a_group_with_a_record_that_cannot_be_read_stays_as_it_is_and_the_
     store: Store,
 ) -> None:
     await fill(store, groups=3)
-    async with store._connection.reach() as redis:
+    async with store._connection.client() as redis:
         await redis.set(f"{BASE}:payload:run-a-g000000-001", b"no frame")
         await redis.set(f"{BASE}:payload:run-a-g000001-000", pack_frame(pack({"reward": 1.0})))
     double = await store.rules.put(DOUBLE, current=False)

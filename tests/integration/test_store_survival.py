@@ -13,7 +13,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from farm.store import EmbeddedRedis, LeaseLost, RunState, Store, StoreUnavailable, StreamState
+from farm.store import EmbeddedRedis, LeaseNotHeld, RunState, Store, StoreUnavailable, StreamState
 from tests.redis_server import running_redis
 from tests.rollouts import make_rollout, run_spec
 from tests.services import require_program
@@ -71,7 +71,7 @@ async def test_a_killed_server_comes_back_with_what_was_acked_and_what_was_not(t
         await store.ack(held.lease_id)
         assert await store.ack(left.lease_id) is StreamState.DRAINED
         assert await store.ack(acked.lease_id) is StreamState.DRAINED
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseNotHeld):
             await store.nack(held.lease_id)
         await store.close()
 

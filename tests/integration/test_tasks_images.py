@@ -24,7 +24,7 @@ pytestmark = pytest.mark.docker
 def name(docker_client: docker.DockerClient) -> Iterator[str]:
     """A name for an image of one test; the image is removed after it."""
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"the image {BASE_IMAGE}", "run images/base/build.sh, or run tests/run.sh")
+        missing(f"the image {BASE_IMAGE}", "run `farm images base`, or run tests/run.sh")
     name = f"farm-test-build:{secrets.token_hex(6)}"
     yield name
     if docker_client.images.list(name):

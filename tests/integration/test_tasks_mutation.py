@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import Change
-from farm.task_generation.mutation.generator import Bench, Maker, Yield
+from farm.task_generation.mutation.generator import GenerationContext, GenerationStats, TaskGenerator
 from farm.task_generation.mutation.repository import Repository, open_repository
 from farm.task_generation.mutation.requirements import with_requirements
-from farm.task_validation.solution_leaks import find_residue, secrets_of
+from farm.task_validation.solution_leaks import find_solution_leaks, solution_fingerprint
 from farm.task_validation.validate import gold_change, validate
 from farm.tasks import TaskBundle, load_task, pack, sandbox_spec, task_directories, unpack
 from sandboxes.images.store import ImageStore
@@ -132,12 +132,12 @@ async def test_tasks_of_a_repository_of_ones_own(
     tmp_path: Path, opened: Repository, images: ImageStore, docker_runtime: DockerRuntime
 ) -> None:
     said: list[str] = []
-    bench = Bench(tmp_path, images, docker_runtime, asyncio.Semaphore(2), said.append)
+    bench = GenerationContext(tmp_path, images, docker_runtime, asyncio.Semaphore(2), said.append)
     repository = await with_requirements(opened, (), bench)
     wanted = {"mutate": 3, "delete-feature": 1}
 
-    async def make(out: Path) -> list[Yield]:
-        maker = Maker(repository, out, 7, bench)
+    async def make(out: Path) -> list[GenerationStats]:
+        maker = TaskGenerator(repository, out, 7, bench)
         await maker.make(wanted)
         return maker.yields
 
@@ -176,10 +176,10 @@ async def _look_inside(workspace: str, gold: Change, runtime: DockerRuntime, bun
         seen = await sandbox.exec(("/.farm/bin/bash", "-c", look), timeout_s=60, merge_stderr=True)
         assert seen.stdout.head.decode().split() == ["1", "1"]
         present = {file.path: await sandbox.read_file(f"{workspace}/{file.path}") for file in gold.files}
-        wanted = secrets_of(gold, present)
-        assert await find_residue(sandbox, wanted) == []
+        wanted = solution_fingerprint(gold, present)
+        assert await find_solution_leaks(sandbox, wanted) == []
         (solved,) = (file.content for file in gold.files if file.path == "purse.py")
         await sandbox.write_file("/opt/kept.py", solved)
-        found = await find_residue(sandbox, wanted)
+        found = await find_solution_leaks(sandbox, wanted)
         assert found
         assert {residue.path for residue in found} == {"/opt/kept.py"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.task_generation.scaffold import begin_task
+from farm.task_generation.scaffold import scaffold_task
 from farm.tasks import TaskError, load_task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ def test_a_place_where_none_can_be_is_refused_in_one_line_and_left_as_it_was(
     (tmp_path / "tasks").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(TaskError) as refused:
-        begin_task(Path(name))
+        scaffold_task(Path(name))
     assert str(refused.value).startswith(said)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "tasks"]
 

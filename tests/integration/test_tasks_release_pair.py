@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.task_generation.release_pair import Wish, make_release_pair
+from farm.task_generation.release_pair import ReleasePairSpec, make_release_pair
 from farm.task_validation.validate import validate
 from farm.tasks import TaskError, ensure_image, load_task, load_taskset, pack, unpack
 from sandboxes.images.store import ImageStore
@@ -80,7 +80,7 @@ async def test_a_task_is_made_and_found_fit(
 ) -> None:
     said: list[str] = []
     out = tmp_path / f"made-{secrets.token_hex(4)}"
-    wish = Wish("pathspec", "0.11.0", "0.11.1", out)
+    wish = ReleasePairSpec("pathspec", "0.11.0", "0.11.1", out)
     made = await make_release_pair(wish, state_dir=sources, images=images, runtime=docker_runtime, say=said.append)
     assert made.fail_to_pass == ("tests/test_gitignore.py::GitIgnoreSpecTest::test_07_issue_74",)
     assert len(made.pass_to_pass) == 90

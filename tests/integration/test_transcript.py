@@ -1,4 +1,4 @@
-"""The episode that README shows is run, and the page shows what the command prints.
+"""The episode of the example transcript is run, and the page shows what the command prints.
 
 Where it does not: ``.venv/bin/python -m tests.integration.transcript`` writes the page's transcript anew.
 """

@@ -13,10 +13,10 @@ import pytest
 
 from farm.build_config import read_build_settings
 from farm.config import BuildOptions
-from farm.task_generation.progress_log import Journal
-from farm.task_generation.scaffold import begin_task
-from farm.task_validation.result import Finding, Reason
-from farm.task_validation.validate_set import Bench, journal_path, validate_set, validated_tasks
+from farm.task_generation.progress_log import ProgressLog
+from farm.task_generation.scaffold import scaffold_task
+from farm.task_validation.result import Reason, ValidationResult
+from farm.task_validation.validate_set import ValidationContext, journal_path, validate_set, validated_tasks
 from farm.tasks import TaskError, load_task
 from farm.tasks.validation_file import read_validated, refuse_unvalidated, set_digest
 from sandboxes.images.store import ImageStore
@@ -62,7 +62,7 @@ def farm(*words: object, state_dir: Path) -> subprocess.CompletedProcess[str]:
 def make_set(directory: Path) -> Path:
     """A task that can be mended, and beside it one whose flaky test is what it is about."""
     mendable, hopeless = directory / "mendable", directory / "hopeless"
-    begin_task(mendable)
+    scaffold_task(mendable)
     tests = mendable / "tests/workspace/tests/test_basket.py"
     tests.write_text(tests.read_text() + FRAGILE + "".join(CHAIN.format(n=n) for n in LINKS))
     shutil.copytree(mendable, hopeless)
@@ -140,7 +140,7 @@ async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path
         builds = read_build_settings(BuildOptions(registries=(place,)))
         loaded = []
         for name in ("away", "never"):
-            begin_task(tasks / name)
+            scaffold_task(tasks / name)
             manifest = tasks / name / "task.toml"
             image = f"{place}/none:1" if name == "away" else "nowhere.invalid/none:1"
             text = manifest.read_text()
@@ -148,7 +148,7 @@ async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path
             loaded.append((tasks / name, load_task(tasks / name, state_dir=tmp_path)))
         store = ImageStore(None, builds)
         try:
-            bench = Bench(tmp_path, store, FakeRuntime({}), 2, False, lambda line: None)
+            bench = ValidationContext(tmp_path, store, FakeRuntime({}), 2, False, lambda line: None)
             away, never = await validate_set(tasks, loaded, bench, lambda finding: None)
         finally:
             await store.close()
@@ -160,16 +160,16 @@ async def test_an_image_that_cannot_be_had_is_a_fault_of_its_task_alone(tmp_path
 
 async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     task = tmp_path / "tasks" / "known"
-    begin_task(task)
+    scaffold_task(task)
     bundle = load_task(task, state_dir=tmp_path)
-    known = Finding("known", bundle.task.digest, bundle.task.image, gold=[1.0], timeout_s=30.0)
+    known = ValidationResult("known", bundle.task.digest, bundle.task.image, gold=[1.0], timeout_s=30.0)
     known.refuse(Reason.CHEAT, "a cheat")
     kept = journal_path(tmp_path / "tasks", tmp_path)
-    Journal(kept).put(bundle.task.digest, asdict(known))
+    ProgressLog(kept).put(bundle.task.digest, asdict(known))
     nothing = ImageStore("tcp://127.0.0.1:1", read_build_settings())  # whoever asks it fails
     heard: list[str] = []
-    bench = Bench(tmp_path, nothing, FakeRuntime({}), 2, False, heard.append)
-    done: list[Finding] = []
+    bench = ValidationContext(tmp_path, nothing, FakeRuntime({}), 2, False, heard.append)
+    done: list[ValidationResult] = []
     found = await validate_set(tmp_path / "tasks", [(task, bundle)], bench, done.append)
     assert found == done == [known]
     assert heard == []
@@ -178,9 +178,9 @@ async def test_a_set_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> No
 
 def test_one_bad_task_does_not_keep_the_others_from_being_validated(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
-    begin_task(tasks / "good")
+    scaffold_task(tasks / "good")
     for name in ("bad", "worse"):
-        begin_task(tasks / name)
+        scaffold_task(tasks / name)
     (tasks / "bad" / "task.toml").write_text("[")
     (tasks / "worse" / "instruction.md").unlink()
     done = farm("validate", tasks, "--write", "--json", state_dir=tmp_path / "state")

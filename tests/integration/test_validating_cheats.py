@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from farm.task_validation.result import Finding, Reason
+from farm.task_validation.result import Reason, ValidationResult
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle
 from sandboxes.images.store import ImageStore
@@ -14,7 +14,7 @@ from tests.integration.test_harbor_tasks import STEPS
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Load = Callable[[Mapping[str, str]], TaskBundle]
-Judge = Callable[[Mapping[str, str]], Awaitable[Finding]]
+Judge = Callable[[Mapping[str, str]], Awaitable[ValidationResult]]
 
 NAIVE = {
     "task.toml": 'schema_version = "1.2"\n[environment]\nworkdir = "/app"\n',
@@ -43,7 +43,7 @@ def graded(files: Mapping[str, str], mode: str) -> Mapping[str, str]:
 
 @pytest.fixture
 def judge(load_files: Load, images: ImageStore, docker_runtime: DockerRuntime) -> Judge:
-    async def judge(files: Mapping[str, str]) -> Finding:
+    async def judge(files: Mapping[str, str]) -> ValidationResult:
         return await validate(load_files(files), images=images, runtime=docker_runtime, say=lambda line: None)
 
     return judge

@@ -1,6 +1,6 @@
-"""The episode that README shows, from its policy's script to the page.
+"""The episode of the example transcript, from its policy's script to the page.
 
-    .venv/bin/python -m tests.integration.transcript     # runs it, and writes what was printed into README
+    .venv/bin/python -m tests.integration.transcript     # runs it, and writes what was printed into the page
 
 Each tool of the default pack is used, the readers of a message side by side, and the task is solved.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from tests.model_server import Call, ModelServer, Say, serving
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "farm" / "docs" / "example-transcript.md"
 TASK = ROOT / "images" / "tasks" / "pathspec-0.11.1"
 LINES = 3
 COMMAND = f"$ farm rollouts show ROLLOUT --lines {LINES}"
@@ -115,8 +115,8 @@ async def _farm(state_dir: str, *arguments: str) -> str:
 
 
 def of_the_page() -> str:
-    """README's transcript."""
-    (block,) = _BLOCK.findall(README.read_text())
+    """Return the page's transcript."""
+    (block,) = _BLOCK.findall(PAGE.read_text())
     return str(block)
 
 
@@ -130,9 +130,9 @@ def without_what_varies(text: str) -> str:
 def main() -> None:
     new = asyncio.run(printed())
     if without_what_varies(new) == without_what_varies(of_the_page()):
-        print("README shows it already")
+        print("the page shows it already")
     else:
-        README.write_text(_BLOCK.sub(lambda _: new, README.read_text()))
+        PAGE.write_text(_BLOCK.sub(lambda _: new, PAGE.read_text()))
 
 
 if __name__ == "__main__":

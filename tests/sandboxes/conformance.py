@@ -14,13 +14,13 @@ import pytest
 from sandboxes import (
     ExecResult,
     FileKind,
-    GoneBy,
     ImageError,
-    Limits,
+    LossCause,
     PathError,
     Runtime,
     Sandbox,
     SandboxGone,
+    SandboxLimits,
     SandboxSpec,
     SpecError,
 )
@@ -111,7 +111,7 @@ class RuntimeContract:
         await sandbox.remove()
         with pytest.raises(SandboxGone) as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
 
     async def test_a_call_under_way_ends_when_the_sandbox_does(self, sandbox: Sandbox) -> None:
         call = asyncio.create_task(sandbox.exec(["sh", "-c", "echo > /tmp/started; sleep 1000"], timeout_s=1000))
@@ -119,7 +119,7 @@ class RuntimeContract:
         await sandbox.remove()
         with pytest.raises(SandboxGone) as gone:
             await call
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
 
     async def test_two_sandboxes_share_nothing(self, runtime: Runtime, image: str) -> None:
         async with runtime.scope(SandboxSpec(image)) as one, runtime.scope(SandboxSpec(image)) as other:
@@ -151,10 +151,10 @@ class RuntimeContract:
             SandboxSpec("x", env={"A=B": "c"}),
             SandboxSpec("x", env={"A": "c\0d"}),
             SandboxSpec("x", labels={"farm.owner": "me"}),
-            SandboxSpec("x", limits=Limits(memory_mib=0)),
-            SandboxSpec("x", limits=Limits(cpus=float("nan"))),
-            SandboxSpec("x", limits=Limits(pids=-1)),
-            SandboxSpec("x", limits=Limits(open_files=10**9)),
+            SandboxSpec("x", limits=SandboxLimits(memory_mib=0)),
+            SandboxSpec("x", limits=SandboxLimits(cpus=float("nan"))),
+            SandboxSpec("x", limits=SandboxLimits(pids=-1)),
+            SandboxSpec("x", limits=SandboxLimits(open_files=10**9)),
         ],
     )
     async def test_a_nonsensical_spec(self, runtime: Runtime, spec: SandboxSpec) -> None:

@@ -22,7 +22,7 @@ async def pooled(runtime: Runtime, *specs: SandboxSpec, count: int = 2) -> Async
     try:
         with ExitStack() as wants:
             for spec in specs:
-                wants.enter_context(pool.wanting(spec, count))
+                wants.enter_context(pool.reserve(spec, count))
             for spec in specs:
                 await until_ready(pool, spec, count)
             yield pool

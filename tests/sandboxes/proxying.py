@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sandboxes.egress import AllowList, Bounds, EgressLog, EgressProxy, EgressRecord, Grants, Upstreams
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, EgressRecord, Grants, ProxyLimits, UpstreamProxies
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.serving import eventually
 
@@ -48,9 +48,9 @@ class Client:
 @contextlib.asynccontextmanager
 async def proxying(
     *patterns: str,
-    bounds: Bounds | None = None,
+    bounds: ProxyLimits | None = None,
     granted: Sequence[str] | None = None,
-    upstreams: Upstreams | None = None,
+    upstreams: UpstreamProxies | None = None,
 ) -> AsyncIterator[Client]:
     """``granted`` None: the operator grants what the patterns name at loopback."""
     if granted is None:
@@ -65,8 +65,8 @@ async def proxying(
         listener,
         log,
         granted=Grants.parse(granted),
-        bounds=bounds or Bounds(),
-        upstreams=upstreams or Upstreams(),
+        bounds=bounds or ProxyLimits(),
+        upstreams=upstreams or UpstreamProxies(),
     )
     try:
         yield Client(port, proxy, log)

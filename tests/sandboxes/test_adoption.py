@@ -22,8 +22,8 @@ from sandboxes import (
     WarmPool,
 )
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
-from sandboxes.ownership.owner import Identity, Owner, estate, group_of, owner_names
-from sandboxes.ownership.sandbox_record import Record
+from sandboxes.ownership.owner import Identity, Owner, bury_if_dead, group_of, owner_names
+from sandboxes.ownership.sandbox_record import SandboxRecord
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.owner_process import OwnerProcess
 from tests.sandboxes.conformance import WAIT_S, living, text, until_there
@@ -315,7 +315,7 @@ async def test_a_dead_owner_is_not_buried_before_its_grace_is_over(
         await docker_runtime.reap()
     found = await adopted(await come_back())
     assert found.keys() == {box_id}
-    with estate(state_dir, "agent", now_s=1e9) as dead:
+    with bury_if_dead(state_dir, "agent", now_s=1e9) as dead:
         assert not dead, "it lives again"
 
 
@@ -325,11 +325,11 @@ def test_grace_ends_with_the_machine(state_dir: Path) -> None:
         Owner.claim(state_dir, "one", grace_s=300)
         os._exit(0)
     os.waitpid(pid, 0)
-    with estate(state_dir, "one", now_s=50.0) as dead:
+    with bury_if_dead(state_dir, "one", now_s=50.0) as dead:
         assert not dead
     grace = state_dir / "owners" / "one" / "grace"
     grace.write_text(grace.read_text().replace('"boot": "', '"boot": "other'))
-    with estate(state_dir, "one", now_s=60.0) as dead:
+    with bury_if_dead(state_dir, "one", now_s=60.0) as dead:
         assert dead
     assert owner_names(state_dir) == []
 
@@ -342,7 +342,7 @@ def test_grace_is_counted_from_when_the_death_was_seen(state_dir: Path) -> None:
     os.waitpid(pid, 0)
     seen = []
     for now_s in (5000.0, 5299.0, 5301.0):
-        with estate(state_dir, "one", now_s=now_s) as dead:
+        with bury_if_dead(state_dir, "one", now_s=now_s) as dead:
             seen.append(dead)
     assert seen == [False, False, True]
     assert owner_names(state_dir) == []
@@ -372,7 +372,7 @@ async def test_what_was_handed_out_of_a_pool_is_known_by_whom(
 ) -> None:
     first = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
     box = await first.create(SandboxSpec(test_image))
-    box.hand_over(SandboxSpec(test_image, labels={"rollout": "r"}))
-    record = Record.parse(first._owner.record(box.id))
+    box.assign(SandboxSpec(test_image, labels={"rollout": "r"}))
+    record = SandboxRecord.parse(first._owner.record(box.id))
     assert record.spec == SandboxSpec(test_image, labels={"rollout": "r"})
     await first.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.egress import Verdict
+from sandboxes.egress import EgressDecision
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.lone_network import FAR, HERE, in_lone_network
 from tests.sandboxes.origin import BODY, origin
@@ -67,7 +67,7 @@ def test_a_name_is_reached_over_http_and_over_tls(tmp_path: Path, certificate: P
             assert plain.visits[0].headers()[b"host"] == b"far.example"
             assert (await through_tls(client, certificate, "far.example", "far.example")).endswith(BODY)
             assert len(secure.visits) == 1
-            assert {record.verdict for record in await client.records(2)} == {Verdict.ALLOWED}
+            assert {record.verdict for record in await client.records(2)} == {EgressDecision.ALLOWED}
 
     alone(tmp_path, scenario(), far=FAR[0])
 
@@ -81,7 +81,7 @@ def test_a_tunnel_to_one_name_is_of_no_use_for_another_at_the_same_address(
             with pytest.raises((ConnectionError, ssl.SSLError)):
                 await through_tls(client, certificate, "far.example", name)
             (record,) = await client.records(1)
-            assert (record.verdict, record.bytes_out) == (Verdict.REFUSED, 0)
+            assert (record.verdict, record.bytes_out) == (EgressDecision.REFUSED, 0)
             assert (name or "TLS without a name") in record.reason
             assert [visit.request for visit in secure.visits] in ([], [None])
 
@@ -97,7 +97,7 @@ def test_a_tunnel_to_a_names_tls_port_is_for_tls(tmp_path: Path, said: bytes) ->
             assert (await asyncio.wait_for(reader.read(), WAIT_S)).count(b"\r\n") == 2
             writer.close()
             (record,) = await client.records(1)
-            assert (record.verdict, record.bytes_out) == (Verdict.REFUSED, 0)
+            assert (record.verdict, record.bytes_out) == (EgressDecision.REFUSED, 0)
             assert [visit.request for visit in far.visits] in ([], [None])
 
     alone(tmp_path, scenario(), far=FAR[0])
@@ -144,7 +144,7 @@ def test_a_name_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
         async with proxying("no-such-name.invalid") as client:
             unknown = await client.ask(get("http://no-such-name.invalid/"))
             assert (status(unknown), b"its name is not known" in unknown) == (502, True)
-            assert [record.verdict for record in await client.records(1)] == [Verdict.FAILED]
+            assert [record.verdict for record in await client.records(1)] == [EgressDecision.FAILED]
 
     alone(tmp_path, scenario())
 

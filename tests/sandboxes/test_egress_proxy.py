@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandboxes.egress import Bounds, Verdict
+from sandboxes.egress import EgressDecision, ProxyLimits
 from tests.sandboxes.conformance import WAIT_S
 from tests.sandboxes.origin import BODY, Origin, echo, origin
 from tests.sandboxes.proxying import HOST, Client, get, proxying, status
@@ -39,11 +39,16 @@ async def test_what_is_allowed_comes_back_whole(client: Client, far: Origin) -> 
     assert visit.request is not None
     assert (visit.request.method, visit.request.target) == (b"GET", b"/a/b?c=d")
     (record,) = await client.records(1)
-    assert (record.sandbox_id, record.host, record.port, record.verdict) == ("box", HOST, far.port, Verdict.ALLOWED)
+    assert (record.sandbox_id, record.host, record.port, record.verdict) == (
+        "box",
+        HOST,
+        far.port,
+        EgressDecision.ALLOWED,
+    )
     assert (record.reason, record.bytes_in) == ("", len(answer))
     assert before <= record.at <= record.at + record.duration_s <= time.time()
     assert record.bytes_out > len("GET /a/b?c=d HTTP/1.1")
-    assert client.log.count(Verdict.ALLOWED) == 1
+    assert client.log.count(EgressDecision.ALLOWED) == 1
 
 
 async def test_the_far_end_gets_the_host_of_the_target_and_nothing_meant_for_the_proxy(
@@ -100,7 +105,7 @@ async def test_what_is_not_on_the_list_is_refused(client: Client, far: Origin, t
         assert b"is not among the hosts" in answer
         assert far.visits == other.visits == []
     (record,) = await client.records(1)
-    assert (record.verdict, record.bytes_out, record.bytes_in) == (Verdict.REFUSED, 0, 0)
+    assert (record.verdict, record.bytes_out, record.bytes_in) == (EgressDecision.REFUSED, 0, 0)
 
 
 async def test_a_name_that_stands_for_loopback_is_refused(far: Origin) -> None:
@@ -167,7 +172,7 @@ async def test_what_no_proxy_should_take_is_refused(client: Client, far: Origin,
     assert status(answer) == expected
     assert far.visits == []
     (record,) = await client.records(1)
-    assert record.verdict is Verdict.REFUSED
+    assert record.verdict is EgressDecision.REFUSED
     assert len(record.reason) < 400
 
 
@@ -202,7 +207,7 @@ async def test_a_host_that_does_not_answer_is_said_to_be_out_of_reach() -> None:
         async with proxying(f"{HOST}:{port}") as client:
             refused = await client.ask(get(f"http://{HOST}:{port}/"))
             assert (status(refused), b"Connection refused" in refused) == (502, True)
-            assert [record.verdict for record in await client.records(1)] == [Verdict.FAILED]
+            assert [record.verdict for record in await client.records(1)] == [EgressDecision.FAILED]
 
 
 async def test_a_tunnel_carries_bytes_both_ways_until_both_have_ended() -> None:
@@ -216,7 +221,7 @@ async def test_a_tunnel_carries_bytes_both_ways_until_both_have_ended() -> None:
         assert await asyncio.wait_for(reading, WAIT_S) == sent
         writer.close()
         (record,) = await client.records(1)
-        assert (record.verdict, record.bytes_out, record.bytes_in) == (Verdict.ALLOWED, len(sent), len(sent))
+        assert (record.verdict, record.bytes_out, record.bytes_in) == (EgressDecision.ALLOWED, len(sent), len(sent))
 
 
 async def test_what_is_sent_with_the_request_for_a_tunnel_goes_through_it() -> None:
@@ -228,7 +233,7 @@ async def test_what_is_sent_with_the_request_for_a_tunnel_goes_through_it() -> N
 
 
 async def test_who_says_nothing_or_too_slowly_is_let_go() -> None:
-    async with echo() as port, proxying(f"{HOST}:{port}", bounds=Bounds(head_s=1.5, idle_s=1.5)) as client:
+    async with echo() as port, proxying(f"{HOST}:{port}", bounds=ProxyLimits(head_s=1.5, idle_s=1.5)) as client:
         assert status(await client.ask(b"")) == 408
         assert status(await client.ask("GET http://")) == 408
         reader, writer = await client.tunnel(port)
@@ -238,7 +243,10 @@ async def test_who_says_nothing_or_too_slowly_is_let_go() -> None:
 
 
 async def test_more_connections_than_are_served_at_once_wait_for_their_turn(far: Origin) -> None:
-    async with echo() as port, proxying(f"{HOST}:{port}", f"{HOST}:{far.port}", bounds=Bounds(connections=2)) as client:
+    async with (
+        echo() as port,
+        proxying(f"{HOST}:{port}", f"{HOST}:{far.port}", bounds=ProxyLimits(connections=2)) as client,
+    ):
         tunnels = [await client.tunnel(port) for _ in range(2)]
         waiting = asyncio.create_task(client.ask(get(f"http://{HOST}:{far.port}/")))
         for reader, writer in tunnels * 20:
@@ -265,7 +273,7 @@ async def test_shut_nothing_passes_any_more_and_nothing_is_left() -> None:
         writer.close()
         idle[1].close()
         assert {(record.verdict, record.reason) for record in client.log.records} >= {
-            (Verdict.ALLOWED, "the way out was shut")
+            (EgressDecision.ALLOWED, "the way out was shut")
         }
         await client.proxy.close()
     await eventually(lambda: not set(os.listdir("/proc/self/fd")) - before)
@@ -281,11 +289,11 @@ async def test_each_request_is_a_line_of_the_log_and_a_flood_is_only_counted(
     await client.ask(get("http://evil.example/a\x07b"))
     (allowed, refused) = await client.records(2)
     assert [line.egress["host"] for line in caplog.records] == [HOST, ""]  # type: ignore[attr-defined]  # an extra
-    assert allowed.verdict is Verdict.ALLOWED
+    assert allowed.verdict is EgressDecision.ALLOWED
     assert f"sandbox box to {HOST}:{far.port}: allowed, " in caplog.messages[0]
     assert "sandbox box to ?:0: refused (this is not an HTTP request" in caplog.messages[1]
     for _ in range(1100):
         client.log.add(refused)
     assert len(caplog.messages) == 1001
     assert len(client.log.records) == 1000
-    assert client.log.count(Verdict.REFUSED) == 1101
+    assert client.log.count(EgressDecision.REFUSED) == 1101

@@ -19,7 +19,7 @@ from sandboxes import (
     SandboxSpec,
     SpecError,
 )
-from sandboxes.egress import Grants, Verdict, listen_inside
+from sandboxes.egress import EgressDecision, Grants, listen_inside
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S, living, text
 from tests.sandboxes.origin import BODY, Origin, origin
@@ -89,7 +89,7 @@ async def test_a_host_on_the_list_is_reached_and_nothing_else(sandbox: Sandbox, 
         assert other.visits == []
     assert len(far.visits) == 1
     await eventually(lambda: len(sandbox.egress_log.records) == 4)
-    assert [sandbox.egress_log.count(verdict) for verdict in Verdict] == [1, 3, 0]
+    assert [sandbox.egress_log.count(verdict) for verdict in EgressDecision] == [1, 3, 0]
     assert {record.sandbox_id for record in sandbox.egress_log.records} == {sandbox.id}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.egress import Bounds, Upstreams, Verdict
+from sandboxes.egress import EgressDecision, ProxyLimits, UpstreamProxies
 from sandboxes.egress.allowlist import parse_host
 from sandboxes.errors import RuntimeUnavailable
 from tests.sandboxes.conformance import WAIT_S
@@ -23,8 +23,8 @@ PACKAGES = "packages.invalid"
 CONNECT = "CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n\r\n"
 
 
-def through(proxy: UpstreamProxy, **others: str) -> Upstreams:
-    return Upstreams.parse({"http_proxy": proxy.url, "HTTPS_PROXY": proxy.url, **others})
+def through(proxy: UpstreamProxy, **others: str) -> UpstreamProxies:
+    return UpstreamProxies.parse({"http_proxy": proxy.url, "HTTPS_PROXY": proxy.url, **others})
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_request_of_plain_http_goes_through_the_operators_proxy(
         answer = await client.ask(get(f"http://{PACKAGES}{port}/a/b", "Host: x", "Proxy-Authorization: Basic bWluZQ=="))
         assert answer.endswith(BODY)
         (record,) = await client.records(1)
-        assert (record.host, record.verdict, record.bytes_in) == (PACKAGES, Verdict.ALLOWED, len(answer))
+        assert (record.host, record.verdict, record.bytes_in) == (PACKAGES, EgressDecision.ALLOWED, len(answer))
     assert proxy.asked == [("GET", f"http://{authority}/a/b")]
     (visit,) = far.visits
     assert visit.headers() == {b"host": authority.encode(), b"connection": b"close"}
@@ -104,7 +104,7 @@ async def test_tunnel_to_a_name_is_for_its_tls_behind_the_proxy_too(far: Origin,
         assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
         writer.close()
         (record,) = await client.records(1)
-        assert (record.verdict, record.bytes_out) == (Verdict.REFUSED, 0)
+        assert (record.verdict, record.bytes_out) == (EgressDecision.REFUSED, 0)
     assert [visit.request for visit in far.visits] in ([], [None])
 
 
@@ -141,7 +141,7 @@ async def test_proxy_that_is_gone_is_told_without_its_address(request_line: str)
         assert b"the operator's proxy is not there" in answer
         assert str(proxy.port).encode() not in answer
         (record,) = await client.records(1)
-        assert record.verdict is Verdict.FAILED
+        assert record.verdict is EgressDecision.FAILED
 
 
 async def test_tunnel_that_the_proxy_refuses_is_told(proxy: UpstreamProxy) -> None:
@@ -150,7 +150,7 @@ async def test_tunnel_that_the_proxy_refuses_is_told(proxy: UpstreamProxy) -> No
         assert status(answer) == 502
         assert b"the operator's proxy answers 403" in answer
         (record,) = await client.records(1)
-        assert record.verdict is Verdict.FAILED
+        assert record.verdict is EgressDecision.FAILED
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0-x\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 200"])
@@ -162,7 +162,7 @@ async def test_proxy_that_speaks_no_http_is_told(said: bytes) -> None:
 
     server = await asyncio.start_server(babble, HOST, 0)
     async with server:
-        upstreams = Upstreams.parse({"https_proxy": f"{HOST}:{server.sockets[0].getsockname()[1]}"})
+        upstreams = UpstreamProxies.parse({"https_proxy": f"{HOST}:{server.sockets[0].getsockname()[1]}"})
         async with proxying(PACKAGES, upstreams=upstreams) as client:
             answer = await client.ask(CONNECT.format(f"{PACKAGES}:443"))
             assert status(answer) == 502
@@ -179,8 +179,8 @@ async def test_proxy_that_is_mute_is_left_in_time() -> None:
 
     server = await asyncio.start_server(wait, HOST, 0)
     async with server:
-        upstreams = Upstreams.parse({"https_proxy": f"{HOST}:{server.sockets[0].getsockname()[1]}"})
-        async with proxying(PACKAGES, upstreams=upstreams, bounds=Bounds(connect_s=0.3)) as client:
+        upstreams = UpstreamProxies.parse({"https_proxy": f"{HOST}:{server.sockets[0].getsockname()[1]}"})
+        async with proxying(PACKAGES, upstreams=upstreams, bounds=ProxyLimits(connect_s=0.3)) as client:
             assert status(await client.ask(CONNECT.format(f"{PACKAGES}:443"))) == 504
             await asyncio.wait_for(was_left.wait(), WAIT_S)
 
@@ -200,7 +200,7 @@ async def test_proxy_may_speak_tls(certificate: Path) -> None:
     serving.load_cert_chain(certificate)
     async with echo() as port, origin() as far, upstream_proxy({"a.invalid": port, PACKAGES: far.port}, serving) as one:
         url = one.url.replace("http:", "https:")
-        upstreams = Upstreams.parse({"http_proxy": url, "https_proxy": url}, certificate)
+        upstreams = UpstreamProxies.parse({"http_proxy": url, "https_proxy": url}, certificate)
         async with proxying("a.invalid:7000", PACKAGES, upstreams=upstreams) as client:
             assert (await client.ask(get(f"http://{PACKAGES}/"))).endswith(BODY)
             reader, writer = await tunnel(client, "a.invalid:7000")
@@ -229,7 +229,7 @@ async def test_proxy_may_speak_tls(certificate: Path) -> None:
     ],
 )
 def test_hosts_without_a_proxy(no_proxy: str, host: str, port: int, is_through: bool) -> None:
-    upstreams = Upstreams.parse({"https_proxy": "proxy.lan:3128", "NO_PROXY": no_proxy})
+    upstreams = UpstreamProxies.parse({"https_proxy": "proxy.lan:3128", "NO_PROXY": no_proxy})
     assert (upstreams.find(parse_host(host), port, is_tunnel=True) is not None) is is_through
     assert upstreams.find(parse_host(host), port, is_tunnel=False) is None
 
@@ -237,4 +237,4 @@ def test_hosts_without_a_proxy(no_proxy: str, host: str, port: int, is_through: 
 @pytest.mark.parametrize("url", ["socks5://proxy.lan:1080", "http://", "http://proxy.lan:99999", "http://[::1"])
 def test_address_that_is_no_http_proxy_names_its_variable(url: str) -> None:
     with pytest.raises(RuntimeUnavailable, match="https_proxy is no address of an HTTP proxy"):
-        Upstreams.parse({"HTTPS_PROXY": url})
+        UpstreamProxies.parse({"HTTPS_PROXY": url})

@@ -9,7 +9,7 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from sandboxes import GoneBy, Sandbox, SandboxGone, SandboxSpec
+from sandboxes import LossCause, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.docker_engine.api import ContainerState, Engine
 from sandboxes.ownership.labels import container_name
 from sandboxes.runtimes.docker.exit_cause import by_whom, ending, is_ending
@@ -33,7 +33,7 @@ def container(docker_client: docker.DockerClient, sandbox: Sandbox) -> Container
 
 @pytest.mark.parametrize("status", [0, 1, 2, 128 + 4, 128 + 6, 128 + 7, 128 + 11, 128 + 24, 128 + 25, 128 + 31])
 def test_an_exit_or_a_crash_is_the_insides(status: int) -> None:
-    assert by_whom(ContainerState(0, False, False, False, status, "")) is GoneBy.INSIDE
+    assert by_whom(ContainerState(0, False, False, False, status, "")) is LossCause.INSIDE
 
 
 def test_a_process_that_is_dead_or_dying_is_told_from_a_living_one() -> None:
@@ -50,8 +50,8 @@ async def test_a_mute_server_is_the_insides(
     docker_runtime: DockerRuntime, docker_client: docker.DockerClient, sandbox: Sandbox
 ) -> None:
     mute(first_process(docker_client, sandbox.id))
-    found = await docker_runtime.ending_of(sandbox.id)
-    assert (found.reason, found.by) == ("its container still runs", GoneBy.INSIDE)
+    found = await docker_runtime.exit_cause(sandbox.id)
+    assert (found.reason, found.by) == ("its container still runs", LossCause.INSIDE)
 
 
 @needs_root
@@ -61,13 +61,13 @@ async def test_a_crash_is_the_insides_and_is_logged(
     crash(first_process(docker_client, sandbox.id))
     with pytest.raises(SandboxGone, match=r"ended with status 1(39|32)") as gone:
         await sandbox.stat("/")
-    assert gone.value.by is GoneBy.INSIDE
+    assert gone.value.by is LossCause.INSIDE
     assert [record.levelname for record in caplog.records if sandbox.id in record.message] == ["ERROR"]
 
 
 async def test_a_pause_is_from_outside(docker_runtime: DockerRuntime, sandbox: Sandbox, container: Container) -> None:
     container.pause()
-    assert (await docker_runtime.ending_of(sandbox.id)).by is GoneBy.OUTSIDE
+    assert (await docker_runtime.exit_cause(sandbox.id)).by is LossCause.OUTSIDE
     container.unpause()
 
 
@@ -76,7 +76,7 @@ async def test_a_stop_of_the_container_is_from_outside(sandbox: Sandbox, contain
     container.stop(timeout=1)
     with pytest.raises(SandboxGone, match="status 137") as gone:
         await sandbox.stat("/")
-    assert gone.value.by is GoneBy.OUTSIDE
+    assert gone.value.by is LossCause.OUTSIDE
 
 
 async def test_no_other_signal_from_outside_ends_it(sandbox: Sandbox, container: Container) -> None:
@@ -89,10 +89,10 @@ async def test_a_removal_is_from_outside(sandbox: Sandbox, container: Container)
     container.remove(force=True, v=True)
     with pytest.raises(SandboxGone, match="removed") as gone:
         await sandbox.stat("/")
-    assert gone.value.by is GoneBy.OUTSIDE
+    assert gone.value.by is LossCause.OUTSIDE
 
 
 async def test_a_daemon_that_is_away_is_outside(tmp_path: Path) -> None:
     engine = Engine(f"unix://{tmp_path}/docker.sock")
-    assert (await ending(engine, "any")).by is GoneBy.OUTSIDE
+    assert (await ending(engine, "any")).by is LossCause.OUTSIDE
     await engine.close()

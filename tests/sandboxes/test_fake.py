@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes import BootError, FakeRuntime, GoneBy, Sandbox, SandboxGone, SandboxSpec
+from sandboxes import BootError, FakeRuntime, LossCause, Sandbox, SandboxGone, SandboxSpec
 from sandboxes.interface import WALK_DIRECTORIES_MAX
 from sandboxes.testing.fake_runtime import FakeSandbox
 from sandboxes.testing.programs import FakeProcess
@@ -55,8 +55,8 @@ async def test_a_walk_of_too_many_directories_is_refused_as_by_the_tool_server()
     assert await sandbox.walk("/w", prune=["one more"]) == []
 
 
-@pytest.mark.parametrize("by", GoneBy)
-async def test_death_in_mid_call_says_by_whose_doing(by: GoneBy) -> None:
+@pytest.mark.parametrize("by", LossCause)
+async def test_death_in_mid_call_says_by_whose_doing(by: LossCause) -> None:
     sandbox = await fake().create(SPEC)
     assert isinstance(sandbox, FakeSandbox)
     call = asyncio.create_task(sandbox.shell("sleep 1000", timeout_s=1000))

@@ -11,11 +11,11 @@ import pytest
 
 from sandboxes import (
     DockerRuntime,
-    Limits,
     OciRuntime,
     Runtime,
     RuntimeUnavailable,
     Sandbox,
+    SandboxLimits,
     SandboxSpec,
     SnapshotError,
 )
@@ -45,7 +45,7 @@ async def without_limits(
     except RuntimeUnavailable as error:
         missing("the oci runtime", str(error))
         raise
-    assert any("limits" in lack for lack in runtime.lacks)
+    assert any("limits" in lack for lack in runtime.degraded)
     yield runtime
     await runtime.close()
 
@@ -117,7 +117,7 @@ async def test_what_is_copied_is_of_one_moment(runtime: Runtime, test_image: str
 
 
 async def test_a_fork_bomb_stands_still_and_is_copied(runtime: Runtime, test_image: str) -> None:
-    async with runtime.scope(SandboxSpec(test_image, limits=Limits(pids=64))) as sandbox:
+    async with runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(pids=64))) as sandbox:
         bomb = asyncio.create_task(
             sandbox.exec(["sh", "-c", "f() { f & f & }; echo > /tmp/begun; f"], timeout_s=LONG_S)
         )
@@ -131,7 +131,7 @@ async def test_a_fork_bomb_stands_still_and_is_copied(runtime: Runtime, test_ima
 
 
 async def test_limits_hold_for_a_fork(runtime: Runtime, test_image: str) -> None:
-    limits = Limits(memory_mib=128, pids=32, open_files=64)
+    limits = SandboxLimits(memory_mib=128, pids=32, open_files=64)
     async with runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:
         fork = await sandbox.fork()
         assert int(await probe(fork, "forks")) < 32
@@ -145,7 +145,7 @@ async def test_limits_hold_for_a_fork(runtime: Runtime, test_image: str) -> None
 
 async def test_a_full_disk_is_copied_and_the_copy_has_room_of_its_own(oci_runtime: OciRuntime, test_image: str) -> None:
     full = ["dd", "if=/dev/urandom", "of=/big", "bs=1048576", "count=64"]
-    async with oci_runtime.scope(SandboxSpec(test_image, limits=Limits(disk_mib=32))) as sandbox:
+    async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(disk_mib=32))) as sandbox:
         assert (await sandbox.exec(full, timeout_s=WAIT_S)).exit_code == 1
         fork = await sandbox.fork()
         size = (await fork.stat("/big")).size

@@ -12,12 +12,12 @@ import pytest
 
 from sandboxes import (
     BootError,
-    GoneBy,
-    Limits,
+    LossCause,
     PathError,
     RuntimeUnavailable,
     Sandbox,
     SandboxGone,
+    SandboxLimits,
     SandboxSpec,
     SpecError,
 )
@@ -33,7 +33,7 @@ from tests.services import missing, needs_root
 pytestmark = pytest.mark.docker
 
 CAP_SYS_RESOURCE = 24
-SMALL = Limits(memory_mib=96, pids=64, open_files=64, file_size_mib=8)
+SMALL = SandboxLimits(memory_mib=96, pids=64, open_files=64, file_size_mib=8)
 REFUSED = (errno.EPERM, errno.ENOSYS)
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -194,7 +194,7 @@ async def test_death_from_outside_is_told(either_runtime: EitherRuntime, sandbox
     os.kill(await either_runtime.first_pid(sandbox.id), signal.SIGKILL)
     with pytest.raises(SandboxGone, match="ended with status 137") as gone:
         await call
-    assert gone.value.by is GoneBy.OUTSIDE
+    assert gone.value.by is LossCause.OUTSIDE
     await sandbox.remove()
     with pytest.raises(SandboxGone, match="removed"):
         await sandbox.read_file("/etc/motd")
@@ -212,7 +212,7 @@ async def test_a_kill_long_after_a_memory_bomb_is_told_from_it(
         container.kill()
         with pytest.raises(SandboxGone, match="ended with status 137") as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
         container.remove(force=True, v=True)
         with pytest.raises(SandboxGone, match="removed"):
             await sandbox.read_file("/etc/motd")
@@ -228,7 +228,7 @@ async def test_death_of_hunger_is_told(either_runtime: EitherRuntime, sandbox: S
     await sandbox.write_file("/tmp/go", b"")
     with pytest.raises(SandboxGone, match="ran out of memory") as gone:
         await call
-    assert gone.value.by is GoneBy.MEMORY
+    assert gone.value.by is LossCause.MEMORY
 
 
 async def test_a_boot_that_fails_says_why_and_leaves_nothing(
@@ -305,7 +305,7 @@ touch file && chown 0:0 file && chmod 4755 file && ln -s file link && tar cf - .
 
 async def test_coding_work_is_not_hindered(either_runtime: EitherRuntime, docker_client: docker.DockerClient) -> None:
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+        missing(f"image {BASE_IMAGE}", "`farm images base`")
     async with either_runtime.scope(SandboxSpec(BASE_IMAGE)) as sandbox:
         result = await sandbox.shell(WORK, timeout_s=2 * WAIT_S)
         assert result.exit_code == 0, result

@@ -16,10 +16,10 @@ import pytest
 from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import grade
-from sandboxes import GoneBy, Limits, OciRuntime, SandboxGone, SandboxSpec
+from sandboxes import LossCause, OciRuntime, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.cgroups.cgroups import find_hierarchies
 from sandboxes.interface import MIB
-from sandboxes.runtimes.oom_attribution import Hunger
+from sandboxes.runtimes.oom_attribution import OomAttribution
 from tests.outside import prefer
 from tests.sandboxes.conformance import WAIT_S, until_there
 from tests.services import needs_root
@@ -57,7 +57,7 @@ def above(sandbox_id: str) -> Path:
 
 
 async def test_its_own_limit_is_its_own_trouble(oci_runtime: OciRuntime, test_image: str) -> None:
-    async with oci_runtime.scope(SandboxSpec(test_image, limits=Limits(memory_mib=TIGHT))) as sandbox:
+    async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=TIGHT))) as sandbox:
         for _ in range(3):
             assert (await sandbox.exec(HUNGRY, timeout_s=WAIT_S)).exit_code == 137
         many = await sandbox.shell("for n in 1 2 3 4; do probe memory 192 & done; wait", timeout_s=WAIT_S)
@@ -66,18 +66,18 @@ async def test_its_own_limit_is_its_own_trouble(oci_runtime: OciRuntime, test_im
 
 
 async def test_a_command_that_was_killed_for_others_is_not_believed(oci_runtime: OciRuntime, test_image: str) -> None:
-    async with oci_runtime.scope(SandboxSpec(test_image, limits=Limits(memory_mib=ROOMY))) as sandbox:
+    async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=ROOMY))) as sandbox:
         limit(above(sandbox.id), TIGHT)
         for _ in range(2):
             with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
                 await sandbox.exec(HUNGRY, timeout_s=WAIT_S)
-            assert gone.value.by is GoneBy.OUTSIDE
+            assert gone.value.by is LossCause.OUTSIDE
 
 
 async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
     oci_runtime: OciRuntime, test_image: str
 ) -> None:
-    async with oci_runtime.scope(SandboxSpec(test_image, limits=Limits(memory_mib=ROOMY))) as sandbox:
+    async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=ROOMY))) as sandbox:
         # More than the memory limit, and less than the disk share of one sandbox on a machine with little free disk.
         written = await sandbox.exec(
             ["dd", "if=/dev/zero", "of=/big", "bs=1048576", f"count={ROOMY + 64}"], timeout_s=WAIT_S
@@ -91,7 +91,7 @@ async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
         await sandbox.write_file("/go", b"")
         with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
             await call
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
 
 
 async def test_tests_that_were_killed_for_others_are_no_verdict(oci_runtime: OciRuntime, test_image: str) -> None:
@@ -103,7 +103,7 @@ async def test_tests_that_were_killed_for_others_are_no_verdict(oci_runtime: Oci
     mended = Change((write("mended.py"),))
     with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
         await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
-    assert gone.value.by is GoneBy.OUTSIDE
+    assert gone.value.by is LossCause.OUTSIDE
     bundle = replace(bundle, task=replace(bundle.task, memory_mib=TIGHT // 2))
     own = await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
     assert own.reward == 0.0
@@ -135,7 +135,7 @@ async def eat(group: Path, mib: int) -> int:
 
 
 async def test_a_limit_is_told_from_the_one_above_and_from_the_groups_end(group: Path) -> None:
-    hunger = Hunger(unified=unified())
+    hunger = OomAttribution(unified=unified())
     try:
         began = time.monotonic()
         hunger.watch("it", group)

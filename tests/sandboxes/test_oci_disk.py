@@ -15,7 +15,7 @@ import pytest
 from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.interface import MIB
 from sandboxes.runtimes.oci.storage.btrfs import CLASSIC, SIMPLE, QuotaDisk
-from sandboxes.runtimes.oci.storage.disk import Disk, PlainDisk, open_disk
+from sandboxes.runtimes.oci.storage.disk import PlainDisk, SandboxDisk, open_disk
 from sandboxes.runtimes.oci.storage.loop_device import attached
 from tests.machine_disk import empty_machine, fill_machine, machine_disk, take
 from tests.services import missing
@@ -47,7 +47,7 @@ def disk_with_limits(place: Path, *quotas: int) -> QuotaDisk:
 
 
 @pytest.fixture(params=["quota", "plain"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxDisk:
     if request.param == "plain":
         return PlainDisk(tmp_path / "disk")
     quota: QuotaDisk = request.getfixturevalue("quota_disk")
@@ -75,7 +75,7 @@ def touch_many(place: Path, count: int) -> None:
         (place / f"{number:060}").touch()
 
 
-def test_a_copy_has_all_and_shares_nothing_afterwards(disk: Disk) -> None:
+def test_a_copy_has_all_and_shares_nothing_afterwards(disk: SandboxDisk) -> None:
     disk.make("one", 64)
     one = disk.path / "one"
     (one / "directory").mkdir()
@@ -94,7 +94,7 @@ def test_a_copy_has_all_and_shares_nothing_afterwards(disk: Disk) -> None:
     assert not (one / "mine").exists()
 
 
-def test_what_is_removed_is_gone_and_may_be_removed_again(disk: Disk) -> None:
+def test_what_is_removed_is_gone_and_may_be_removed_again(disk: SandboxDisk) -> None:
     disk.make("one", 64)
     (disk.path / "one" / "file").write_bytes(b"x")
     disk.remove("one")

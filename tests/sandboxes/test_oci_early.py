@@ -10,7 +10,7 @@ import pytest
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec
 from sandboxes.interface import MIB
 from sandboxes.runtimes.oci.storage.btrfs import IMAGE, PASSING, QuotaDisk
-from sandboxes.runtimes.oci.storage.early_writeback import LEAST_MIB, EarlyWriting
+from sandboxes.runtimes.oci.storage.early_writeback import LEAST_MIB, EarlyWriteback
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.conformance import WAIT_S
 from tests.services import missing
@@ -31,8 +31,8 @@ def disk(tmp_path: Path) -> Iterator[QuotaDisk]:
 
 
 @pytest.fixture
-async def early(disk: QuotaDisk) -> AsyncIterator[EarlyWriting]:
-    early = EarlyWriting(lambda: disk)
+async def early(disk: QuotaDisk) -> AsyncIterator[EarlyWriteback]:
+    early = EarlyWriteback(lambda: disk)
     yield early
     await early.close()
 
@@ -98,7 +98,7 @@ def test_what_a_death_left_half_done_goes_with_the_next_owner(tmp_path: Path, di
         again.close()
 
 
-async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: QuotaDisk, early: EarlyWriting) -> None:
+async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: QuotaDisk, early: EarlyWriteback) -> None:
     for name in ("copied", "ended"):
         disk.make(name, LIMIT_MIB)
         early.begin(name)
@@ -109,7 +109,7 @@ async def test_only_what_was_copied_is_watched_and_only_until_it_ends(disk: Quot
     assert disk.unwritten_mib("ended") > 0
 
 
-async def test_a_disk_may_be_closed_once_nothing_is_written_down_early(disk: QuotaDisk, early: EarlyWriting) -> None:
+async def test_a_disk_may_be_closed_once_nothing_is_written_down_early(disk: QuotaDisk, early: EarlyWriteback) -> None:
     disk.make("one", LIMIT_MIB)
     early.begin("one")
     await asyncio.to_thread(write, disk.path / "one", "file")

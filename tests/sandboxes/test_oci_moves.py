@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups.cgroups import LIST, find_hierarchies
-from sandboxes.cgroups.move_lock_warmer import Moves
+from sandboxes.cgroups.move_lock_warmer import MoveLockWarmer
 from tests.services import missing, needs_root
 
 GROUPS = Path("/proc/self/cgroup")
@@ -18,18 +18,18 @@ def own_groups() -> str:
 
 @needs_root
 async def test_whoever_foresees_moves_stays_where_it_is() -> None:
-    moves = Moves(find_hierarchies())
+    moves = MoveLockWarmer(find_hierarchies())
     if moves.own_list() is None:
         missing("this process's own control group", "mount control groups at /sys/fs/cgroup")
     before = own_groups()
-    moves.foresee()
-    moves.foresee()
+    moves.warm()
+    moves.warm()
     await moves.settled()
     assert own_groups() == before
 
 
 async def test_what_comes_before_a_move_gives_what_it_gives_however_long_it_takes() -> None:
-    moves = Moves(find_hierarchies())
+    moves = MoveLockWarmer(find_hierarchies())
     asked = asyncio.Event()
 
     async def work() -> str:
@@ -47,8 +47,8 @@ async def test_what_comes_before_a_move_gives_what_it_gives_however_long_it_take
     await moves.settled()
 
 
-def version_2_at(place: Path) -> Moves:
-    return Moves(find_hierarchies(f"30 23 0:26 / {place} rw - cgroup2 cgroup2 rw\n"))
+def version_2_at(place: Path) -> MoveLockWarmer:
+    return MoveLockWarmer(find_hierarchies(f"30 23 0:26 / {place} rw - cgroup2 cgroup2 rw\n"))
 
 
 def test_where_the_own_group_is_not_to_be_seen_nothing_happens(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_group_that_does_not_hold_this_process_is_left_alone(tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ["", "30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"])
 def test_a_machine_without_groups_has_none_of_ours(text: str) -> None:
-    assert Moves(find_hierarchies(text)).own_list() is None
+    assert MoveLockWarmer(find_hierarchies(text)).own_list() is None

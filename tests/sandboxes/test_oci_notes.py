@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import BootError, Limits, OciRuntime, SandboxSpec
+from sandboxes import BootError, OciRuntime, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.boot_errors import ENVIRONMENT_BYTES, VARIABLE_BYTES
 from sandboxes.runtimes.oci import starter
 
 pytestmark = pytest.mark.docker
 
 AT_ONCE = 24
-SMALL = Limits(memory_mib=64, disk_mib=16)
+SMALL = SandboxLimits(memory_mib=64, disk_mib=16)
 
 
 def notes(runtime: OciRuntime) -> list[str]:

@@ -71,7 +71,7 @@ async def test_private_layers_without_mounts_of_files(
     (state_dir / packed_layers.PACKED).mkdir(exist_ok=True)
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
-        assert runtime.lacks == ()
+        assert runtime.degraded == ()
         shared = await tree_of(runtime, SandboxSpec(test_image))
         assert await tree_of(runtime, SandboxSpec(test_image, private_layers=True)) == shared
     finally:
@@ -84,7 +84,7 @@ async def test_without_the_program_that_packs_the_operator_is_told(
     monkeypatch.setattr(packed_layers, "PROGRAM", "mkfs.no-such-program")
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
-        (lack,) = runtime.lacks
+        (lack,) = runtime.degraded
         assert "apt-get install erofs-utils" in lack
         async with runtime.scope(SandboxSpec(test_image, private_layers=True)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"

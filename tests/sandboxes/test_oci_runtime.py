@@ -20,12 +20,12 @@ import pytest
 
 from sandboxes import (
     BootError,
-    GoneBy,
     ImageError,
-    Limits,
+    LossCause,
     OciRuntime,
     RuntimeUnavailable,
     SandboxGone,
+    SandboxLimits,
     SandboxSpec,
     SpecError,
     open_runtime,
@@ -133,11 +133,11 @@ async def test_each_program_runs_sandboxes_in_user_namespaces(runtime: OciRuntim
         assert "Seccomp:\t2\n" in seen
         refused = text(await sandbox.exec(["probe", "options"], timeout_s=WAIT_S)).splitlines()
         assert {f"{socket.SOL_SOCKET} {option}" for option in (26, 50, 51, 52)} <= set(refused)
-    assert runtime.lacks == ()
+    assert runtime.degraded == ()
 
 
 async def test_a_disk_that_is_full_is_the_sandboxes_own_trouble(oci_runtime: OciRuntime, test_image: str) -> None:
-    spec = SandboxSpec(test_image, limits=Limits(disk_mib=32, file_size_mib=1024))
+    spec = SandboxSpec(test_image, limits=SandboxLimits(disk_mib=32, file_size_mib=1024))
     async with oci_runtime.scope(spec) as full, oci_runtime.scope(spec) as other:
         written = await full.exec(["dd", "if=/dev/urandom", "of=/big", "bs=1048576", "count=200"], timeout_s=WAIT_S)
         assert written.exit_code != 0
@@ -204,7 +204,7 @@ async def test_a_kill_from_outside_is_told_from_a_death_for_memory(
             await Cgroups(find_hierarchies(), group_of(Identity.here(state_dir, owner))).remove(sandbox.id)
         with pytest.raises(SandboxGone) as gone:
             await sandbox.exec(["true"], timeout_s=WAIT_S)
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
     assert await living(oci_runtime) == set()
 
 
@@ -254,7 +254,7 @@ async def test_crun_is_loaded_once_and_a_script_in_its_place_at_each_start(
     scripted = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["crun"])
     try:
         assert os.readlink(f"/proc/{scripted._starting.starter._process.pid}/exe") == str(toolbox.starter)
-        (said,) = set(scripted.lacks) - set(oci_runtime.lacks)
+        (said,) = set(scripted.degraded) - set(oci_runtime.degraded)
         assert said.startswith("crun is run anew at each start")
         async with scripted.scope(SandboxSpec(test_image)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
@@ -309,7 +309,7 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
                 assert text(await after.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
         await before.ping()
     assert not starting.program.loaded_once
-    assert oci_runtime.lacks[-1].startswith("crun is run anew at each start")
+    assert oci_runtime.degraded[-1].startswith("crun is run anew at each start")
     assert caplog.text.count("crun is run anew at each start") == 1
     assert await living(oci_runtime) == set()
 
@@ -355,7 +355,7 @@ async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_
         os.kill(first_process(state_dir, before.id), signal.SIGKILL)
         with pytest.raises(SandboxGone) as gone:
             await before.exec(["true"], timeout_s=WAIT_S)
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
     assert await living(oci_runtime) == set()
 
 
@@ -410,7 +410,7 @@ async def test_whoever_has_the_number_of_one_that_ended_is_not_taken_for_it(
         first.pid = os.getpid()  # as when all numbers have been given since
         with pytest.raises(SandboxGone) as gone:
             await sandbox.ping()
-        assert gone.value.by is GoneBy.OUTSIDE
+        assert gone.value.by is LossCause.OUTSIDE
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:
@@ -456,7 +456,7 @@ async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_n
                 fill_machine(place)
                 with pytest.raises(SandboxGone, match="no room left") as gone:
                     await lost.exec(["true"], timeout_s=WAIT_S)
-                assert gone.value.by is GoneBy.OUTSIDE
+                assert gone.value.by is LossCause.OUTSIDE
                 with pytest.raises(DiskFull):
                     await runtime.create(SandboxSpec(test_image))
                 empty_machine(place)
@@ -492,7 +492,7 @@ async def test_a_trial_that_took_too_long_is_tried_again(
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
         assert runtime._starting.program.path == slow
-        (said,) = runtime.lacks
+        (said,) = runtime.degraded
         assert said.startswith("crun is run anew at each start")  # as any script
     finally:
         await runtime.close()
@@ -518,7 +518,7 @@ async def test_what_holds_an_image_is_renewed_and_without_its_layers_no_answer_i
                     client.images.prune({"dangling": False})
                     with pytest.raises(SandboxGone, match="removed layers") as gone:
                         await sandbox.exec(["cat", "/etc/motd"], timeout_s=WAIT_S)
-                    assert gone.value.by is GoneBy.OUTSIDE
+                    assert gone.value.by is LossCause.OUTSIDE
                     with pytest.raises(ImageError):
                         await runtime.create(SandboxSpec(image))
                 assert await living(runtime) == set()

@@ -16,9 +16,9 @@ from sandboxes import (
     BootError,
     FakeRuntime,
     ImageError,
-    Limits,
     OciRuntime,
     Sandbox,
+    SandboxLimits,
     SandboxSpec,
     SpecError,
     WarmPool,
@@ -95,7 +95,7 @@ async def test_what_is_ready_is_handed_out_and_replaced(fake: FakeRuntime, pool:
     [
         replace(SPEC, workdir="/srv/here"),
         replace(SPEC, env={"A": "1"}),
-        replace(SPEC, limits=Limits(memory_mib=64)),
+        replace(SPEC, limits=SandboxLimits(memory_mib=64)),
         replace(SPEC, egress=("example.org",)),
     ],
 )
@@ -160,7 +160,7 @@ async def test_where_none_answers_one_is_booted() -> None:
 
 async def test_nonsense_is_refused_before_it_is_wanted(fake: FakeRuntime) -> None:
     pool = WarmPool(fake)
-    with pytest.raises(SpecError), pool.wanting(SandboxSpec("")):
+    with pytest.raises(SpecError), pool.reserve(SandboxSpec("")):
         pass
 
 
@@ -170,17 +170,17 @@ async def test_nonsense_is_refused_before_it_is_wanted(fake: FakeRuntime) -> Non
 async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
     clock = Clock()
     pool = WarmPool(fake, short=lambda: "", clock=clock)
-    with pool.wanting(SPEC):
-        with pool.wanting(SPEC, 2):
+    with pool.reserve(SPEC):
+        with pool.reserve(SPEC, 2):
             await until_ready(pool, SPEC, 3)
         await settled()
         assert pool.ready(SPEC) == 3, "one just given up is often wanted again"
         clock.now += SPARE_S
-        with pool.wanting(SPEC, 0):  # so that the pool looks
+        with pool.reserve(SPEC, 0):  # so that the pool looks
             await until_ready(pool, SPEC, 1)
     await settled()
     clock.now += SPARE_S
-    with pool.wanting(SPEC, 0):
+    with pool.reserve(SPEC, 0):
         await until_ready(pool, SPEC, 0)
     await settled()
     assert not fake.sandboxes
@@ -191,19 +191,19 @@ async def test_wants_add_up_and_end(fake: FakeRuntime) -> None:
 async def test_where_the_machine_is_short_of_something_all_go_at_once(fake: FakeRuntime) -> None:
     clock, shortage = Clock(), [""]
     pool = WarmPool(fake, short=lambda: shortage[0], clock=clock)
-    with pool.wanting(SPEC, 2):
+    with pool.reserve(SPEC, 2):
         await until_ready(pool, SPEC, 2)
         held = await pool.create(SPEC)
         await until_ready(pool, SPEC, 2)
         shortage[0] = "memory is short"
         clock.now += 1.0
-        with pool.wanting(SPEC):
+        with pool.reserve(SPEC):
             await until_ready(pool, SPEC, 0)
         await settled()
         assert list(fake.sandboxes) == [held.id], "what somebody holds stays"
         shortage[0] = ""
         clock.now += CALM_S
-        with pool.wanting(SPEC, 0):
+        with pool.reserve(SPEC, 0):
             await until_ready(pool, SPEC, 2)
     await pool.close()
 
@@ -219,17 +219,17 @@ async def test_a_boot_that_fails_is_tried_again_ever_more_rarely() -> None:
     clock = Clock()
     fake = FakeRuntime({IMAGE: FILES}, boot_errors=[BootError("no")] * 4)
     pool = WarmPool(fake, short=lambda: "", clock=clock)
-    with pool.wanting(SPEC):
+    with pool.reserve(SPEC):
         await settled()
         for wait_s in (RETRY_S, 2 * RETRY_S):
             clock.now += wait_s - 0.1
-            with pool.wanting(SPEC, 0):
+            with pool.reserve(SPEC, 0):
                 await settled()
             with contextlib.suppress(BootError):  # not yet tried: this is the next of the errors
                 await (await pool.create(SPEC)).remove()
                 pytest.fail("the pool tried too early")
             clock.now += 0.1
-            with pool.wanting(SPEC, 0):
+            with pool.reserve(SPEC, 0):
                 await settled()
         await until_ready(pool, SPEC, 1)
     await pool.close()
@@ -265,7 +265,7 @@ async def churn(pool: WarmPool, spec: SandboxSpec, *, creates: int, rng: random.
 
     async def want() -> None:
         for _ in range(creates // 4):
-            with pool.wanting(spec, rng.randrange(3)):
+            with pool.reserve(spec, rng.randrange(3)):
                 await asyncio.sleep(rng.random() * 0.02)
 
     wants = asyncio.create_task(want())
@@ -294,7 +294,7 @@ async def test_a_hundred_at_once_half_of_them_cancelled(fake: FakeRuntime) -> No
 class TestOci:
     @pytest.fixture
     def spec(self, test_image: str) -> SandboxSpec:
-        return SandboxSpec(test_image, limits=Limits(memory_mib=64))
+        return SandboxSpec(test_image, limits=SandboxLimits(memory_mib=64))
 
     @pytest.fixture
     async def pool(self, oci_runtime: OciRuntime, spec: SandboxSpec) -> AsyncIterator[WarmPool]:

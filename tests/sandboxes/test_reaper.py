@@ -17,7 +17,7 @@ import pytest
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec, SpecError
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.docker_engine.api import Engine
-from sandboxes.ownership.owner import LOOK_S, LOOKS, Identity, Owner, estate, group_of, owner_names
+from sandboxes.ownership.owner import LOOK_S, LOOKS, Identity, Owner, bury_if_dead, group_of, owner_names
 from sandboxes.runtimes.reaper import reap
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.outside import EitherRuntime, backing_files
@@ -206,7 +206,7 @@ def test_a_claim_is_exclusive_and_ends_with_release(state_dir: Path) -> None:
     owner = Owner.claim(state_dir, "one")
     with pytest.raises(RuntimeUnavailable):
         Owner.claim(state_dir, "one")
-    with estate(state_dir, "one") as dead:
+    with bury_if_dead(state_dir, "one") as dead:
         assert not dead
     owner.release()
     owner.release()
@@ -215,7 +215,7 @@ def test_a_claim_is_exclusive_and_ends_with_release(state_dir: Path) -> None:
 
 
 def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> None:
-    with estate(state_dir, "never-was") as dead:
+    with bury_if_dead(state_dir, "never-was") as dead:
         assert dead
     owner = Owner.claim(state_dir, "one")
     owner.sandbox_dir("x").mkdir()
@@ -225,7 +225,7 @@ def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> 
         os._exit(0)
     os.waitpid(pid, 0)
     assert owner_names(state_dir) == ["one", "two"]
-    with ThreadPoolExecutor() as another, estate(state_dir, "two") as dead:
+    with ThreadPoolExecutor() as another, bury_if_dead(state_dir, "two") as dead:
         assert dead
         returning = another.submit(Owner.claim, state_dir, "two")
         with pytest.raises(TimeoutError):
@@ -238,10 +238,10 @@ def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> 
 
 def test_a_burial_that_fails_leaves_the_estate(state_dir: Path) -> None:
     (state_dir / "owners" / "gone").mkdir(parents=True)
-    with pytest.raises(ZeroDivisionError), estate(state_dir, "gone"):
+    with pytest.raises(ZeroDivisionError), bury_if_dead(state_dir, "gone"):
         raise ZeroDivisionError
     assert owner_names(state_dir) == ["gone"]
-    with estate(state_dir, "gone") as dead:
+    with bury_if_dead(state_dir, "gone") as dead:
         assert dead
     assert owner_names(state_dir) == []
 
@@ -257,7 +257,7 @@ def test_a_dead_owners_directory_goes_however_deep_it_is(state_dir: Path) -> Non
         os.close(place)
         place = inner
     os.close(place)
-    with estate(state_dir, "gone") as dead:
+    with bury_if_dead(state_dir, "gone") as dead:
         assert dead
     assert owner_names(state_dir) == []
 
@@ -266,7 +266,7 @@ def test_a_dead_owners_directory_goes_however_deep_it_is(state_dir: Path) -> Non
 def test_names_that_are_no_names(state_dir: Path, name: str) -> None:
     with pytest.raises(SpecError):
         Owner.claim(state_dir, name)
-    with estate(state_dir, name) as dead:
+    with bury_if_dead(state_dir, name) as dead:
         assert not dead
 
 

@@ -14,7 +14,7 @@ import pytest
 from sandboxes import SandboxSpec
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.ownership.labels import container_name
-from sandboxes.ownership.owner import Identity, Owner, group_of, is_dead_unseen
+from sandboxes.ownership.owner import Identity, Owner, group_of, is_dead_by_trace
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.outside import EitherRuntime
 from tests.owner_process import OwnerProcess
@@ -96,13 +96,13 @@ async def test_another_directory_at_the_same_path_is_another_owners(
 def test_a_lock_tells_who_lives_wherever_its_file_lies(tmp_path: Path) -> None:
     asker, place = tmp_path / "asker", tmp_path / "place"
     owner = Owner.claim(place)
-    assert not is_dead_unseen(owner.identity, [owner.trace], asker)
+    assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(place, tmp_path / "elsewhere")
     assert not owner.identity.is_seen
-    assert not is_dead_unseen(owner.identity, [owner.trace], asker)
+    assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(tmp_path / "elsewhere", place)
     owner.release()
-    assert is_dead_unseen(owner.identity, [owner.trace], asker)
+    assert is_dead_by_trace(owner.identity, [owner.trace], asker)
     assert list((asker / "owners" / ".missed").iterdir()) == []
 
 
@@ -110,7 +110,7 @@ def test_grace_holds_for_those_who_are_not_seen(tmp_path: Path) -> None:
     owner = Owner.claim(tmp_path / "place", "agent", grace_s=300.0)
     owner.release()
     asker = tmp_path / "asker"
-    told = [is_dead_unseen(owner.identity, [owner.trace], asker, now_s=now_s) for now_s in (1000.0, 1299.0, 1301.0)]
+    told = [is_dead_by_trace(owner.identity, [owner.trace], asker, now_s=now_s) for now_s in (1000.0, 1299.0, 1301.0)]
     assert told == [False, False, True]
 
 
@@ -120,10 +120,11 @@ def test_nobody_outlives_a_boot_and_who_cannot_be_told_of_stays(tmp_path: Path) 
     boot, grace, pids, lock = owner.trace.split(" ")
     assert lock
     unlisted = f"{boot} {grace} {pids} "
-    assert not is_dead_unseen(owner.identity, [unlisted], tmp_path / "asker")
-    assert is_dead_unseen(owner.identity, [unlisted.replace(boot, "another")], tmp_path / "asker")
+    assert not is_dead_by_trace(owner.identity, [unlisted], tmp_path / "asker")
+    assert is_dead_by_trace(owner.identity, [unlisted.replace(boot, "another")], tmp_path / "asker")
     ask = (
-        "import sys; from pathlib import Path; from sandboxes.ownership.owner import Identity, is_dead_unseen as dead; "
+        "import sys; from pathlib import Path; "
+        "from sandboxes.ownership.owner import Identity, is_dead_by_trace as dead; "
         "print(dead(Identity(Path('/nowhere'), 'one', 'seal'), sys.argv[2:], Path(sys.argv[1])))"
     )
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", ask, str(tmp_path), owner.trace]
@@ -136,10 +137,10 @@ def test_a_file_that_got_the_number_of_a_deleted_lock_keeps_nobody_alive(tmp_pat
     other = Owner.claim(tmp_path / "other")
     try:
         deleted = Identity(tmp_path / "deleted", "agent", "0" * 32)
-        assert is_dead_unseen(deleted, [asker.trace], asker.state_dir)
-        assert not is_dead_unseen(deleted, [other.trace], asker.state_dir)
+        assert is_dead_by_trace(deleted, [asker.trace], asker.state_dir)
+        assert not is_dead_by_trace(deleted, [other.trace], asker.state_dir)
         moved = replace(asker.identity, state_dir=tmp_path / "moved")
-        assert not is_dead_unseen(moved, [asker.trace], asker.state_dir)
+        assert not is_dead_by_trace(moved, [asker.trace], asker.state_dir)
     finally:
         asker.release()
         other.release()
@@ -152,7 +153,7 @@ def test_who_was_claimed_before_the_seal_was_lost_lives(tmp_path: Path) -> None:
     asker = Owner.claim(tmp_path)
     try:
         assert not owner.identity.is_seen
-        assert not is_dead_unseen(owner.identity, [owner.trace], tmp_path)
+        assert not is_dead_by_trace(owner.identity, [owner.trace], tmp_path)
     finally:
         asker.release()
         owner.release()

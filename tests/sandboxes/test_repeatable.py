@@ -10,7 +10,7 @@ from sandboxes.errors import AnswerLost
 from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools import ToolResult, Toolset
-from sandboxes.toolserver.replay import Seen, repeatable
+from sandboxes.toolserver.replay import RecordedRead, repeatable
 
 pytestmark = pytest.mark.docker
 
@@ -35,9 +35,9 @@ async def box(either_runtime: Runtime, test_image: str) -> AsyncIterator[Sandbox
 
 async def twice(box: Sandbox, words: str, name: str, **arguments: Any) -> ToolResult:
     """What it gives, which is the same both times: alone, and after each of the answers that were kept."""
-    kept: list[Seen] = []
+    kept: list[RecordedRead] = []
 
-    async def make(seen: list[Seen]) -> ToolResult:
+    async def make(seen: list[RecordedRead]) -> ToolResult:
         with repeatable(json.dumps(arguments), seen, kept.append):
             return await Toolset.of([words]).call(box, name, json.dumps(arguments), timeout_s=30)
 
@@ -90,7 +90,7 @@ async def test_one_that_goes_otherwise_or_is_forgotten_is_not_run(box: Sandbox) 
         await box.shell("echo one >> notes", timeout_s=30)
     with repeatable("call"), pytest.raises(AnswerLost, match="does not go on as it began"):
         await box.shell("echo two >> notes", timeout_s=30)
-    seen: list[Seen] = []
+    seen: list[RecordedRead] = []
     with repeatable("look", (), seen.append):
         await box.stat("notes")
     with repeatable("look", seen, seen.append), pytest.raises(AnswerLost, match="does not go on as it began"):
@@ -105,7 +105,7 @@ async def test_one_that_goes_otherwise_or_is_forgotten_is_not_run(box: Sandbox) 
 
 async def test_one_that_knows_less_than_it_did_is_not_believed(box: Sandbox) -> None:
     """What a tool remembers dies with its process: that there is nothing to take back was not so."""
-    kept: list[Seen] = []
+    kept: list[RecordedRead] = []
 
     async def call(tools: Toolset, **arguments: Any) -> ToolResult:
         return await tools.call(box, "str_replace_editor", json.dumps({"path": "file", **arguments}), timeout_s=30)

@@ -15,9 +15,9 @@ from sandboxes.search.embeddings.select import NONE
 from sandboxes.search.errors import IndexingFailed
 from sandboxes.search.index.index import Index
 from sandboxes.search.index.segment import SourceFile
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.search.sandbox_index import served
-from sandboxes.search.workers.fair_queue import MOST_S, PER_S, Allowance, Turns, least_taken
+from sandboxes.search.workers.fair_queue import MOST_S, PER_S, CpuBudget, FairQueue, least_taken
 from sandboxes.search.workers.pool import Workers
 from sandboxes.search.workers.worker import noted
 from tests.services import needs_root
@@ -32,12 +32,12 @@ A, B = "def remove_cookie():\n    pass\n", "def join_url():\n    pass\n"
 
 
 @pytest.fixture
-async def library(tmp_path: Path) -> AsyncIterator[Library]:
-    async with Library(tmp_path / "search", embedder=NONE) as library:
+async def library(tmp_path: Path) -> AsyncIterator[IndexStore]:
+    async with IndexStore(tmp_path / "search", embedder=NONE) as library:
         yield library
 
 
-async def names(library: Library, index: Index, question: str) -> list[str]:
+async def names(library: IndexStore, index: Index, question: str) -> list[str]:
     texts = {
         path: digest for segment in index.segments for path, digest in zip(segment.paths, segment.digests, strict=True)
     }
@@ -45,14 +45,14 @@ async def names(library: Library, index: Index, question: str) -> list[str]:
     return [hit.name for hit in hits]
 
 
-async def test_what_two_ask_for_at_once_is_made_once(library: Library) -> None:
+async def test_what_two_ask_for_at_once_is_made_once(library: IndexStore) -> None:
     files = sources(a=A, b=B)
     first, second = await asyncio.gather(library.index(files), library.index(list(reversed(files))))
     assert first is second
     assert await names(library, first, "remove cookies") == ["remove_cookie"]
 
 
-async def test_who_goes_away_leaves_the_making_to_the_others(library: Library) -> None:
+async def test_who_goes_away_leaves_the_making_to_the_others(library: IndexStore) -> None:
     impatient = asyncio.create_task(library.index(sources(a=A)))
     patient = asyncio.create_task(library.index(sources(a=A)))
     await asyncio.sleep(0)
@@ -62,11 +62,11 @@ async def test_who_goes_away_leaves_the_making_to_the_others(library: Library) -
         await impatient
 
 
-async def test_an_index_outlives_its_process(library: Library, tmp_path: Path) -> None:
+async def test_an_index_outlives_its_process(library: IndexStore, tmp_path: Path) -> None:
     made = await library.index(sources(a=A))
     (path,) = (tmp_path / "search").iterdir()
     before = path.stat().st_ino
-    async with Library(tmp_path / "search", embedder=NONE) as another:
+    async with IndexStore(tmp_path / "search", embedder=NONE) as another:
         found = await another.index(sources(a=A))
         assert found.digest == made.digest
         assert await names(another, found, "remove cookies") == ["remove_cookie"]
@@ -76,29 +76,29 @@ async def test_an_index_outlives_its_process(library: Library, tmp_path: Path) -
 async def test_other_content_or_another_embedder_is_another_index(tmp_path: Path) -> None:
     digests = set()
     for embedder in (NONE, "tests.sandboxes.searching:toy"):
-        async with Library(tmp_path / "search", embedder=embedder) as library:
+        async with IndexStore(tmp_path / "search", embedder=embedder) as library:
             digests |= {(await library.index(sources(a=text))).digest for text in (A, B)}
             digests.add((await library.index(sources(b=A))).digest)
     assert len(digests) == 6
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\xff" * 1000])
-async def test_a_damaged_index_is_made_anew(library: Library, tmp_path: Path, damage: bytes) -> None:
+async def test_a_damaged_index_is_made_anew(library: IndexStore, tmp_path: Path, damage: bytes) -> None:
     await library.index(sources(a=A))
     (path,) = (tmp_path / "search").iterdir()
     path.write_bytes(damage)
-    async with Library(tmp_path / "search", embedder=NONE) as another:
+    async with IndexStore(tmp_path / "search", embedder=NONE) as another:
         assert await names(another, await another.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
 async def test_indexes_that_were_used_least_recently_go(tmp_path: Path) -> None:
-    async with Library(tmp_path / "search", embedder=NONE) as library:
+    async with IndexStore(tmp_path / "search", embedder=NONE) as library:
         made = [await library.index(sources(a=text)) for text in (A, B)]
         first, second = (tmp_path / "search" / f"{index.digest}.index" for index in made)
         room = first.stat().st_size * 5 // 2
         os.utime(first, (2, 2))
         os.utime(second, (1, 1))
-    async with Library(tmp_path / "search", embedder=NONE, most_bytes=room) as library:
+    async with IndexStore(tmp_path / "search", embedder=NONE, most_bytes=room) as library:
         await library.index(sources(c=A))
     assert first.exists()
     assert not second.exists()
@@ -106,19 +106,19 @@ async def test_indexes_that_were_used_least_recently_go(tmp_path: Path) -> None:
 
 async def test_a_directory_that_cannot_be_written_only_costs_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    async with Library(tmp_path / "file" / "search", embedder=NONE) as library:
+    async with IndexStore(tmp_path / "file" / "search", embedder=NONE) as library:
         assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
 async def test_text_that_brings_the_process_down_is_searched_unparsed() -> None:
     """``tests.sandboxes.searching:fatal`` dies of any definition of that name, as a parser with a fault would."""
-    async with Library(None, embedder="tests.sandboxes.searching:fatal") as library:
+    async with IndexStore(None, embedder="tests.sandboxes.searching:fatal") as library:
         index = await library.index(sources(a=A, b="def poison():\n    pass\n"))
         assert await names(library, index, "remove cookies") == [""]
         assert await names(library, await library.index(sources(a=A)), "remove cookies") == ["remove_cookie"]
 
 
-async def test_a_file_that_takes_too_long_costs_no_other_its_names(library: Library) -> None:
+async def test_a_file_that_takes_too_long_costs_no_other_its_names(library: IndexStore) -> None:
     """TypeScript's grammar takes minutes over such text."""
     content = b"a<b," * 25_000
     slow = SourceFile("slow.ts", hashlib.sha256(content).digest(), content)
@@ -152,10 +152,10 @@ async def test_the_process_that_reads_hostile_text_is_nobody_and_holds_nothing(m
 
 
 async def test_an_index_that_lacks_all_definitions_is_not_kept(tmp_path: Path) -> None:
-    async with Library(tmp_path / "search", embedder="tests.sandboxes.searching:endless") as library:
+    async with IndexStore(tmp_path / "search", embedder="tests.sandboxes.searching:endless") as library:
         poor = await library.index(sources(a="def endless():\n    pass\n"))
         assert (poor.digest, await names(library, poor, "endless")) == ("", [""])
-    async with Library(tmp_path / "search", embedder="tests.sandboxes.searching:endless") as library:
+    async with IndexStore(tmp_path / "search", embedder="tests.sandboxes.searching:endless") as library:
         assert not list((tmp_path / "search").glob("*.index"))
         assert (await library.index(sources(a=A))).digest
 
@@ -170,25 +170,25 @@ def test_each_file_has_its_own_time() -> None:
 
 
 async def test_what_cannot_be_indexed_is_told() -> None:
-    async with Library(None, embedder="tests.sandboxes.searching:stubborn") as library:
+    async with IndexStore(None, embedder="tests.sandboxes.searching:stubborn") as library:
         with pytest.raises(IndexingFailed, match="the indexing process fails on these files"):
             await library.index(sources(a=A))
         with pytest.raises(IndexingFailed):
-            await library.segments(sources(a=A), Allowance())
+            await library.segments(sources(a=A), CpuBudget())
 
 
 async def test_an_embedder_that_is_not_there_is_told() -> None:
     with pytest.raises(RuntimeUnavailable, match="no embedder 'nowhere:nothing'"):
-        async with Library(None, embedder="nowhere:nothing"):
+        async with IndexStore(None, embedder="nowhere:nothing"):
             pass
 
 
 async def test_of_those_that_wait_the_one_that_has_taken_least_is_next() -> None:
-    turns, order = Turns(1), list[str]()
-    greedy, modest = Allowance(), Allowance()
+    turns, order = FairQueue(1), list[str]()
+    greedy, modest = CpuBudget(), CpuBudget()
     greedy.take(10)
 
-    async def take(name: str, *askers: Allowance) -> None:
+    async def take(name: str, *askers: CpuBudget) -> None:
         async with turns.turn(lambda: least_taken(askers)):
             order.append(name)
 
@@ -203,7 +203,7 @@ async def test_of_those_that_wait_the_one_that_has_taken_least_is_next() -> None
 
 
 async def test_a_turn_that_came_as_its_waiter_went_is_passed_on() -> None:
-    turns = Turns(1)
+    turns = FairQueue(1)
 
     async def take() -> None:
         async with turns.turn(lambda: 0):
@@ -219,7 +219,7 @@ async def test_a_turn_that_came_as_its_waiter_went_is_passed_on() -> None:
 
 def test_what_was_taken_is_forgotten_with_time() -> None:
     now = [0.0]
-    allowance = Allowance(lambda: now[0])
+    allowance = CpuBudget(lambda: now[0])
     allowance.take(MOST_S)
     assert allowance.is_used_up
     now[0] = 1 / PER_S
@@ -230,8 +230,8 @@ def test_what_was_taken_is_forgotten_with_time() -> None:
     assert allowance.taken_s == 0
 
 
-async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(library: Library) -> None:
-    spent = Allowance()
+async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(library: IndexStore) -> None:
+    spent = CpuBudget()
     spent.take(2 * MOST_S)
     own = await library.making(sources(a=A), spent)
     assert own.digest == ""
@@ -245,12 +245,12 @@ async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(libra
 
 async def test_files_that_take_too_long_are_searched_unparsed_and_others_go_between() -> None:
     """``tests.sandboxes.searching:endless`` reads any definition called ``endless`` for ever, as some parsers would."""
-    hostile = Allowance()
-    async with Library(None, embedder="tests.sandboxes.searching:endless", processes=1) as library:
+    hostile = CpuBudget()
+    async with IndexStore(None, embedder="tests.sandboxes.searching:endless", processes=1) as library:
         made = list[str]()
         slow = library.making(sources(a="def endless():\n    pass\n"), hostile)
         slow.add_done_callback(lambda _: made.append("slow"))
-        other = library.making(sources(b=B), Allowance())
+        other = library.making(sources(b=B), CpuBudget())
         other.add_done_callback(lambda _: made.append("other"))
         assert await names(library, await other, "join urls") == ["join_url"]
         assert await names(library, await slow, "endless") == [""]

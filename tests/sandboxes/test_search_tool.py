@@ -10,7 +10,7 @@ import pytest
 
 from sandboxes.interface import Runtime, Sandbox
 from sandboxes.search.embeddings.select import NONE
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import ToolErrorKind, ToolResult, Toolset
@@ -34,13 +34,13 @@ class Url:
 
 
 @pytest.fixture
-async def library() -> AsyncIterator[Library]:
-    async with Library(None, embedder=NONE) as library:
+async def library() -> AsyncIterator[IndexStore]:
+    async with IndexStore(None, embedder=NONE) as library:
         yield library
 
 
 class Hands:
-    def __init__(self, sandbox: Sandbox, library: Library, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, sandbox: Sandbox, library: IndexStore, max_chars: int = MAX_CHARS) -> None:
         self.sandbox = sandbox
         self.tools = Toolset([CodebaseSearch(max_chars, library)], max_chars=max_chars)
 
@@ -54,7 +54,7 @@ class Hands:
 
 
 @pytest.fixture
-async def faked(library: Library) -> AsyncIterator[Hands]:
+async def faked(library: IndexStore) -> AsyncIterator[Hands]:
     files = {"/repo/shop/sale.py": SHOP.encode(), "/repo/notes.md": b"Cookies go stale.\n"}
     async with FakeRuntime({"image": files}).scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         yield Hands(sandbox, library)
@@ -113,7 +113,7 @@ async def test_nothing_found_is_no_error(faked: Hands) -> None:
     assert (result.content, result.error_kind) == ("No results.", None)
 
 
-async def test_a_sandbox_without_a_place_to_work_is_not_searched(library: Library) -> None:
+async def test_a_sandbox_without_a_place_to_work_is_not_searched(library: IndexStore) -> None:
     async with FakeRuntime({"image": {}}).scope(SandboxSpec("image")) as sandbox:
         result = await Hands(sandbox, library).search("cookie")
     assert result.content == "error: the working directory is /, which is no repository: use grep with a path"
@@ -136,7 +136,7 @@ async def test_a_long_definition_shows_its_beginning_and_a_long_line_its_start(f
     assert lines[1].endswith("…")
 
 
-async def test_no_result_is_longer_than_the_limit(library: Library) -> None:
+async def test_no_result_is_longer_than_the_limit(library: IndexStore) -> None:
     files = {f"/repo/m{number}.py": b"def cookie():\n" + b"    cookie = 1\n" * 20 for number in range(60)}
     async with FakeRuntime({"image": files}).scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         result = await Hands(sandbox, library, max_chars=2000).search("cookie", limit=50)
@@ -147,7 +147,7 @@ async def test_no_result_is_longer_than_the_limit(library: Library) -> None:
 
 @pytest.mark.docker
 async def test_it_finds_code_in_a_sandbox_and_sees_what_is_done_there(
-    either_runtime: Runtime, test_image: str, library: Library
+    either_runtime: Runtime, test_image: str, library: IndexStore
 ) -> None:
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         hands = Hands(sandbox, library)
@@ -162,7 +162,7 @@ async def test_it_finds_code_in_a_sandbox_and_sees_what_is_done_there(
 
 
 @pytest.mark.docker
-async def test_a_hostile_tree_harms_nobody(either_runtime: Runtime, test_image: str, library: Library) -> None:
+async def test_a_hostile_tree_harms_nobody(either_runtime: Runtime, test_image: str, library: IndexStore) -> None:
     async with either_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         hands = Hands(sandbox, library)
         await sandbox.write_file("/repo/sale.py", SHOP.encode())

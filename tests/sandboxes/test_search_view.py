@@ -11,12 +11,12 @@ import pytest
 from sandboxes.interface import FileEntry, FileKind, Sandbox
 from sandboxes.search.embeddings.select import NONE
 from sandboxes.search.index.source_tree import LARGEST_FILE, MOST_FILES, chosen
-from sandboxes.search.index_store import Library
-from sandboxes.search.sandbox_index import View
+from sandboxes.search.index_store import IndexStore
+from sandboxes.search.sandbox_index import SandboxIndex
 from sandboxes.search.workers.fair_queue import MOST_S
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
-from sandboxes.testing.files import Node
+from sandboxes.testing.files import FakeNode
 from tests.sandboxes.serving import eventually
 
 OLD_NS = 10**18
@@ -28,18 +28,18 @@ FILES = {
 
 
 @pytest.fixture
-async def library() -> AsyncIterator[Library]:
-    async with Library(None, embedder=NONE) as library:
+async def library() -> AsyncIterator[IndexStore]:
+    async with IndexStore(None, embedder=NONE) as library:
         yield library
 
 
 class Box:
     """A sandbox of the fake runtime whose files are old, and a view of it."""
 
-    def __init__(self, sandbox: Any, library: Library) -> None:
+    def __init__(self, sandbox: Any, library: IndexStore) -> None:
         self.sandbox = sandbox
         self.library = library
-        self.view = View(library, sandbox, "/repo")
+        self.view = SandboxIndex(library, sandbox, "/repo")
         self.age()
 
     def age(self) -> None:
@@ -51,13 +51,13 @@ class Box:
         await self.sandbox.write_file(f"/repo/{path}", content, parents=True)
 
     async def find(self, question: str, within: str = "") -> list[tuple[str, str]]:
-        seen = await self.view.look()
+        seen = await self.view.refresh()
         hits = await self.library.search(question, seen.parts, within=within, limit=10)
         return [(hit.path, hit.name) for hit in hits]
 
 
 @pytest.fixture
-async def box(library: Library) -> AsyncIterator[Box]:
+async def box(library: IndexStore) -> AsyncIterator[Box]:
     runtime = FakeRuntime({"image": FILES})
     async with runtime.scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         yield Box(sandbox, library)
@@ -102,7 +102,7 @@ async def test_a_tree_that_is_exchanged_gets_an_index_of_its_own(box: Box) -> No
 
 async def test_a_look_that_was_cut_short_does_no_harm(box: Box) -> None:
     for delay in (0, 1, 3, 10, 30):
-        look = asyncio.create_task(box.view.look())
+        look = asyncio.create_task(box.view.refresh())
         for _ in range(delay):
             await asyncio.sleep(0)
         look.cancel()
@@ -111,7 +111,7 @@ async def test_a_look_that_was_cut_short_does_no_harm(box: Box) -> None:
     assert await box.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
-async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: Library) -> None:
+async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: IndexStore) -> None:
     runtime = FakeRuntime({"image": FILES})
     spec = SandboxSpec("image", workdir="/repo")
     async with runtime.scope(spec) as one, runtime.scope(spec) as other:
@@ -121,10 +121,10 @@ async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: Librar
         assert await second.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
         assert await first.find("remove") == []
         (index,) = library.near(f"{one.image_digest} /repo")
-        assert all(part.segment in index.segments for part in (await first.view.look()).parts[: len(index.segments)])
+        assert all(part.segment in index.segments for part in (await first.view.refresh()).parts[: len(index.segments)])
 
 
-async def test_forged_times_deceive_only_who_forges_them(library: Library) -> None:
+async def test_forged_times_deceive_only_who_forges_them(library: IndexStore) -> None:
     """A changed file that looks like the pristine one, in the very first sandbox that is searched."""
     runtime = FakeRuntime({"image": FILES})
     spec = SandboxSpec("image", workdir="/repo")
@@ -145,8 +145,8 @@ async def test_junk_is_not_searched(box: Box) -> None:
     await box.write("squeezed.js", b"cookie;" * 2000)
     await box.write("large.py", line * (LARGEST_FILE // len(line) + 1))
     await box.write("empty.py", b"")
-    box.sandbox.files.put("/repo/link.py", Node(FileKind.SYMLINK, b"a.py", 0o777))
-    box.sandbox.files.put("/repo/pipe.py", Node(FileKind.OTHER))
+    box.sandbox.files.put("/repo/link.py", FakeNode(FileKind.SYMLINK, b"a.py", 0o777))
+    box.sandbox.files.put("/repo/pipe.py", FakeNode(FileKind.OTHER))
     assert await box.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
 
 
@@ -156,7 +156,7 @@ async def test_names_and_bytes_that_are_no_text_are_searched_all_the_same(box: B
     assert (await box.find("grüße"))[0] == (name, "grüße_jar")
 
 
-async def test_an_empty_tree_has_nothing_in_it(library: Library) -> None:
+async def test_an_empty_tree_has_nothing_in_it(library: IndexStore) -> None:
     async with FakeRuntime({"image": {"/repo/": b""}}).scope(SandboxSpec("image", workdir="/repo")) as sandbox:
         assert await Box(sandbox, library).find("cookie") == []
 
@@ -173,7 +173,7 @@ async def _reads(box: Box) -> Sequence[str]:
     """What one look reads of the sandbox."""
     watched = Watched(box.sandbox)
     box.view._sandbox = watched
-    await box.view.look()
+    await box.view.refresh()
     return watched.read
 
 
@@ -210,7 +210,7 @@ async def test_a_hostile_tree_keeps_nobody_else_waiting() -> None:
     spec = SandboxSpec("image", workdir="/repo")
     hostile = {**FILES, "/repo/evil.ts": ENDLESS}
     async with (
-        Library(None, embedder=NONE, processes=1) as library,
+        IndexStore(None, embedder=NONE, processes=1) as library,
         FakeRuntime({"image": hostile}).scope(spec) as one,
         FakeRuntime({"image": FILES}).scope(spec) as two,
     ):
@@ -244,7 +244,7 @@ async def test_who_took_too_much_is_still_answered_by_words(box: Box) -> None:
 
 
 async def test_a_look_waits_for_what_one_before_it_began(box: Box) -> None:
-    look = asyncio.create_task(box.view.look())
+    look = asyncio.create_task(box.view.refresh())
     assert await eventually(lambda: bool(box.library._making))
     look.cancel()
     (begun,) = box.library._making.values()
@@ -257,7 +257,7 @@ async def test_a_look_waits_for_what_one_before_it_began(box: Box) -> None:
 
 async def test_the_loop_goes_on_while_a_tree_is_looked_at(box: Box) -> None:
     """Of two hundred thousand files the comparison alone would take the loop's time for long."""
-    await box.view.look()
+    await box.view.refresh()
     threads = set[int]()
 
     class Entry(FileEntry):
@@ -270,6 +270,6 @@ async def test_the_loop_goes_on_while_a_tree_is_looked_at(box: Box) -> None:
 
     found = await box.sandbox.walk("/repo")
     box.sandbox.walk = walk
-    assert (await box.view.look()).paths
+    assert (await box.view.refresh()).paths
     assert threads
     assert threading.get_ident() not in threads

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sandboxes.errors import ProtocolError
 from sandboxes.interface import ExecResult, FileEntry
 from sandboxes.toolserver import protocol
-from sandboxes.toolserver.protocol import Answer, FrameSplitter, Op
+from sandboxes.toolserver.protocol import FrameSplitter, Op, ServerReply
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import Served, eventually, ordinary
 
@@ -35,7 +35,7 @@ def test_frames_come_out_however_they_are_cut(answers: list[tuple[int, bytes]], 
         cut = data.draw(st.integers(1, len(stream)))
         out += splitter.feed(stream[:cut])
         stream = stream[cut:]
-    assert out == [Answer(request_id, 0, body) for request_id, body in answers]
+    assert out == [ServerReply(request_id, 0, body) for request_id, body in answers]
 
 
 @given(st.binary(max_size=400))
@@ -148,7 +148,7 @@ class Wire:
         self.writer = writer
         self._reader = reader
         self._splitter = FrameSplitter()
-        self._answers: list[Answer] = []
+        self._answers: list[ServerReply] = []
 
     @classmethod
     async def open(cls, served: Served) -> "Wire":
@@ -157,7 +157,7 @@ class Wire:
     def send(self, request_id: int, op: int, body: bytes = b"") -> None:
         self.writer.write(struct.pack("<IQB", 9 + len(body), request_id, op) + body)
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> ServerReply:
         async with asyncio.timeout(WAIT_S):
             while not self._answers:
                 data = await self._reader.read(65536)
@@ -316,7 +316,7 @@ async def test_a_request_may_come_byte_by_byte(wire: Wire) -> None:
         wire.writer.write(bytes([byte]))
         await wire.writer.drain()
         await asyncio.sleep(0)
-    assert await wire.answer() == Answer(1, 0, protocol.VERSION.to_bytes(2, "little"))
+    assert await wire.answer() == ServerReply(1, 0, protocol.VERSION.to_bytes(2, "little"))
 
 
 async def test_a_client_that_vanishes_in_mid_request_does_no_harm(served: Served) -> None:

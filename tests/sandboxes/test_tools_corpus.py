@@ -14,7 +14,7 @@ import pytest
 
 from sandboxes.interface import Runtime
 from sandboxes.search.embeddings.select import NONE
-from sandboxes.search.index_store import Library
+from sandboxes.search.index_store import IndexStore
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools import Toolset
@@ -32,12 +32,12 @@ def named(cases: list[tuple[str, dict[str, Any]]]) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-async def library() -> AsyncIterator[Library]:
-    async with Library(None, embedder=NONE) as library:
+async def library() -> AsyncIterator[IndexStore]:
+    async with IndexStore(None, embedder=NONE) as library:
         yield library
 
 
-async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, library: Library) -> None:
+async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, library: IndexStore) -> None:
     tools = Toolset.of([pack], library=library)
     async with runtime.scope(SandboxSpec(image, workdir="/repo")) as sandbox:
         for path, content in case.get("files", {}).items():
@@ -55,14 +55,14 @@ async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, 
 
 
 @named([(pack, case) for pack, case in CASES if not case.get("programs")])
-async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any], library: Library) -> None:
+async def test_in_the_fake_sandbox(pack: str, case: dict[str, Any], library: IndexStore) -> None:
     await replay(pack, case, FakeRuntime({"image": {"/repo/": b""}}), "image", library)
 
 
 @pytest.mark.docker
 @named(CASES)
 async def test_in_a_real_sandbox(
-    pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str, library: Library
+    pack: str, case: dict[str, Any], docker_runtime: Runtime, test_image: str, library: IndexStore
 ) -> None:
     await replay(pack, case, docker_runtime, test_image, library)
 

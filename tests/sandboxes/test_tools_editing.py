@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandboxes.tools.actions.edit_text import (
-    Edited,
+    EditedText,
     EditRefused,
     Replacement,
     count_lines,
@@ -61,7 +61,7 @@ def test_lines_are_the_bodies_of_the_rows(text: str) -> None:
 def test_the_lines_around_an_edit_are_those_of_the_whole(text: str, data: st.DataObject, margin: int) -> None:
     old, new = data.draw(st.text("ab \n", min_size=1, max_size=3)), data.draw(st.text("abc\n", max_size=5))
     row = data.draw(st.integers(0, len(lines_of(text))))
-    edits: tuple[Callable[[], Edited], ...] = (
+    edits: tuple[Callable[[], EditedText], ...] = (
         lambda: replace(text, old, new, everywhere=True),
         lambda: replace_each(text, [Replacement(old, new)]),
         lambda: insert(text, row, new or "x"),

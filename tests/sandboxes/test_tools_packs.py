@@ -13,7 +13,7 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.packs import PACKS, choose
 from sandboxes.tools.packs.cursor import closest
 from sandboxes.tools.schemas import described
-from sandboxes.tools.toolset import Prepared
+from sandboxes.tools.toolset import PreparedCall
 
 KINDS = [(pack.name, kind) for pack in PACKS.values() for kind in pack.makers]
 
@@ -117,7 +117,7 @@ HABITS = [
 
 @pytest.mark.parametrize(("pack", "name", "arguments"), HABITS)
 def test_what_a_product_documents_is_no_malformed_call(pack: str, name: str, arguments: dict[str, Any]) -> None:
-    assert isinstance(Toolset.of([pack]).prepare(name, json.dumps(arguments)), Prepared)
+    assert isinstance(Toolset.of([pack]).prepare(name, json.dumps(arguments)), PreparedCall)
 
 
 @pytest.mark.parametrize("pack", ARGUMENTS)

@@ -13,7 +13,7 @@ from sandboxes.interface import Runtime, Sandbox
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools.actions.edit_text import replace
-from sandboxes.tools.actions.files import Files
+from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.syntax_check import fault_brought_in
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.sandboxes.serving import ordinary
@@ -93,7 +93,7 @@ async def test_no_text_makes_a_parser_raise(path: str, text: str) -> None:
 
 @pytest.mark.docker
 async def test_an_edit_that_breaks_a_file_says_so(oci_runtime: Runtime, test_image: str) -> None:
-    files = Files(30_000, check_syntax=True)
+    files = FileActions(30_000, check_syntax=True)
     async with oci_runtime.scope(SandboxSpec(test_image, workdir="/repo")) as sandbox:
         made = await files.create(sandbox, "run.sh", "if true; then\n    echo yes\nfi\n", timeout_s=30)
         assert made.content == "Created run.sh: 3 lines."
@@ -108,5 +108,5 @@ async def test_an_edit_that_breaks_a_file_says_so(oci_runtime: Runtime, test_ima
 
 async def test_where_no_interpreter_is_nothing_is_told() -> None:
     async with FakeRuntime({"image": {}}).scope(SandboxSpec("image")) as sandbox:
-        made = await Files(30_000, check_syntax=True).create(sandbox, "it.py", "def f(:\n", timeout_s=30)
+        made = await FileActions(30_000, check_syntax=True).create(sandbox, "it.py", "def f(:\n", timeout_s=30)
         assert made.content == "Created it.py: 1 line."

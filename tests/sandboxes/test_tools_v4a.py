@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from sandboxes.tools.actions.edit_text import EditRefused
 from sandboxes.tools.actions.v4a_patch import (
-    Add,
-    Delete,
-    Hunk,
-    PatchError,
+    AddFile,
+    DeleteFile,
     Section,
-    Update,
+    UpdateFile,
+    V4aError,
+    V4aHunk,
     _Searched,
     apply_patch,
     parse_patch,
@@ -75,11 +75,11 @@ def edits(draw: st.DrawFn, unique: bool = False) -> Edit:
     )
 
 
-def hunk(lines: list[tuple[str, str]], header: str | None = None, at_end: bool = False) -> Hunk:
-    return Hunk(header, tuple(lines), at_end, 0)
+def hunk(lines: list[tuple[str, str]], header: str | None = None, at_end: bool = False) -> V4aHunk:
+    return V4aHunk(header, tuple(lines), at_end, 0)
 
 
-def cut(lines: list[tuple[str, str]], context: int) -> list[Hunk]:
+def cut(lines: list[tuple[str, str]], context: int) -> list[V4aHunk]:
     """The lines as hunks with so many lines around each change; at least one old line in each."""
     near = {
         index for at, (sign, _) in enumerate(lines) if sign != " " for index in range(at - context, at + context + 1)
@@ -97,11 +97,11 @@ def written(sections: list[Section]) -> str:
     lines = ["*** Begin Patch"]
     for section in sections:
         match section:
-            case Add(path, text):
+            case AddFile(path, text):
                 lines += [f"*** Add File: {path}", *(f"+{line}" for line in text.split("\n")[:-1])]
-            case Delete(path):
+            case DeleteFile(path):
                 lines.append(f"*** Delete File: {path}")
-            case Update(path, move_to, hunks):
+            case UpdateFile(path, move_to, hunks):
                 lines += [f"*** Update File: {path}", *([f"*** Move to: {move_to}"] if move_to else [])]
                 for each in hunks:
                     lines.append("@@" if each.header is None else f"@@ {each.header}")
@@ -138,7 +138,7 @@ def test_white_space_that_differs_around_old_lines_changes_nothing_else(edit: Ed
 @given(edits(), edits())
 def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> None:
     texts = {"a": one.text, "b": other.text, "c": None}
-    patch: list[Section] = [Update("a", None, (hunk(one.lines()),)), Add("c", "new\n")]
+    patch: list[Section] = [UpdateFile("a", None, (hunk(one.lines()),)), AddFile("c", "new\n")]
     assert apply_patch(patch, texts) == {"a": one.edited, "c": "new\n"}
 
 
@@ -146,36 +146,36 @@ def test_what_a_patch_does_not_name_is_not_touched(one: Edit, other: Edit) -> No
 @given(edits(), st.sampled_from(["missing", "delete", "misfit"]))
 def test_where_one_section_does_not_apply_none_does(edit: Edit, trouble: str) -> None:
     last: dict[str, Section] = {
-        "missing": Update("no", None, (hunk([("-", "x")]),)),
-        "delete": Delete("no"),
-        "misfit": Update("b", None, (hunk([("-", "not there")]),)),
+        "missing": UpdateFile("no", None, (hunk([("-", "x")]),)),
+        "delete": DeleteFile("no"),
+        "misfit": UpdateFile("b", None, (hunk([("-", "not there")]),)),
     }
     texts = {"a": edit.text, "b": "b\n", "no": None}
     with pytest.raises(EditRefused):
-        apply_patch([Update("a", None, (hunk(edit.lines()),)), last[trouble]], texts)
+        apply_patch([UpdateFile("a", None, (hunk(edit.lines()),)), last[trouble]], texts)
     assert texts == {"a": edit.text, "b": "b\n", "no": None}
 
 
 names = st.text("ab/.é ", min_size=1, max_size=6).filter(lambda name: name == name.strip())
 texts = st.text(alphabet="ab *@+-é", max_size=5)
 hunks = st.builds(
-    Hunk,
+    V4aHunk,
     st.none() | texts.filter(bool),
     st.lists(st.tuples(st.sampled_from(" -+"), texts), min_size=1, max_size=4).map(tuple),
     st.booleans(),
     st.just(0),
 )
 sections = st.one_of(
-    st.builds(Add, names, st.lists(texts, max_size=3).map(lambda lines: "".join(f"{line}\n" for line in lines))),
-    st.builds(Delete, names),
-    st.builds(Update, names, st.none() | names, st.lists(hunks, min_size=1, max_size=3).map(tuple)),
+    st.builds(AddFile, names, st.lists(texts, max_size=3).map(lambda lines: "".join(f"{line}\n" for line in lines))),
+    st.builds(DeleteFile, names),
+    st.builds(UpdateFile, names, st.none() | names, st.lists(hunks, min_size=1, max_size=3).map(tuple)),
 )
 
 
 def unnumbered(found: tuple[Section, ...]) -> list[Section]:
     return [
-        Update(each.path, each.move_to, tuple(Hunk(h.header, h.lines, h.at_end, 0) for h in each.hunks))
-        if isinstance(each, Update)
+        UpdateFile(each.path, each.move_to, tuple(V4aHunk(h.header, h.lines, h.at_end, 0) for h in each.hunks))
+        if isinstance(each, UpdateFile)
         else each
         for each in found
     ]
@@ -200,9 +200,11 @@ def test_hostile_text_is_a_patch_that_applies_or_is_refused(lines: list[str], te
     for patch in ("\n".join(lines), "\n".join(["*** Begin Patch", *lines, "*** End Patch"])):
         try:
             found = parse_patch(patch)
-            named = {each.path for each in found} | {e.move_to for e in found if isinstance(e, Update) and e.move_to}
+            named = {each.path for each in found} | {
+                e.move_to for e in found if isinstance(e, UpdateFile) and e.move_to
+            }
             changed = apply_patch(found, dict.fromkeys(named, text))
-        except (PatchError, EditRefused):
+        except (V4aError, EditRefused):
             continue
         assert set(changed) <= named
 
@@ -258,7 +260,7 @@ APPLIED = {
 @pytest.mark.parametrize(("text", "body", "becomes"), APPLIED.values(), ids=APPLIED.keys())
 def test_it_is_applied_as_the_public_program_does(text: str, body: str, becomes: str) -> None:
     (section,) = parse_patch(f"*** Begin Patch\n*** Update File: f\n{body}\n*** End Patch\n")
-    assert isinstance(section, Update)
+    assert isinstance(section, UpdateFile)
     assert update(text, section.hunks) == becomes
 
 
@@ -286,7 +288,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("patch", "told"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_no_patch_is_named_by_its_line(patch: str, told: str) -> None:
-    with pytest.raises(PatchError) as error:
+    with pytest.raises(V4aError) as error:
         parse_patch(patch)
     assert told in str(error.value)
 
@@ -313,7 +315,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("found", "told"), MISFITS.values(), ids=MISFITS.keys())
-def test_a_hunk_that_does_not_fit_is_named_with_the_nearest_lines(found: list[Hunk], told: str) -> None:
+def test_a_hunk_that_does_not_fit_is_named_with_the_nearest_lines(found: list[V4aHunk], told: str) -> None:
     with pytest.raises(EditRefused) as error:
         update("class Box:\n    def area(self, w, h):\n        return w * h\nx = 1\ny = 2\n", found)
     assert told in str(error.value)
@@ -322,25 +324,25 @@ def test_a_hunk_that_does_not_fit_is_named_with_the_nearest_lines(found: list[Hu
 def test_a_heredoc_that_came_as_an_argument_is_unwrapped() -> None:
     patch = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
     for opening in ("<<EOF", "<<'EOF'", '<<"EOF"'):
-        assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (Delete("a"),)
+        assert parse_patch(f"{opening}\n{patch}\nEOF\n") == (DeleteFile("a"),)
 
 
 def test_sections_apply_one_after_the_other() -> None:
     patch: list[Section] = [
-        Add("a", "one\n"),
-        Update("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
-        Update("b", None, (hunk([("-", "two"), ("+", "three")]),)),
+        AddFile("a", "one\n"),
+        UpdateFile("a", "b", (hunk([("-", "one"), ("+", "two")]),)),
+        UpdateFile("b", None, (hunk([("-", "two"), ("+", "three")]),)),
     ]
     assert apply_patch(patch, {"a": None, "b": "old\n"}) == {"a": None, "b": "three\n"}
 
 
 def test_more_work_than_a_patch_is_worth_is_refused() -> None:
     large = ("a" * 99 + "\n") * 10_000
-    patch: list[Section] = [Update("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
+    patch: list[Section] = [UpdateFile("f", None, (hunk([(" ", "a" * 99)]),) * 10)]
     assert apply_patch(patch, {"f": large}) == {"f": large}
     with pytest.raises(EditRefused, match="f: the patch has too many hunks for files of this size"):
         apply_patch(patch * 10, {"f": large})
     with pytest.raises(EditRefused, match="more than 262,144 lines"):
         update("\n" * 300_000, [hunk([(" ", "a")])])
-    with pytest.raises(PatchError, match="more than 262,144 lines"):
+    with pytest.raises(V4aError, match="more than 262,144 lines"):
         parse_patch("*** Begin Patch\n*** Add File: f\n" + "+\n" * 300_000 + "*** End Patch")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandboxes.cancellation import end, uninterrupted
+from sandboxes.cancellation import cancel_all, shielded
 
 
 async def test_two_cancellations_delay_nothing_and_are_told() -> None:
@@ -14,7 +14,7 @@ async def test_two_cancellations_delay_nothing_and_are_told() -> None:
         await gate.wait()
         finished.append(True)
 
-    task = asyncio.create_task(uninterrupted(work()))
+    task = asyncio.create_task(shielded(work()))
     for _ in range(2):
         await asyncio.sleep(0)
         task.cancel()
@@ -33,9 +33,9 @@ async def test_results_and_errors_come_through() -> None:
     async def fail() -> int:
         raise ZeroDivisionError
 
-    assert await uninterrupted(answer()) == 42
+    assert await shielded(answer()) == 42
     with pytest.raises(ZeroDivisionError):
-        await uninterrupted(fail())
+        await shielded(fail())
 
 
 async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ async def test_what_swallows_a_cancellation_is_ended_all_the_same(monkeypatch: p
 
     tasks = [asyncio.create_task(work) for work in (deaf(), breaks(), asyncio.sleep(600))]
     await asyncio.sleep(0)
-    await end(tasks)
+    await cancel_all(tasks)
     assert all(task.done() for task in tasks)
     assert len(swallowed) == 3
-    await end([])
+    await cancel_all([])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from farm.core.rollout import Split, WeightSpan
-from farm.core.run import EpisodeOrder, Limits, PolicySpec, TaskRef
+from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, TaskRef
 from farm.policy.base import Message, Reply, Sampled, ToolCall
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -40,8 +40,8 @@ def task(**changes: Any) -> TaskBundle:
     return replace(bundle, task=replace(bundle.task, **changes), gold=change(write("src/a.py", b"fixed\n")))
 
 
-def order(limits: Limits | None = None, **changes: Any) -> EpisodeOrder:
-    plain = EpisodeOrder(
+def order(limits: EpisodeLimits | None = None, **changes: Any) -> EpisodeAssignment:
+    plain = EpisodeAssignment(
         rollout_id="run-g000000-001",
         attempt=0,
         final=False,
@@ -52,7 +52,7 @@ def order(limits: Limits | None = None, **changes: Any) -> EpisodeOrder:
         task=TaskRef("demo", "0" * 64, "task:1", 256, 1.0),
         split=Split.TRAIN,
         policy=PolicySpec("nop"),
-        limits=limits or Limits(),
+        limits=limits or EpisodeLimits(),
         seed=7,
     )
     return replace(plain, **changes)
@@ -80,7 +80,7 @@ class Scripted:
     """Plays its steps in order: a reply, an error, or whatever an awaitable gives. Keeps what it was shown."""
 
     def __init__(self, *steps: Step) -> None:
-        self.outage: str | None = None
+        self.unavailable_reason: str | None = None
         self.silent_s = 0.0
         self.shown: list[list[Message]] = []
         self.waiting = asyncio.Event()
@@ -96,7 +96,7 @@ class Scripted:
             raise step
         return step if isinstance(step, Reply) else await step()
 
-    async def recall(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+    async def replay(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         """The step is still to be in its script."""
         await self.reply(messages, tools)
 

@@ -1,8 +1,8 @@
 """Short ways to say runs, beats and reports in the scheduler's tests."""
 
 from farm.core.rollout import Failure, Origin, Status, StopReason
-from farm.core.run import EpisodeOrder, EpisodeReport, Limits, PolicySpec, RunSpec, TaskRef
-from farm.scheduler.messages import EpisodeEnded, Load, NodeBeat, Pressure
+from farm.core.run import EpisodeAssignment, EpisodeLimits, EpisodeReport, PolicySpec, RunSpec, TaskRef
+from farm.scheduler.messages import EpisodeEnded, Heartbeat, Load, PressureStall
 
 INFRA = Failure(Origin.INFRA, "SandboxGone", "the sandbox is gone", retryable=True)
 
@@ -26,7 +26,7 @@ def run_spec(
         PolicySpec("nop"),
         group_size,
         groups,
-        Limits(),
+        EpisodeLimits(),
         concurrency=concurrency,
         max_attempts=max_attempts,
     )
@@ -42,12 +42,12 @@ def beat(
     available_mib: int | None = None,
     images: frozenset[str] | None = None,
     load: Load | None = None,
-    pressure: Pressure | None = None,
+    pressure: PressureStall | None = None,
     draining: bool = False,
     join: str = "",
-) -> NodeBeat:
+) -> Heartbeat:
     """``available_mib`` None: all of its memory."""
-    return NodeBeat(
+    return Heartbeat(
         node_id,
         incarnation,
         slots,
@@ -59,24 +59,29 @@ def beat(
         images=images,
         draining=draining,
         join=join,
-        pressure=pressure or Pressure(),
+        pressure=pressure or PressureStall(),
     )
 
 
-def solved(node_id: str, order: EpisodeOrder, *, reward: float = 1.0) -> EpisodeEnded:
+def solved(node_id: str, order: EpisodeAssignment, *, reward: float = 1.0) -> EpisodeEnded:
     return EpisodeEnded(node_id, _report(order, Status.COMPLETED, StopReason.AGENT_DONE, reward, None, True))
 
 
-def failed(node_id: str, order: EpisodeOrder, failure: Failure = INFRA) -> EpisodeEnded:
+def failed(node_id: str, order: EpisodeAssignment, failure: Failure = INFRA) -> EpisodeEnded:
     return EpisodeEnded(node_id, _report(order, Status.FAILED, StopReason.ERROR, None, failure, order.final))
 
 
-def stopped(node_id: str, order: EpisodeOrder) -> EpisodeEnded:
+def stopped(node_id: str, order: EpisodeAssignment) -> EpisodeEnded:
     return EpisodeEnded(node_id, _report(order, Status.ABORTED, StopReason.CANCELLED, None, None, False))
 
 
 def _report(
-    order: EpisodeOrder, status: Status, why: StopReason, reward: float | None, failure: Failure | None, published: bool
+    order: EpisodeAssignment,
+    status: Status,
+    why: StopReason,
+    reward: float | None,
+    failure: Failure | None,
+    published: bool,
 ) -> EpisodeReport:
     return EpisodeReport(
         order.rollout_id,

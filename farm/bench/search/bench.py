@@ -11,14 +11,14 @@ from pathlib import Path
 from farm.bench.results import BenchError, Figure
 from farm.bench.search.cases import Suite, docstring_suite, release_suite
 from farm.bench.search.metrics import BM25, CODE_BM25, HYBRID, RIPGREP, Quality, qualities, sources
-from farm.bench.search.packages import RELEASES, Release
+from farm.bench.search.packages import RELEASES, PackageRelease
 from farm.tasks.sdist.sdist import fetch_sdist, read_sdist
 from sandboxes import Runtime, Sandbox, SandboxSpec
 from sandboxes.search.embeddings.distill import DistilError, ensure_table
 from sandboxes.search.embeddings.select import WORDS, default_table, load_embedder
 from sandboxes.search.embeddings.word_table import Embedder
-from sandboxes.search.index_store import Library
-from sandboxes.search.sandbox_index import View
+from sandboxes.search.index_store import IndexStore
+from sandboxes.search.sandbox_index import SandboxIndex
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.codebase_search import CodebaseSearch
 
@@ -59,7 +59,7 @@ def ensure_words(on_progress: Say) -> Embedder:
 # Quality
 
 
-def _fetched(state_dir: Path, on_progress: Say) -> dict[Release, tuple[Mapping[str, str], Mapping[str, str]]]:
+def _fetched(state_dir: Path, on_progress: Say) -> dict[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]]:
     """Release → the texts of the older and of the newer source distribution."""
     found = {}
     for number, release in enumerate(RELEASES):
@@ -68,7 +68,7 @@ def _fetched(state_dir: Path, on_progress: Say) -> dict[Release, tuple[Mapping[s
     return found
 
 
-def _texts(release: Release, pinned: tuple[str, str], state_dir: Path) -> Mapping[str, str]:
+def _texts(release: PackageRelease, pinned: tuple[str, str], state_dir: Path) -> Mapping[str, str]:
     version, sha256 = pinned
     path = fetch_sdist(release.package, version, sha256, state_dir=state_dir)
     texts = {}
@@ -79,7 +79,7 @@ def _texts(release: Release, pinned: tuple[str, str], state_dir: Path) -> Mappin
 
 
 def _quality_figures(
-    packages: Mapping[Release, tuple[Mapping[str, str], Mapping[str, str]]], embedder: Embedder, on_progress: Say
+    packages: Mapping[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]], embedder: Embedder, on_progress: Say
 ) -> tuple[Figure, ...]:
     docstrings = [docstring_suite(each.package, old, _CASES) for each, (old, _) in packages.items()]
     releases = [release_suite(each.package, old, new, each.new[0], _CASES) for each, (old, new) in packages.items()]
@@ -112,13 +112,13 @@ def _named(prefix: str, found: Mapping[str, Quality], suites: Sequence[Suite]) -
 async def _speed_figures(
     spec: SandboxSpec,
     runtime: Runtime,
-    packages: Mapping[Release, tuple[Mapping[str, str], Mapping[str, str]]],
+    packages: Mapping[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]],
     rounds: int,
     on_progress: Say,
 ) -> tuple[Figure, ...]:
     files = {f"{each.package}/{path}": text for each, (old, _) in packages.items() for path, text in old.items()}
     questions = [case.question for each, (old, _) in packages.items() for case in docstring_suite("", old, 5).cases]
-    async with Library(None) as library:
+    async with IndexStore(None) as library:
         files = await _cut_to_size(library, {path: text for path, text in files.items() if path.endswith(".py")})
         indexing = [await _index_again(library, files, on_progress, number, rounds) for number in range(rounds)]
         on_progress("a sandbox", 0, 1)
@@ -134,7 +134,7 @@ async def _speed_figures(
     )
 
 
-async def _cut_to_size(library: Library, files: Mapping[str, str]) -> dict[str, str]:
+async def _cut_to_size(library: IndexStore, files: Mapping[str, str]) -> dict[str, str]:
     """The first files that make ``CHUNKS`` chunks together."""
     index = await library.index(sources(files))
     chunks: dict[str, int] = dict.fromkeys(files, 0)
@@ -151,7 +151,7 @@ async def _cut_to_size(library: Library, files: Mapping[str, str]) -> dict[str, 
 
 
 async def _index_again(
-    library: Library, files: Mapping[str, str], on_progress: Say, number: int, rounds: int
+    library: IndexStore, files: Mapping[str, str], on_progress: Say, number: int, rounds: int
 ) -> tuple[float, float]:
     """Chunks a second, and the longest time in milliseconds that this process did nothing else meanwhile."""
     on_progress("indexing", number, rounds)
@@ -178,14 +178,14 @@ async def _fill(sandbox: Sandbox, files: Mapping[str, str]) -> None:
 
 
 async def _in_sandboxes(
-    library: Library, one: Sandbox, other: Sandbox, paths: Sequence[str], questions: Sequence[str], on_progress: Say
+    library: IndexStore, one: Sandbox, other: Sandbox, paths: Sequence[str], questions: Sequence[str], on_progress: Say
 ) -> dict[str, list[float]]:
     """Seconds: whole calls of the tool, looks after one file was edited, and the first look in another sandbox of the
     same tree."""
     tools = Toolset([CodebaseSearch(30_000, library)])
-    view, second = (View(library, sandbox, sandbox.workdir) for sandbox in (one, other))
-    await view.look()
-    firsts = [await _timed(second.look())]
+    view, second = (SandboxIndex(library, sandbox, sandbox.workdir) for sandbox in (one, other))
+    await view.refresh()
+    firsts = [await _timed(second.refresh())]
     calls, edits = [], []
     for number, question in enumerate(questions):
         on_progress("questions", number, len(questions))
@@ -194,7 +194,7 @@ async def _in_sandboxes(
         calls.append(await _timed(tools.call(one, "codebase_search", asked, timeout_s=60)))
         path = f"{one.workdir}/{paths[number * 7919 % len(paths)]}"
         await one.write_file(path, await one.read_file(path) + b"\n# edited\n")
-        edits.append(await _timed(view.look()))
+        edits.append(await _timed(view.refresh()))
     return {"query_p50_ms": calls[_WARM_UP:], "reindex_file_p50_ms": edits, "first_look_ms": firsts}
 
 

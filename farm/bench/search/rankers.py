@@ -12,7 +12,7 @@ import numpy as np
 
 from farm.bench.results import BenchError
 from sandboxes.search.embeddings.word_table import Embedder
-from sandboxes.search.index.segment import Segment
+from sandboxes.search.index.segment import IndexSegment
 from sandboxes.search.ranking import Hit, Part, Question, search
 from sandboxes.search.terms import STOP
 
@@ -23,7 +23,7 @@ _WORDS = re.compile(r"\w+")
 _K1, _B = 1.5, 0.75
 
 
-def by_ripgrep(root: Path, segment: Segment) -> Ranker:
+def by_ripgrep(root: Path, segment: IndexSegment) -> Ranker:
     """Chunks by how many different words of the question ripgrep finds in them, then by how often it finds any."""
     rows = _rows_by_path(segment)
 
@@ -41,7 +41,7 @@ def by_ripgrep(root: Path, segment: Segment) -> Ranker:
     return rank
 
 
-def by_plain_bm25(files: Mapping[str, str], segment: Segment) -> Ranker:
+def by_plain_bm25(files: Mapping[str, str], segment: IndexSegment) -> Ranker:
     """The textbook's BM25 over the words of each chunk in lower case."""
     lines = {path: text.split("\n") for path, text in files.items()}
     posted: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -67,7 +67,7 @@ def by_plain_bm25(files: Mapping[str, str], segment: Segment) -> Ranker:
     return rank
 
 
-def by_index(segment: Segment, embedder: Embedder | None) -> Ranker:
+def by_index(segment: IndexSegment, embedder: Embedder | None) -> Ranker:
     """The farm's own: without an embedder by words alone."""
     part = Part(segment, np.ones(len(segment), np.bool_))
     return lambda question, limit: search(Question.of(question, embedder), [part], limit)
@@ -91,7 +91,7 @@ def _ripgrep(root: Path, words: Sequence[str]) -> Iterator[tuple[str, int, str]]
         yield path.removeprefix("./"), int(line), word
 
 
-def _rows_by_path(segment: Segment) -> Mapping[str, tuple[list[int], list[int]]]:
+def _rows_by_path(segment: IndexSegment) -> Mapping[str, tuple[list[int], list[int]]]:
     """Path → the first lines of its chunks and their rows."""
     rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for row, file in enumerate(segment.files):
@@ -101,7 +101,7 @@ def _rows_by_path(segment: Segment) -> Mapping[str, tuple[list[int], list[int]]]
     return rows
 
 
-def _best(segment: Segment, scored: Iterable[tuple[float, int]], limit: int) -> list[Hit]:
+def _best(segment: IndexSegment, scored: Iterable[tuple[float, int]], limit: int) -> list[Hit]:
     hits = [
         Hit(segment.paths[segment.files[row]], int(segment.firsts[row]), int(segment.lasts[row]), segment.names[row], s)
         for s, row in scored

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from farm.cli.errors import CliError
-from farm.cli.local_runtime import Say, TaskSet, complain, look_at_each, with_sandboxes
+from farm.cli.local_runtime import OnProgress, TaskSet, complain, look_at_each, with_sandboxes
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 from farm.cli.tasks import make as making
 from farm.cli.tasks import validate
@@ -16,9 +16,9 @@ from farm.cli.tasks.import_ import import_tasks
 
 if TYPE_CHECKING:
     from farm.core.task import Task
-    from farm.task_generation.release_pair import Made
-    from farm.task_generation.retrieval import Outcome
-    from farm.tasks import ReadTask
+    from farm.task_generation.release_pair import ReleasePairTask
+    from farm.task_generation.retrieval import RetrievalSummary
+    from farm.tasks import LoadedTask
     from sandboxes import Runtime
     from sandboxes.images.store import ImageStore
 
@@ -70,9 +70,9 @@ def new(
     as_json: AsJson = False,
 ) -> None:
     """Make a task directory that is whole, small and fit, to be filled with your own."""
-    from farm.task_generation.scaffold import begin_task
+    from farm.task_generation.scaffold import scaffold_task
 
-    begin_task(name)
+    scaffold_task(name)
     if as_json:
         print_json({"directory": str(name)})
         return
@@ -98,10 +98,10 @@ def release_pair(
     as_json: AsJson = False,
 ) -> None:
     """Make a task of two consecutive releases: the older is the repository, the newer brings tests and solution."""
-    from farm.task_generation.release_pair import Wish, make_release_pair
+    from farm.task_generation.release_pair import ReleasePairSpec, make_release_pair
 
     settings = read_config(config, state_dir)
-    wish = Wish(
+    wish = ReleasePairSpec(
         package=package,
         old=old,
         new=new,
@@ -111,7 +111,7 @@ def release_pair(
         instruction=_read_text(instruction) if instruction else None,
     )
 
-    async def work(images: "ImageStore", runtime: "Runtime", say: Say) -> "Made":
+    async def work(images: "ImageStore", runtime: "Runtime", say: OnProgress) -> "ReleasePairTask":
         return await make_release_pair(wish, state_dir=settings.state_dir, images=images, runtime=runtime, say=say)
 
     made = with_sandboxes(settings, work)
@@ -137,14 +137,14 @@ def retrieval(
     as_json: AsJson = False,
 ) -> int:
     """Make of each task one whose code is to be found, not changed: the answer is what its gold solution changes."""
-    from farm.task_generation.retrieval import Wish, make_retrieval
+    from farm.task_generation.retrieval import RetrievalSpec, make_retrieval
     from farm.tasks import task_directories
 
     settings = read_config(config, state_dir)
     sources = [directory for path in tasks for directory in task_directories(path)]
-    wish = Wish(sources, out, calls_per_turn, max_turns, beta)
+    wish = RetrievalSpec(sources, out, calls_per_turn, max_turns, beta)
 
-    async def work(images: "ImageStore", runtime: "Runtime", say: Say) -> "Outcome":
+    async def work(images: "ImageStore", runtime: "Runtime", say: OnProgress) -> "RetrievalSummary":
         return await make_retrieval(wish, state_dir=settings.state_dir, images=images, runtime=runtime, say=say)
 
     outcome = with_sandboxes(settings, work)
@@ -172,7 +172,7 @@ def _judged(task: "Task") -> str:
     return task.verifier.mode.value if task.retrieval is None else "answer"
 
 
-def _summary(read: "ReadTask") -> dict[str, object]:
+def _summary(read: "LoadedTask") -> dict[str, object]:
     task, verifier = read.task, read.task.verifier
     return {
         "task_id": task.id,

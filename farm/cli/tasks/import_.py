@@ -10,7 +10,7 @@ from farm.cli.local_runtime import progress
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_config, table_console
 
 if TYPE_CHECKING:
-    from farm.task_import.importer import Summary
+    from farm.task_import.importer import ImportSummary
 
 _SHOWN = 20
 
@@ -40,12 +40,14 @@ def import_tasks(
 ) -> int:
     """Make task directories of a data set's rows, or take Harbor's as they are; nothing is fetched, built or run."""
     from farm.task_import.draft import read_commands
-    from farm.task_import.importer import FORMATS, Wish, import_all
+    from farm.task_import.importer import FORMATS, ImportOptions, import_all
 
     if format_ not in FORMATS:
         raise typer.BadParameter(f"{format_!r} is no format; choose one of {', '.join(FORMATS)}")
     settings = read_config(config, state_dir)
-    wish = Wish(format_, source, out, frozenset(only or ()), limit, read_commands(commands, test_command, report))
+    wish = ImportOptions(
+        format_, source, out, frozenset(only or ()), limit, read_commands(commands, test_command, report)
+    )
     with progress() as say:
         summary = import_all(wish, state_dir=settings.state_dir, say=say)
     if as_json:
@@ -56,7 +58,7 @@ def import_tasks(
     return 0 if stands and not summary.missing and not (only and summary.refused) else 1
 
 
-def _print(summary: "Summary") -> None:
+def _print(summary: "ImportSummary") -> None:
     for task in summary.taken[:_SHOWN]:
         notes = [f"{task.fail_to_pass} tests to mend, {task.pass_to_pass} to keep"]
         if task.left_out:

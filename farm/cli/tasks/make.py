@@ -15,8 +15,8 @@ from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, read_conf
 from farm.config import Config
 
 if TYPE_CHECKING:
-    from farm.task_generation.mutation.generator import Bench, Yield
-    from farm.task_generation.mutation.recipe import Outcome
+    from farm.task_generation.mutation.generator import GenerationContext, GenerationStats
+    from farm.task_generation.mutation.recipe import RecipeResult
     from sandboxes import Runtime
     from sandboxes.images.store import ImageStore
 
@@ -71,7 +71,7 @@ def recipe(
     """Make the tasks of a whole recipe, and write its lock beside it."""
     from farm.task_generation.mutation.recipe import follow
 
-    async def work(bench: "Bench") -> "Outcome":
+    async def work(bench: "GenerationContext") -> "RecipeResult":
         return await follow(recipe, out, bench, limit=limit)
 
     outcome = _with_bench(read_config(config, state_dir), jobs, work)
@@ -97,15 +97,15 @@ def _make(
     config: Config,
     as_json: bool,
 ) -> int:
-    from farm.task_generation.mutation.generator import Maker
+    from farm.task_generation.mutation.generator import TaskGenerator
     from farm.task_generation.mutation.repository import open_repository
     from farm.task_generation.mutation.requirements import with_requirements
 
-    async def work(bench: "Bench") -> "list[Yield]":
-        bench.say(f"{repo}: source")
+    async def work(bench: "GenerationContext") -> "list[GenerationStats]":
+        bench.on_progress(f"{repo}: source")
         opened = await asyncio.to_thread(open_repository, repo, state_dir=config.state_dir)
         repository = await with_requirements(opened, require or (), bench)
-        maker = Maker(repository, out, seed, bench)
+        maker = TaskGenerator(repository, out, seed, bench)
         await maker.make({strategy: limit})
         return maker.yields
 
@@ -117,17 +117,17 @@ def _make(
     return 0 if any(one.tasks for one in yields) else 1
 
 
-def _with_bench(config: Config, jobs: int | None, work: "Callable[[Bench], Awaitable[T]]") -> T:
-    from farm.task_generation.mutation.generator import Bench
+def _with_bench(config: Config, jobs: int | None, work: "Callable[[GenerationContext], Awaitable[T]]") -> T:
+    from farm.task_generation.mutation.generator import GenerationContext
 
     async def run(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> T:
         turns = asyncio.Semaphore(jobs or os.cpu_count() or 1)
-        return await work(Bench(config.state_dir, images, runtime, turns, say))
+        return await work(GenerationContext(config.state_dir, images, runtime, turns, say))
 
     return with_sandboxes(config, run, runtime=config.runtime)
 
 
-def _print_yields(yields: "list[Yield]") -> None:
+def _print_yields(yields: "list[GenerationStats]") -> None:
     trials = ("usable", "unnoticed", "too plain", "import", "timeout", "crash")
     drafts = ("drafted", "flaky", "masked", "nothing to tell")
     table = Table("package", "strategy", "tried", *trials, *drafts, "unfit", "tasks", box=None, pad_edge=False)
@@ -140,7 +140,7 @@ def _print_yields(yields: "list[Yield]") -> None:
     table_console.print(table)
 
 
-def _sums(yields: "list[Yield]", trials: tuple[str, ...], drafts: tuple[str, ...]) -> list[str]:
+def _sums(yields: "list[GenerationStats]", trials: tuple[str, ...], drafts: tuple[str, ...]) -> list[str]:
     numbers = [sum(sum(one.trials.values()) for one in yields)]
     numbers += [sum(one.trials.get(name, 0) for one in yields) for name in trials]
     numbers += [sum(one.drafts.get(name, 0) for one in yields) for name in drafts]

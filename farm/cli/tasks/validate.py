@@ -17,7 +17,7 @@ from farm.cli.local_runtime import chosen_taskset, fetch_each, with_sandboxes
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 
 if TYPE_CHECKING:
-    from farm.task_validation.result import Finding, Summary
+    from farm.task_validation.result import ValidationResult, ValidationSummary
     from farm.tasks.validation_file import ValidatedSet
     from sandboxes import Runtime
     from sandboxes.images.store import ImageStore
@@ -43,15 +43,15 @@ def validate_tasks(
     One that was stopped goes on where it was. Tasks that cannot be read, or whose image cannot be had, are unfit.
     """
     from farm.task_validation.result import summarize
-    from farm.task_validation.validate_set import Bench, unreadable, validate_set, validated_tasks
+    from farm.task_validation.validate_set import ValidationContext, unreadable, validate_set, validated_tasks
     from farm.tasks.validation_file import set_digest, write_validated
 
     settings = read_config(config, state_dir)
     path = chosen_taskset(taskset, settings)
     tasks, faults = fetch_each(path, settings)
 
-    async def work(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> "list[Finding]":
-        bench = Bench(settings.state_dir, images, runtime, jobs or os.cpu_count() or 1, write, say)
+    async def work(images: "ImageStore", runtime: "Runtime", say: Callable[[str], None]) -> "list[ValidationResult]":
+        bench = ValidationContext(settings.state_dir, images, runtime, jobs or os.cpu_count() or 1, write, say)
         return await validate_set(path, tasks, bench, bar.done)
 
     bar = _Bar(len(tasks))
@@ -109,7 +109,7 @@ class _Bar:
         with self._progress:
             yield self._say
 
-    def done(self, finding: "Finding") -> None:
+    def done(self, finding: "ValidationResult") -> None:
         self._progress.advance(self._bar)
         self._unfit += not finding.fit
         unfit = f" ({self._unfit} unfit so far)" if self._unfit else ""
@@ -122,7 +122,7 @@ class _Bar:
             progress_console.print(line)
 
 
-def _print_findings(findings: "Sequence[Finding]") -> None:
+def _print_findings(findings: "Sequence[ValidationResult]") -> None:
     names = ("task", "fit", "nothing done", "gold", "slowest", "time-out", "wrong that pass", "flaky", "took")
     table = Table(*names, box=None, pad_edge=False)
     for finding in findings:
@@ -156,7 +156,7 @@ def _print_findings(findings: "Sequence[Finding]") -> None:
             )
 
 
-def _print_summary(summary: "Summary") -> None:
+def _print_summary(summary: "ValidationSummary") -> None:
     table_console.print(
         f"{summary.fit} of {summary.tasks} fit; {summary.weak} with weak tests ({summary.wrong_passed} of "
         f"{summary.wrong} wrong solutions pass); {summary.flaky} flaky tests, {summary.order_dependent} that depend on "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.changes.capture import PATH_LIMIT, take_baseline
-from farm.grading.changes.concurrency import each
+from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.errors import ChangeRefused
 from sandboxes.interface import FileKind, Sandbox
 
@@ -17,7 +17,7 @@ NAME_LIMIT = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """Paths to remove, then files and symlinks to put; all relative to the workspace."""
 
     removals: tuple[str, ...]
@@ -28,10 +28,10 @@ async def apply_change(sandbox: Sandbox, workspace: str, change: Change) -> None
     """Make a pristine workspace what the change says. Raises ChangeRefused before anything was written."""
     pristine = await take_baseline(sandbox, workspace)
     kinds = {path: entry.kind for path, entry in pristine.entries.items()}
-    await carry_out(sandbox, workspace, plan_change(change, kinds))
+    await execute_plan(sandbox, workspace, plan_change(change, kinds))
 
 
-def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> Plan:
+def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> ChangePlan:
     """What to remove and to put. A directory that loses its last file goes with it, as in git.
 
     Raises ChangeRefused for a path that leaves the workspace or is no path, for one named twice, and for one that
@@ -55,10 +55,10 @@ def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> Plan:
     replaced = {
         file.path for file in puts if file.kind is ChangeKind.SYMLINK or pristine.get(file.path) is not FileKind.FILE
     }
-    return Plan(tuple(sorted(gone | replaced)), tuple(puts))
+    return ChangePlan(tuple(sorted(gone | replaced)), tuple(puts))
 
 
-async def carry_out(sandbox: Sandbox, workspace: str, plan: Plan) -> None:
+async def execute_plan(sandbox: Sandbox, workspace: str, plan: ChangePlan) -> None:
     """Remove, then put. The order within each step does not matter."""
 
     async def remove(path: str) -> None:
@@ -71,8 +71,8 @@ async def carry_out(sandbox: Sandbox, workspace: str, plan: Plan) -> None:
         else:
             await sandbox.write_file(full, file.content, executable=file.executable, parents=True)
 
-    await each(plan.removals, remove)
-    await each(plan.puts, put)
+    await map_concurrently(plan.removals, remove)
+    await map_concurrently(plan.puts, put)
 
 
 def parents(path: str) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.grading.changes.concurrency import each
+from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.errors import ChangeTooLarge
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, FileEntry, FileKind, Sandbox
@@ -39,19 +39,19 @@ _RESIDUE_FILE = re.compile(r".*\.py[co]|\.coverage(\..*)?|\..*\.sw[a-p]|.*~|\.DS
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class WorkspaceBaseline:
     """A pristine workspace as a walk saw it: file entries by path. The same for every sandbox of ``image_digest``."""
 
     image_digest: str
     entries: Mapping[str, FileEntry]
 
 
-async def take_baseline(sandbox: Sandbox, workspace: str) -> Baseline:
+async def take_baseline(sandbox: Sandbox, workspace: str) -> WorkspaceBaseline:
     """Walk a workspace that nobody has touched yet. Raises PathError where there is none."""
-    return Baseline(sandbox.image_digest, await _walk(sandbox, workspace))
+    return WorkspaceBaseline(sandbox.image_digest, await _walk(sandbox, workspace))
 
 
-async def take_change(sandbox: Sandbox, workspace: str, baseline: Baseline) -> Change:
+async def take_change(sandbox: Sandbox, workspace: str, baseline: WorkspaceBaseline) -> Change:
     """Kill every process, then read what differs from the baseline.
 
     Version control, bytecode, tool caches, FIFOs, sockets and devices are no part of a change. A file that was only
@@ -73,7 +73,7 @@ async def take_change(sandbox: Sandbox, workspace: str, baseline: Baseline) -> C
     async def read(entry: FileEntry) -> FileChange:
         return await _read(sandbox, workspace, entry)
 
-    files = deleted + await each(changed, read)
+    files = deleted + await map_concurrently(changed, read)
     _refuse_too_large(len(files), sum(len(file.content) for file in files))
     return Change(tuple(sorted(files, key=lambda file: file.path)))
 

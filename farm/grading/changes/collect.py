@@ -4,12 +4,14 @@ import asyncio
 
 from farm.core.change import Change
 from farm.core.task import Task
-from farm.grading.changes.capture import Baseline, take_change
+from farm.grading.changes.capture import WorkspaceBaseline, take_change
 from farm.grading.separate_verifier import collect, take_artifacts
 from sandboxes.interface import Sandbox
 
 
-async def take(sandbox: Sandbox, task: Task, baseline: Baseline | None, *, limit_s: float, step: int = 0) -> Change:
+async def collect_change(
+    sandbox: Sandbox, task: Task, baseline: WorkspaceBaseline | None, *, limit_s: float, step: int = 0
+) -> Change:
     """Of ``task``, or of its ``step``. ``baseline``: of the workspace, where that is what is looked at.
 
     Raises ChangeTooLarge and PathError for what the agent has only itself to blame for, and TimeoutError where reading

@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def each(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
+async def map_concurrently(items: Iterable[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
     """The results of ``call`` in the order of ``items``. The first failure cancels the rest and is raised as it is."""
     todo = list(items)
     results: dict[int, R] = {}

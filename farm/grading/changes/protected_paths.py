@@ -35,7 +35,7 @@ HARNESS_MODULES = frozenset({"pytest", "_pytest", "pluggy", "iniconfig", "packag
 """What a test run imports before the code under test, beside the standard library."""
 
 
-class Protection:
+class ProtectedPaths:
     """Decides for one task and one pristine workspace.
 
     Protected are: each injected path, what is above it and what is below it; the whole of a test directory that
@@ -56,11 +56,11 @@ class Protection:
         self._pristine = pristine.keys()
         self._pristine_tops = {_module(path) for path in pristine}
 
-    def covers(self, file: FileChange, old: bytes | None) -> bool:
+    def excludes(self, file: FileChange, old: bytes | None) -> bool:
         """``old`` is the pristine content of the file, None where there is none."""
         return self._covers_path(file.path, link=file.kind is ChangeKind.SYMLINK) or changes_settings(file, old)
 
-    def guards(self, path: str) -> bool:
+    def is_protected(self, path: str) -> bool:
         """Whether some change of what the pristine workspace holds there is covered."""
         return self._covers_path(path) or may_hold_settings(path)
 
@@ -91,13 +91,13 @@ class Protection:
 
 
 def split_change(
-    change: Change, protection: Protection, old: Callable[[str], bytes | None]
+    change: Change, protection: ProtectedPaths, old: Callable[[str], bytes | None]
 ) -> tuple[Change, tuple[str, ...]]:
     """The part of a change that travels, and the paths that do not."""
     kept: list[FileChange] = []
     dropped: list[str] = []
     for file in change.files:
-        if protection.covers(file, old(file.path)):
+        if protection.excludes(file, old(file.path)):
             dropped.append(file.path)
         else:
             kept.append(file)

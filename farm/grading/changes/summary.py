@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.changes.capture import MAX_BYTES, is_executable, read_content
-from farm.grading.changes.concurrency import each
+from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.diff.patch import MAX_SHOWN_BYTES, render
 from farm.grading.diff.style import is_python, measure_style
-from farm.grading.diff.suspicious_lines import screen
+from farm.grading.diff.suspicious_lines import find_suspicious_lines
 from sandboxes.interface import FileEntry, FileKind, Sandbox
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ UNREAD = b"\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ChangeSummary:
     """``screened``: lines of it that look like results made up."""
 
     patch: str
@@ -47,10 +47,10 @@ async def read_old(
             content = await read_content(pristine, root, file.path, entry.kind)
         return FileChange(file.path, kind, content, is_executable(entry) and kind is ChangeKind.WRITE)
 
-    return {file.path: file for file in await each(change.files, read) if file is not None}
+    return {file.path: file for file in await map_concurrently(change.files, read) if file is not None}
 
 
-def without_idle(change: Change, old: Mapping[str, FileChange]) -> Change:
+def drop_unchanged(change: Change, old: Mapping[str, FileChange]) -> Change:
     """What differs from ``old`` in what travels."""
     return Change(tuple(file for file in change.files if _is_real(file, old.get(file.path))))
 
@@ -61,7 +61,7 @@ def _is_real(file: FileChange, old: FileChange | None) -> bool:
     return old is None or (old.kind, old.content, old.executable) != (file.kind, file.content, file.executable)
 
 
-async def look(change: Change, read_old: Callable[[str], FileChange | None]) -> Seen:
+async def summarize_change(change: Change, read_old: Callable[[str], FileChange | None]) -> ChangeSummary:
     """Describe ``change``. ``read_old`` as ``render`` takes it.
 
     A description that fails leaves the component ``unseen``: what a policy wrote must not cost its verdict.
@@ -70,15 +70,15 @@ async def look(change: Change, read_old: Callable[[str], FileChange | None]) -> 
         return await _describe(change, read_old)
     except Exception:  # the reason is in the docstring; the log has the traceback
         _log.exception("a change of %d files cannot be described", len(change.files))
-        return Seen("", {"unseen": 1.0})
+        return ChangeSummary("", {"unseen": 1.0})
 
 
-async def _describe(change: Change, read_old: Callable[[str], FileChange | None]) -> Seen:
+async def _describe(change: Change, read_old: Callable[[str], FileChange | None]) -> ChangeSummary:
     rendered = await asyncio.to_thread(render, change, read_old, is_python)
     size = {
         "diff_added": float(sum(file.added for file in rendered.files)),
         "diff_removed": float(sum(file.removed for file in rendered.files)),
         "diff_bytes": float(change.size_bytes),
     }
-    screened = await asyncio.to_thread(screen, rendered.files)
-    return Seen(rendered.patch, {**size, **await measure_style(rendered.files)}, screened)
+    screened = await asyncio.to_thread(find_suspicious_lines, rendered.files)
+    return ChangeSummary(rendered.patch, {**size, **await measure_style(rendered.files)}, screened)

@@ -11,7 +11,7 @@ from farm.grading.decoys.python_source import NOUNS
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
+class DecoyFile:
     """A test file at ``path`` in the workspace; node ids that must be seen failed, and others passed.
 
     ``must_not_pass`` are false tests, each without its parameters: false versions of expected tests if there can be
@@ -28,18 +28,18 @@ class Canary:
     originals: Mapping[str, str] = field(default_factory=dict)
 
 
-NONE = Canary("", b"", (), ())
+NONE = DecoyFile("", b"", (), ())
 """Where there can be none."""
 
 
-def make_canary(
+def make_decoy_file(
     beside: Sequence[str],
     taken: Collection[str],
     rng: random.Random,
     words: Sequence[str] = NOUNS,
     *,
     functions_run: bool = True,
-) -> Canary:
+) -> DecoyFile:
     """A canary in the directory of one of the test files ``beside``; no path of ``taken`` is its own.
 
     ``functions_run``: functions and any class's methods are tests, not TestCase's alone.
@@ -49,7 +49,7 @@ def make_canary(
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
     frame = rng.choice((_in_module, _in_class, _in_test_case) if functions_run else (_in_test_case,))
     prefix, body = frame([(name, *_case(rng, wrong=name in wrong)) for name in names], words, rng)
-    return Canary(
+    return DecoyFile(
         path,
         f"{body}\n".encode(),
         must_fail=tuple(f"{path}::{prefix}test_{name}" for name in names if name in wrong),

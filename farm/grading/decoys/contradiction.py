@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.core.test_frameworks import holder
+from farm.core.test_frameworks import container_of_test
 from farm.grading.decoys.canary_file import new_test_path
 from farm.grading.decoys.false_tests import false_versions
 from farm.grading.decoys.python_source import (
     NOUNS,
-    Edit,
     Function,
+    SourceEdit,
     SourceText,
     edited,
     function_of,
@@ -31,7 +31,7 @@ MOST_OF_ONE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Contradiction:
+class ContradictingFile:
     """A test file at ``path``. ``originals``: id of a false test → the expected test of which it is a version, both
     without parameters."""
 
@@ -46,22 +46,22 @@ def make_contradiction(
     taken: Collection[str],
     rng: random.Random,
     words: Sequence[str] = NOUNS,
-) -> Contradiction | None:
+) -> ContradictingFile | None:
     """Return false versions of a few tests of one file, as many as ``MOST_TESTS``, or None if there can be none.
 
     The first ids of ``expected`` are tried first.
     """
-    for path in dict.fromkeys(map(holder, expected)):
+    for path in dict.fromkeys(map(container_of_test, expected)):
         text = read_source(sources.get(path, b""))
         if text is None:
             continue
-        names = {function_of(test) for test in expected if holder(test) == path}
+        names = {function_of(test) for test in expected if container_of_test(test) == path}
         own = new_test_path([path], taken, rng, words)
         made = _contradict(text, names, rng, words)
         if made is not None:
             content, originals = made
             found = {f"{own}::{false}": f"{path}::{name}" for false, name in originals.items()}
-            return Contradiction(own, content, found)
+            return ContradictingFile(own, content, found)
     return None
 
 
@@ -80,8 +80,12 @@ def _contradict(
             if made:
                 copies[name] = b"\n".join(copy for _, copy in made)
                 originals |= {name.removesuffix(function.name) + other: name for other, _ in made}
-    edits = [Edit(*block, copies.get(name, b"")) for name, test in tests if (block := text.block(test)) is not None]
-    edits += [Edit(at, at, b" " * column + b"pass\n") for at, column in _emptied(text, text.module.body, copies, "")]
+    edits = [
+        SourceEdit(*block, copies.get(name, b"")) for name, test in tests if (block := text.block(test)) is not None
+    ]
+    edits += [
+        SourceEdit(at, at, b" " * column + b"pass\n") for at, column in _emptied(text, text.module.body, copies, "")
+    ]
     content = edited(text.source, edits)
     return (content, originals) if originals and parse_tests(content) is not None else None
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from farm.core.task import Verifier
-from farm.core.test_frameworks import holder, is_python, without_parameters
-from farm.grading.decoys.false_tests import falsify
+from farm.core.test_frameworks import container_of_test, is_python, without_parameters
+from farm.grading.decoys.false_tests import falsify_tests
 from farm.grading.decoys.python_source import callers_of, function_of, places_of
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.tripwire.tripwire import CERTAIN, PREFIX
 from farm.grading.verdict import Verdict, discredit, with_time_of, withhold
 
@@ -40,7 +40,7 @@ class ControlRun(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenDecoys:
     """Test files with false tests, by path. ``false``: ids, without parameters, of tests that must fail. ``true``:
     those of fail-to-pass tests that must pass again."""
 
@@ -81,7 +81,7 @@ def confirmable(verifier: Verifier, first: Verdict) -> Verifier | None:
     if first.tampered:
         return None
     unseen = {
-        without_parameters(test) for test in verifier.fail_to_pass if first.outcomes.get(test) is not Outcome.PASSED
+        without_parameters(test) for test in verifier.fail_to_pass if first.outcomes.get(test) is not CaseOutcome.PASSED
     }
     mended = tuple(test for test in verifier.fail_to_pass if without_parameters(test) not in unseen)
     others = (*verifier.fail_to_pass, *verifier.pass_to_pass)
@@ -91,7 +91,7 @@ def confirmable(verifier: Verifier, first: Verdict) -> Verifier | None:
 
 def choose_false(
     sources: Mapping[str, bytes], asked: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
-) -> Chosen:
+) -> ChosenDecoys:
     """Return the test files of a control run. ``failed`` are expected tests that did not pass, which stay as they are.
 
     At least one fail-to-pass test becomes false if any can, and at least one stays true if there are two. Pass-to-pass
@@ -104,10 +104,10 @@ def choose_false(
         name for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass)) if name not in bad | mended.keys()
     ]
     asking = [name for name in mended if name not in bad]
-    possible = falsify(sources, asking, rng)
+    possible = falsify_tests(sources, asking, rng)
     size = {ControlRun.SOME: MOST_KEPT * (not possible.names & mended.keys()), ControlRun.LAST: 0}.get(run, len(kept))
     if sample := rng.sample(kept, min(len(kept), size)):
-        possible = falsify(sources, [*asking, *sample], rng)
+        possible = falsify_tests(sources, [*asking, *sample], rng)
     together = possible.names & possible.shared
     free = sorted((possible.names & mended.keys()) - together, key=lambda name: _place(sources, name))
     least = 0 if together & mended.keys() else 1
@@ -118,15 +118,15 @@ def choose_false(
             chosen = free[-least:] if least else []
         case ControlRun.ALL:
             chosen = free
-    made = falsify(sources, [*chosen, *sorted(together), *sorted(possible.names - mended.keys())], rng)
-    own = {name for name in mended if function_of(name) in places_of(sources.get(holder(name), b""))}
-    callers = {name for name in own if _calls_false(sources[holder(name)], name, made.names)}
-    return Chosen(made.files, made.names, frozenset(own - made.names - possible.shared - callers))
+    made = falsify_tests(sources, [*chosen, *sorted(together), *sorted(possible.names - mended.keys())], rng)
+    own = {name for name in mended if function_of(name) in places_of(sources.get(container_of_test(name), b""))}
+    callers = {name for name in own if _calls_false(sources[container_of_test(name)], name, made.names)}
+    return ChosenDecoys(made.files, made.names, frozenset(own - made.names - possible.shared - callers))
 
 
 def _calls_false(source: bytes, test: str, false: Collection[str]) -> bool:
     """Return True if a test calls another one of its file that is false, and so may fail with it."""
-    beside = [function_of(name) for name in false if holder(name) == holder(test)]
+    beside = [function_of(name) for name in false if container_of_test(name) == container_of_test(test)]
     return function_of(test) in callers_of(source, beside)
 
 
@@ -138,7 +138,7 @@ def _some(names: Sequence[str], least: int, rng: random.Random) -> Sequence[str]
 
 
 def _place(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
-    path = holder(name)
+    path = container_of_test(name)
     return path, places_of(sources[path]).get(function_of(name), 0)
 
 
@@ -146,7 +146,7 @@ def unconfirmed(asked: Verifier, control: Verdict) -> tuple[str, ...]:
     """Return the tests of ``asked`` that were to pass in the control run and did not; all if it has no results."""
     if not control.outcomes:
         return asked.fail_to_pass
-    return tuple(test for test in control.late if test in asked.fail_to_pass)
+    return tuple(test for test in control.tests_after_decoy if test in asked.fail_to_pass)
 
 
 def after_control(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:

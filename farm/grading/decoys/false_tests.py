@@ -12,12 +12,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.core.test_frameworks import holder, holders, without_parameters
+from farm.core.test_frameworks import container_of_test, containers_of_tests, without_parameters
 from farm.grading.decoys.false_asserts import RECEIVERS, false_claim, imported_words, ways_of
 from farm.grading.decoys.literals import differ, other_letter
 from farm.grading.decoys.python_source import (
-    Edit,
     Function,
+    SourceEdit,
     SourceText,
     edited,
     function_of,
@@ -73,7 +73,7 @@ _OPERATORS: Mapping[type[ast.cmpop], tuple[bytes, bytes]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Falsified:
+class FalsifiedFiles:
     """Test files, by path, in which some tests ask for something else.
 
     ``names``: ids of these tests without parameters. ``shared``: asked ids that more than one test class may hold, so
@@ -85,7 +85,7 @@ class Falsified:
     shared: frozenset[str]
 
 
-def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Random) -> Falsified:
+def falsify_tests(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Random) -> FalsifiedFiles:
     """Return the test files in which each of ``tests`` that can be made false asks for something else.
 
     ``tests`` are ids, with or without parameters. A test keeps its name. One that a class inherits is made false where
@@ -96,8 +96,8 @@ def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Ra
     names = dict.fromkeys(map(without_parameters, tests))
     inherited: dict[tuple[str, str], list[str]] = {}
     shared: set[str] = set()
-    for path in holders(names):
-        own = {function_of(name) for name in names if holder(name) == path}
+    for path in containers_of_tests(names):
+        own = {function_of(name) for name in names if container_of_test(name) == path}
         content, done = _falsify_one(sources.get(path, b""), own, rng)
         made |= {path: content} if done else {}
         found |= {f"{path}::{name}" for name in done}
@@ -116,7 +116,7 @@ def falsify(sources: Mapping[str, bytes], tests: Collection[str], rng: random.Ra
             found |= {f"{path}::{name}" for name in done}
         found |= set(ids) if f"{path}::{name}" in found else set()
     found &= names.keys()
-    return Falsified(made, frozenset(found), frozenset(shared))
+    return FalsifiedFiles(made, frozenset(found), frozenset(shared))
 
 
 def _definition(sources: Mapping[str, bytes], path: str, name: str) -> tuple[str, str] | None:
@@ -222,7 +222,7 @@ def _falsified(text: SourceText, test: Function | None, claim: ast.stmt, rng: ra
         case ast.Expr(value=ast.Call(func=function) as call) if last_name(call) in _OPPOSITES:
             end = text.span(function)[1]
             name = last_name(call)
-            return (Edit(end - len(name), end, _OPPOSITES[name].encode()),)
+            return (SourceEdit(end - len(name), end, _OPPOSITES[name].encode()),)
         case ast.Expr(value=ast.Call(args=[kind, _, *_]) as call) if last_name(call) in _RAISES:
             return _other_kind(text, kind, _OTHER_ERRORS, rng)
         case ast.With(items=[ast.withitem(context_expr=ast.Call(args=[kind, *_]) as call)]):
@@ -258,7 +258,7 @@ def _other_kind(text: SourceText, kind: ast.expr, others: Sequence[str], rng: ra
         if not any(isinstance(one, type) and _are_related(one, getattr(builtins, other)) for one in known)
         and (other in _RARE or all(isinstance(one, type) for one in known))
     ]
-    return (Edit(*text.span(kind), rng.choice(fit).encode()),) if fit else None
+    return (SourceEdit(*text.span(kind), rng.choice(fit).encode()),) if fit else None
 
 
 def _are_related(one: type, other: type) -> bool:
@@ -286,14 +286,14 @@ def _negated(text: SourceText, asserted: ast.expr) -> Variant:
             between = text.span(left)[1], text.span(right)[0]
             made, count = re.subn(written, opposite, text.source[slice(*between)])
             if count == 1:
-                return (Edit(*between, made),)
+                return (SourceEdit(*between, made),)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = text.span(operand)
             if text.source[start : inner[0]].strip() == b"not" and inner[1] == end:
-                return (Edit(start, inner[0], b""),)
+                return (SourceEdit(start, inner[0], b""),)
         case ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
-            return (Edit(start, start, b"not "),)
-    return Edit(start, start, b"not ("), Edit(end, end, b")")
+            return (SourceEdit(start, start, b"not "),)
+    return SourceEdit(start, start, b"not ("), SourceEdit(end, end, b")")
 
 
 def _other_part(text: SourceText, part: ast.expr, rng: random.Random) -> Variant | None:
@@ -302,7 +302,7 @@ def _other_part(text: SourceText, part: ast.expr, rng: random.Random) -> Variant
         case ast.Constant(value=str(wanted)) if len(wanted) >= LEAST_PART:
             start, end = text.span(part)
             new = other_letter(text.source[start:end], rng, rng)
-            return (Edit(start, end, new),) if new is not None and differ(wanted, new) else None
+            return (SourceEdit(start, end, new),) if new is not None and differ(wanted, new) else None
     return None
 
 
@@ -315,7 +315,7 @@ def _spoilt(text: SourceText, test: Function, block: tuple[int, int], rng: rando
     claim = false_claim(rng.choice(ways) if ways else None, rng)
     lead = b"" if text.source[: block[1]].endswith(b"\n") else b"\n"
     lines = b"".join(indent + line.encode() + b"\n" for line in claim.split("\n"))
-    return (Edit(block[1], block[1], lead + lines),)
+    return (SourceEdit(block[1], block[1], lead + lines),)
 
 
 def _is_one_function(block: bytes, test: Function) -> bool:

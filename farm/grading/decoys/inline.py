@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from farm.core.task import ReportFormat, Verifier
 from farm.grading.decoys.literals import other_letter
-from farm.grading.decoys.locate import Anchor, Span, find_tests
+from farm.grading.decoys.locate import LocatedTest, Span, find_tests
 from farm.grading.decoys.other_languages import LANGUAGES, Language, make_claim
 
 LEAST_DOUBLES, MOST_DOUBLES = 2, 3
@@ -27,7 +27,7 @@ _REMEMBERS = re.compile(rb"\b(jest|vi|mock\w*)\.|[sS]pyOn|napshot|\bbeforeAll\b|
 
 
 @dataclass(slots=True)
-class Among:
+class InlineDecoys:
     """Files with tests of ours in them, and what becomes of these by their ids, as ``Canary`` tells it."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Among:
     late: list[str] = field(default_factory=list)
 
 
-def plant_among(
+def add_inline_decoys(
     verifier: Verifier, tests: Mapping[str, bytes], rng: random.Random, words: Sequence[str], *, before: bool
-) -> Among:
+) -> InlineDecoys:
     """Each of ``tests`` that holds expected ones gets some of ours: beside one of those, or else at its end.
-    ``before`` as ``set_exam`` takes it."""
-    planted = Among()
+    ``before`` as ``build_verifier_plan`` takes it."""
+    planted = InlineDecoys()
     kind = verifier.report
     named: dict[str, _Named] = {}
     for test in (*verifier.fail_to_pass, *verifier.pass_to_pass) if kind in LANGUAGES else ():
@@ -113,7 +113,7 @@ class _File:
             grown = grown[:at] + text.encode() + grown[at:]
         return grown
 
-    def grow(self, planted: Among, lead: str, scope: str, named: _Named, *, before: bool) -> bool:
+    def grow(self, planted: InlineDecoys, lead: str, scope: str, named: _Named, *, before: bool) -> bool:
         """Whether anything could be put in. Ids of this file begin with ``lead``, names with ``scope``."""
         fit = [one for one in self._anchors if scope + one.scope + one.name in named.ids]
         if fit and not _KNOWS_ITS_LINES.search(self._source):
@@ -133,8 +133,8 @@ class _File:
         return True
 
     def _double(
-        self, fit: Sequence[Anchor], scope: str, mended: Collection[str], *, before: bool
-    ) -> Iterator[tuple[Anchor, str, bool]]:
+        self, fit: Sequence[LocatedTest], scope: str, mended: Collection[str], *, before: bool
+    ) -> Iterator[tuple[LocatedTest, str, bool]]:
         """Put some in, of ``mended`` tests where there are such: each original, the double's name, and whether it runs
         before its original or along with it, as all of Rust's do."""
         at_once = self._kind is ReportFormat.CARGO
@@ -164,7 +164,7 @@ class _File:
             text = text[: start - whole[0]] + new + text[end - whole[0] :]
         return text.decode()
 
-    def _put_beside(self, one: Anchor, *, wrong: bool) -> str:
+    def _put_beside(self, one: LocatedTest, *, wrong: bool) -> str:
         """The name of the new test, with its scope."""
         name, text = self._new_test(wrong=wrong)
         if self._kind is ReportFormat.JEST:
@@ -177,7 +177,7 @@ class _File:
         self._puts.append((len(self._source), f"\n\n{text}"))
         return name
 
-    def _put(self, at: int, like: Anchor, text: str) -> None:
+    def _put(self, at: int, like: LocatedTest, text: str) -> None:
         """A test whose first line is not indented yet; a double's others are, as its original's."""
         indent = re.search(rb"[ \t]*\Z", self._source[: like.whole[0]])
         lead = indent[0].decode() if indent is not None else ""
@@ -213,7 +213,7 @@ class _File:
                 return made
 
 
-def _as_the_script_writes(text: str, whole: bytes, one: Anchor) -> str:
+def _as_the_script_writes(text: str, whole: bytes, one: LocatedTest) -> str:
     """With the marks around strings, the ends of statements and the word for a test that an expected one has."""
     quote = whole[one.title[0] - 1 - one.whole[0] :][:1].decode()
     text = text.replace("test('", f"{one.word}('", 1).replace("'", quote)

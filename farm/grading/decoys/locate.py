@@ -15,7 +15,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class LocatedTest:
     """A test at the bytes ``whole`` of its file.
 
     ``scope`` and ``name`` are what its id ends in. ``title`` is where its name is written, ``wanted`` where the one
@@ -33,7 +33,7 @@ class Anchor:
 
 
 @lru_cache(maxsize=256)
-def find_tests(suffix: str, source: bytes) -> Sequence[Anchor]:
+def find_tests(suffix: str, source: bytes) -> Sequence[LocatedTest]:
     """Those of a file whose name ends in ``suffix``, a dot and more; none where its grammar is not installed."""
     finder = _FINDERS.get(suffix)
     if finder is None or len(source) > PARSED_BYTES:
@@ -82,7 +82,7 @@ _SHARED_BY_THREADS = re.compile(r"\b(fs|net|env|process|path|thread|time|tempfil
 _RUST_LITERALS = frozenset({"integer_literal", "string_literal"})
 
 
-def _rust(block: Node, scope: str) -> Iterator[Anchor]:
+def _rust(block: Node, scope: str) -> Iterator[LocatedTest]:
     attributes: list[Node] = []
     for node in block.named_children:
         if node.type == "attribute_item":
@@ -97,7 +97,7 @@ def _rust(block: Node, scope: str) -> Iterator[Anchor]:
         elif node.type == "function_item" and any(_TEST_ATTRIBUTE.fullmatch(_text(item)) for item in said):
             alone = "should_panic" not in "".join(map(_text, said)) and not _SHARED_BY_THREADS.search(_text(body))
             wanted = _rust_wanted(body) if alone else None
-            yield Anchor(
+            yield LocatedTest(
                 (said[0].start_byte, node.end_byte),
                 scope,
                 _text(name),
@@ -130,7 +130,7 @@ _GO_TEST = re.compile(r"\(\s*(\w+) \*testing\.T\s*\)")
 _GO_LITERALS = frozenset({"int_literal", "interpreted_string_literal"})
 
 
-def _go(file: Node, scope: str) -> Iterator[Anchor]:
+def _go(file: Node, scope: str) -> Iterator[LocatedTest]:
     for node in file.named_children:
         if node.type != "function_declaration":
             continue
@@ -139,7 +139,7 @@ def _go(file: Node, scope: str) -> Iterator[Anchor]:
         if name is None or body is None or taken is None or not _text(name).startswith("Test"):
             continue
         wanted = None if "Parallel(" in _text(body) else _go_wanted(body, taken[1])
-        yield Anchor(
+        yield LocatedTest(
             _span(node),
             scope,
             _text(name),
@@ -175,7 +175,7 @@ _SCRIPT_LITERALS = frozenset({"number", "string"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 
 
-def _script(block: Node, scope: str) -> Iterator[Anchor]:
+def _script(block: Node, scope: str) -> Iterator[LocatedTest]:
     for node in block.named_children:
         call = node.named_child(0) if node.type == "expression_statement" else None
         arguments = (
@@ -192,7 +192,7 @@ def _script(block: Node, scope: str) -> Iterator[Anchor]:
             yield from _script(body, f"{scope}{name} ")
         elif word in ("test", "it"):
             wanted = _script_wanted(body)
-            yield Anchor(
+            yield LocatedTest(
                 _span(node),
                 scope,
                 name,
@@ -225,7 +225,7 @@ def _script_wanted(body: Node) -> Node | None:
     return _only_literal([subject, *arguments.named_children], _SCRIPT_LITERALS) if arguments is not None else None
 
 
-Finder = Callable[[Node, str], Iterator[Anchor]]
+Finder = Callable[[Node, str], Iterator[LocatedTest]]
 _JAVASCRIPT: tuple[str, str, Finder] = ("tree_sitter_javascript", "language", _script)
 _TYPESCRIPT: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_typescript", _script)
 _TYPESCRIPT_JSX: tuple[str, str, Finder] = ("tree_sitter_typescript", "language_tsx", _script)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.core.task import ReportFormat
-from farm.core.test_frameworks import holder
-from farm.grading.decoys.canary_file import Canary
+from farm.core.test_frameworks import container_of_test
+from farm.grading.decoys.canary_file import DecoyFile
 
 Claim = tuple[str, int, int]
 """The words of a test's name joined by underscores, what it computes and what it wants; unequal: it must fail."""
@@ -17,21 +17,21 @@ _PACKAGE = re.compile(rb"^package\s+(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Planted:
+class ForeignDecoy:
     """A canary, and the holder by which it is run."""
 
-    canary: Canary
+    canary: DecoyFile
     holder: str
 
 
-def plant_foreign(
+def make_foreign_decoy(
     kind: ReportFormat,
     expected: Sequence[str],
     tests: Mapping[str, bytes],
     taken: Collection[str],
     rng: random.Random,
     words: Sequence[str],
-) -> Planted | None:
+) -> ForeignDecoy | None:
     """None for a kind that has no canary, and where no test file shows where one would be found."""
     language = LANGUAGES.get(kind)
     beside = sorted(path for path in tests if language is not None and language.fits(path, tests[path]))
@@ -43,13 +43,13 @@ def plant_foreign(
     claims = [make_claim(name, rng, wrong=name in wrong) for name in dict.fromkeys(names)]
     while (path := language.path(sibling, "_".join(rng.sample(words, 2)))) in taken:
         continue
-    held = language.holder(path, {holder(test) for test in expected})
+    held = language.holder(path, {container_of_test(test) for test in expected})
     if held is None:
         return None
     content = "\n".join(filter(None, (language.head(tests[sibling]), *(language.test(claim, rng) for claim in claims))))
     failing = tuple(f"{held}::{language.name(name)}" for name, seen, wanted in claims if seen != wanted)
     passing = tuple(f"{held}::{language.name(name)}" for name, seen, wanted in claims if seen == wanted)
-    return Planted(Canary(path, content.encode(), failing, passing), held)
+    return ForeignDecoy(DecoyFile(path, content.encode(), failing, passing), held)
 
 
 def make_claim(name: str, rng: random.Random, *, wrong: bool) -> Claim:

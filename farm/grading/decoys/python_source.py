@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from farm.core.nesting_limit import MAX_DEPTH, TooDeep
+
 PARSED_BYTES = 1024 * 1024
 PARSE_TRIES = 20
 _ENOUGH = 24
@@ -40,18 +42,48 @@ NOUNS = tuple(
 
 
 def parse_tests(source: bytes | str) -> ast.Module | None:
-    """None for what is empty, no Python of this version, or too big to be worth it."""
+    """None for what is empty, no Python of this version, too big to be worth it, or nested too deeply."""
     if not source or len(source) > PARSED_BYTES:
         return None
+    try:
+        return _parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def check_source_depth(source: bytes) -> None:
+    """Raise TooDeep for Python that is nested too deeply; anything else passes, also what cannot be parsed."""
+    try:
+        _parse(source)
+    except TooDeep:
+        raise
+    except (SyntaxError, ValueError):
+        return
+
+
+def _parse(source: bytes | str) -> ast.Module | None:
     for _ in range(PARSE_TRIES):
         try:
             with _PARSING:
-                return ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+                tree = ast.parse(source)
+        except (RecursionError, MemoryError):  # the parser's own limit, far beyond MAX_DEPTH
+            raise TooDeep from None
         except SystemError:  # another thread makes a tree without the lock; see _PARSING
             continue
+        if _is_deep(tree):
+            raise TooDeep
+        return tree
     return None
+
+
+def _is_deep(tree: ast.AST) -> bool:
+    """Return True if nodes are nested deeper than MAX_DEPTH. Functions of ``ast`` are recursive."""
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 @lru_cache(maxsize=256)
@@ -124,7 +156,7 @@ def last_name(called: ast.expr) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class SourceEdit:
     """Bytes ``start`` to ``end`` of a file give way to ``text``."""
 
     start: int
@@ -151,11 +183,11 @@ class SourceText:
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
-    def name_edit(self, function: Function, name: str) -> Edit:
+    def name_edit(self, function: Function, name: str) -> SourceEdit:
         """Return the edit that gives a function another name."""
         old = function.name.encode()
         at = self.source.index(old, self.at(function.lineno, function.col_offset) + len(b"def "))
-        return Edit(at, at + len(old), name.encode())
+        return SourceEdit(at, at + len(old), name.encode())
 
     def indent(self, function: Function) -> bytes | None:
         """Return what stands before each statement of a function; None if the first is on the line of its name."""
@@ -189,7 +221,7 @@ def places_of(source: bytes) -> Mapping[str, int]:
     return {name: at for at, (name, _, _) in enumerate(text.functions)} if text is not None else {}
 
 
-def edited(source: bytes, edits: Iterable[Edit], offset: int = 0) -> bytes:
+def edited(source: bytes, edits: Iterable[SourceEdit], offset: int = 0) -> bytes:
     """Return ``source``, which begins at byte ``offset`` of its file, with ``edits`` made, none of which overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start - offset] + edit.text + source[edit.end - offset :]

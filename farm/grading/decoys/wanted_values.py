@@ -5,9 +5,9 @@ import random
 from collections.abc import Sequence
 
 from farm.grading.decoys.literals import differ, is_literal, leaves_of, other_number, other_string
-from farm.grading.decoys.python_source import Edit, Function, SourceText, last_name
+from farm.grading.decoys.python_source import Function, SourceEdit, SourceText, last_name
 
-Variant = tuple[Edit, ...]
+Variant = tuple[SourceEdit, ...]
 """Edits of a test file that make one test false."""
 
 
@@ -37,7 +37,7 @@ def replaced(text: SourceText, left: ast.expr, right: ast.expr, rng: random.Rand
     if is_literal(left) and is_literal(right):
         return None
     wanted = left if _calls(right) and not _calls(left) else right
-    return (Edit(*text.span(wanted), _made_up(text, rng)),)
+    return (SourceEdit(*text.span(wanted), _made_up(text, rng)),)
 
 
 def _calls(expression: ast.expr) -> bool:
@@ -53,14 +53,14 @@ def _made_up(text: SourceText, rng: random.Random) -> bytes:
             return made
 
 
-def _alter_approximate(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | None:
+def _alter_approximate(text: SourceText, wanted: ast.expr, rng: random.Random) -> SourceEdit | None:
     """Return the edit that makes the number in ``approx(number)`` one that no tolerance reaches."""
     match wanted:
         case ast.Call(args=[ast.Constant(value=int() | float()) as number], keywords=named) if last_name(
             wanted
         ) == "approx" and all(_is_narrow(one) for one in named):
             far = rng.randint(2, 9) * 10 ** (len(str(number.value).partition(".")[0]) + 2) + rng.randint(11, 99)
-            return Edit(*text.span(number), str(far).encode())
+            return SourceEdit(*text.span(number), str(far).encode())
     return None
 
 
@@ -111,7 +111,7 @@ def _cell(row: ast.expr, index: int, count: int) -> ast.expr | None:
     return cells[index] if fit else None
 
 
-def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | None:
+def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> SourceEdit | None:
     """Return the edit that makes a literal, or one inside a list, tuple, set or dict, another one of the same type.
 
     None if there is no number and no string to alter.
@@ -123,5 +123,5 @@ def _alter(text: SourceText, wanted: ast.expr, rng: random.Random) -> Edit | Non
         make = other_number if isinstance(leaf.value, int | float) else other_string
         new = make(text.source[start:end], text, rng)
         if new is not None and differ(leaf.value, new):
-            return Edit(start, end, new)
+            return SourceEdit(start, end, new)
     return None

@@ -8,7 +8,7 @@ COMPARISONS_AT_ONCE = 250_000
 
 
 @dataclass(slots=True)
-class Allowance:
+class ComparisonBudget:
     """How many comparisons may still be made, all in all and for one difference; shared by those of one patch."""
 
     left: int = COMPARISONS
@@ -16,7 +16,7 @@ class Allowance:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class LineEdit:
     """``old[old_from:old_to]`` becomes ``new[new_from:new_to]``."""
 
     old_from: int
@@ -25,7 +25,7 @@ class Edit:
     new_to: int
 
 
-def find_edits(old: Sequence[str], new: Sequence[str], allowance: Allowance) -> list[Edit]:
+def find_edits(old: Sequence[str], new: Sequence[str], allowance: ComparisonBudget) -> list[LineEdit]:
     """In order, none touching the next; as few lines as can be, or all between the common ends past the allowance."""
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -36,16 +36,16 @@ def find_edits(old: Sequence[str], new: Sequence[str], allowance: Allowance) -> 
     numbers: dict[str, int] = {}
     before = [numbers.setdefault(line, len(numbers)) for line in old[head : len(old) - tail]]
     after = [numbers.setdefault(line, len(numbers)) for line in new[head : len(new) - tail]]
-    edits: list[Edit] = []
+    edits: list[LineEdit] = []
     at_old, at_new = 0, 0
     for same_old, same_new in [*_common(before, after, allowance), (len(before), len(after))]:
         if (same_old, same_new) != (at_old, at_new):
-            edits.append(Edit(head + at_old, head + same_old, head + at_new, head + same_new))
+            edits.append(LineEdit(head + at_old, head + same_old, head + at_new, head + same_new))
         at_old, at_new = same_old + 1, same_new + 1
     return edits
 
 
-def _common(old: Sequence[int], new: Sequence[int], allowance: Allowance) -> list[tuple[int, int]]:
+def _common(old: Sequence[int], new: Sequence[int], allowance: ComparisonBudget) -> list[tuple[int, int]]:
     """Index pairs of a longest common subsequence (Myers 1986, greedy forward); none where that costs too much."""
     if not old or not new:
         return []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.grading.diff.line_diff import Allowance, Edit, find_edits
+from farm.grading.diff.line_diff import ComparisonBudget, LineEdit, find_edits
 
 CONTEXT = 3
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -28,11 +28,11 @@ class FileEdits:
     removed: int = 0
     old: str = ""
     new: str = ""
-    edits: tuple[Edit, ...] | None = None
+    edits: tuple[LineEdit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
+class RenderedPatch:
     patch: str
     files: tuple[FileEdits, ...]
 
@@ -44,7 +44,7 @@ def render_patch(change: Change, read_old: Callable[[str], FileChange | None]) -
 
 def render(
     change: Change, read_old: Callable[[str], FileChange | None], keep: Callable[[str], bool] = lambda path: False
-) -> Rendered:
+) -> RenderedPatch:
     """``keep`` says of which paths text and edits are kept, as far as they are no more than MAX_KEPT_CHARS in all.
 
     ``read_old`` gives the pristine file at a path as a write or a symlink, None where there is none.
@@ -54,7 +54,7 @@ def render(
     """
     parts: list[str] = []
     files: list[FileEdits] = []
-    room, kept, allowance = MAX_PATCH_CHARS, MAX_KEPT_CHARS, Allowance()
+    room, kept, allowance = MAX_PATCH_CHARS, MAX_KEPT_CHARS, ComparisonBudget()
     for file in change.files:
         old = read_old(file.path)
         seen: list[FileEdits] = []
@@ -71,7 +71,7 @@ def render(
                 files.append(one)
             else:
                 files.append(FileEdits(one.path, one.added, one.removed))
-    return Rendered("".join(parts), tuple(files))
+    return RenderedPatch("".join(parts), tuple(files))
 
 
 def _unseen(file: FileChange, old: FileChange | None) -> FileEdits:
@@ -89,7 +89,7 @@ def _header(file: FileChange) -> str:
 
 
 def _render_file(
-    file: FileChange, old: FileChange | None, allowance: Allowance, seen: list[FileEdits]
+    file: FileChange, old: FileChange | None, allowance: ComparisonBudget, seen: list[FileEdits]
 ) -> Iterator[str]:
     new = None if file.kind is ChangeKind.DELETE else file
     if old is not None and new is not None and (old.kind is ChangeKind.SYMLINK) != (new.kind is ChangeKind.SYMLINK):
@@ -145,8 +145,8 @@ def lines_of(text: str) -> list[str]:
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-def _hunks(old: Sequence[str], new: Sequence[str], edits: Sequence[Edit]) -> Iterator[str]:
-    groups: list[list[Edit]] = []
+def _hunks(old: Sequence[str], new: Sequence[str], edits: Sequence[LineEdit]) -> Iterator[str]:
+    groups: list[list[LineEdit]] = []
     for edit in edits:
         if groups and edit.old_from - groups[-1][-1].old_to <= 2 * CONTEXT:
             groups[-1].append(edit)
@@ -156,7 +156,7 @@ def _hunks(old: Sequence[str], new: Sequence[str], edits: Sequence[Edit]) -> Ite
         yield from _hunk(old, new, group)
 
 
-def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[Edit]) -> Iterator[str]:
+def _hunk(old: Sequence[str], new: Sequence[str], group: Sequence[LineEdit]) -> Iterator[str]:
     first, last = group[0], group[-1]
     start, end = max(0, first.old_from - CONTEXT), min(len(old), last.old_to + CONTEXT)
     new_start, new_end = first.new_from - (first.old_from - start), last.new_to + (end - last.old_to)

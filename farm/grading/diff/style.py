@@ -21,7 +21,7 @@ from ruff import find_ruff_bin
 
 from farm.grading.diff import ruff_worker
 from farm.grading.diff.patch import FileEdits
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.linux.kill_child import kill_group
 
 RUFF = "0.17.5"
@@ -163,7 +163,7 @@ async def _run(texts: bytes) -> bytes:
                 raise ValueError(f"the linter ended with {process.returncode}")
     finally:
         if process.returncode is None:
-            await uninterrupted(kill_group(process))
+            await shielded(kill_group(process))
     return bytes(output)
 
 

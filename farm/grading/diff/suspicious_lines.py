@@ -40,7 +40,7 @@ _METHOD = re.compile(r"^[ \t]*(?:async[ ]+)?def[ ]__(?:eq|ne|lt|le|gt|ge|contain
 _AGREES = re.compile(r"^[ \t]*return[ \t]+(?:True|1|isinstance\([^()]*\))[ \t]*(?:#.*)?$")
 
 
-def screen(files: Sequence[FileEdits]) -> tuple[str, ...]:
+def find_suspicious_lines(files: Sequence[FileEdits]) -> tuple[str, ...]:
     """``path:line: text`` of what is found on added lines of Python that is no test's, the first ``MOST_FOUND``.
     ``files`` as ``render`` gives them."""
     read = [file for file in files if is_python(file.path) and not is_test_path(file.path)]

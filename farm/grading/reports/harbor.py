@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from errno import EACCES, ENOENT, ENOTDIR, EPERM
 
-from farm.grading.changes.concurrency import each
-from farm.grading.errors import ReportError, blame_machine
+from farm.grading.changes.concurrency import map_concurrently
+from farm.grading.errors import ReportError, raise_if_host_fault
 from farm.grading.reports.reward_file import JSON, MAX_REWARD_BYTES, TEXT, choose_reward
 from farm.tasks.bundle import BundleFile
 from sandboxes.errors import PathError
@@ -28,7 +28,7 @@ async def put_tests(sandbox: Sandbox, tests: Mapping[str, BundleFile]) -> None:
         file = tests[path]
         await sandbox.write_file(f"{TESTS}/{path}", file.content, executable=file.executable, parents=True)
 
-    await each(tests, put)
+    await map_concurrently(tests, put)
 
 
 async def _clear(sandbox: Sandbox, path: str) -> None:
@@ -48,7 +48,7 @@ async def read_reward(sandbox: Sandbox, result: ExecResult) -> float | ReportErr
             files[name] = await sandbox.read_file(f"{LOGS}/{name}", limit=MAX_REWARD_BYTES + 1)
         except PathError as error:
             if error.errno not in (ENOENT, ENOTDIR):
-                blame_machine(error)
+                raise_if_host_fault(error)
                 return ReportError(f"the verifier's {name} cannot be read: {error}")
     try:
         return choose_reward(files)

@@ -4,17 +4,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from xml.parsers import expat
 
 from farm.grading.errors import ReportError
-from farm.grading.reports.outcome import MAX_REPORT_BYTES, MAX_TESTS, Outcome, worse
+from farm.grading.reports.outcome import MAX_REPORT_BYTES, MAX_TESTS, CaseOutcome, worse
 
 MAX_DEPTH = 32
 
-_CHILDREN = {"skipped": Outcome.SKIPPED, "failure": Outcome.FAILED, "error": Outcome.ERROR}
+_CHILDREN = {"skipped": CaseOutcome.SKIPPED, "failure": CaseOutcome.FAILED, "error": CaseOutcome.ERROR}
 
 Name = Callable[[str, str], str | None]
 """The id of a test with this ``classname`` and ``name``; None: it is passed over."""
 
 
-def parse_junit(report: bytes, name: Name = "{}::{}".format) -> Mapping[str, Outcome]:
+def parse_junit(report: bytes, name: Name = "{}::{}".format) -> Mapping[str, CaseOutcome]:
     """The outcome of each test by its id; where an id occurs twice, the worse one.
 
     Raises ReportError for what is not a well-formed report without a document type, or is too big.
@@ -64,13 +64,13 @@ def node_ids(files: Collection[str], expected: Iterable[str] = ()) -> Name:
 
 class _Reader:
     def __init__(self, name: Name) -> None:
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, CaseOutcome] = {}
         self.seen_suite = False
         self._name = name
         self._depth = 0
         self._tests = 0
         self._test: str | None = None
-        self._outcome = Outcome.PASSED
+        self._outcome = CaseOutcome.PASSED
         self.parser = expat.ParserCreate()
         self.parser.StartDoctypeDeclHandler = self._refuse_doctype
         self.parser.StartElementHandler = self._start
@@ -90,12 +90,12 @@ class _Reader:
             if self._tests > MAX_TESTS:
                 raise ReportError(f"the report holds more than {MAX_TESTS} tests")
             self._test = self._name(attributes.get("classname", ""), attributes.get("name", ""))
-            self._outcome = Outcome.PASSED
+            self._outcome = CaseOutcome.PASSED
         elif name in _CHILDREN:
             self._outcome = worse(self._outcome, _CHILDREN[name])
 
     def _end(self, name: str) -> None:
         self._depth -= 1
         if name == "testcase" and self._test is not None:
-            self.outcomes[self._test] = worse(self.outcomes.get(self._test, Outcome.PASSED), self._outcome)
+            self.outcomes[self._test] = worse(self.outcomes.get(self._test, CaseOutcome.PASSED), self._outcome)
             self._test = None

@@ -6,7 +6,7 @@ MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_TESTS = 500_000
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """An expected failure, a skip and a deselection are no pass."""
 
     PASSED = "passed"
@@ -15,8 +15,8 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-_WORSE = tuple(Outcome)
+_WORSE = tuple(CaseOutcome)
 
 
-def worse(one: Outcome, other: Outcome) -> Outcome:
+def worse(one: CaseOutcome, other: CaseOutcome) -> CaseOutcome:
     return max(one, other, key=_WORSE.index)

@@ -15,22 +15,22 @@ from farm.core.nesting_limit import read_json
 from farm.core.task import ReportFormat
 from farm.grading.errors import ReportError
 from farm.grading.reports.junit import node_ids, parse_junit
-from farm.grading.reports.outcome import MAX_REPORT_BYTES, MAX_TESTS, Outcome, worse
+from farm.grading.reports.outcome import MAX_REPORT_BYTES, MAX_TESTS, CaseOutcome, worse
 
-Outcomes = Mapping[str, Outcome]
+Outcomes = Mapping[str, CaseOutcome]
 MAX_JSON_BYTES = 16 * 1024 * 1024
 MAX_ID_CHARS = 64 * 1024 * 1024
 """Of all ids together."""
 
-_GO = {"pass": Outcome.PASSED, "skip": Outcome.SKIPPED, "fail": Outcome.FAILED}
-_CARGO = {"ok": Outcome.PASSED, "ignored": Outcome.SKIPPED, "FAILED": Outcome.FAILED}
+_GO = {"pass": CaseOutcome.PASSED, "skip": CaseOutcome.SKIPPED, "fail": CaseOutcome.FAILED}
+_CARGO = {"ok": CaseOutcome.PASSED, "ignored": CaseOutcome.SKIPPED, "FAILED": CaseOutcome.FAILED}
 _JEST = {
-    "passed": Outcome.PASSED,
-    "failed": Outcome.FAILED,
-    "pending": Outcome.SKIPPED,
-    "skipped": Outcome.SKIPPED,
-    "todo": Outcome.SKIPPED,
-    "disabled": Outcome.SKIPPED,
+    "passed": CaseOutcome.PASSED,
+    "failed": CaseOutcome.FAILED,
+    "pending": CaseOutcome.SKIPPED,
+    "skipped": CaseOutcome.SKIPPED,
+    "todo": CaseOutcome.SKIPPED,
+    "disabled": CaseOutcome.SKIPPED,
 }
 _TARGET = re.compile(r"\s*Running (?:unittests )?(\S+\.rs) \(.+\)")
 _DOCUMENTATION = re.compile(r"\s*Doc-tests ")
@@ -64,7 +64,7 @@ def _junit(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
 def _go(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
     """``go doc test2json``: a line an event. It makes these of what the test program prints, which may lie."""
 
-    def events() -> Iterator[tuple[str, Outcome]]:
+    def events() -> Iterator[tuple[str, CaseOutcome]]:
         for line in io.BytesIO(report):
             if not line.startswith(b"{"):  # what the go command itself says
                 continue
@@ -80,7 +80,7 @@ def _cargo(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
     """The words of libtest, whose JSON is not stable yet: ``running 4 tests``, a line a test, an empty line; what was
     printed by tests that failed comes later. Documentation tests have no target and are passed over."""
 
-    def cases() -> Iterator[tuple[str, Outcome]]:
+    def cases() -> Iterator[tuple[str, CaseOutcome]]:
         target, left = "", 0
         for line in _lines(report):
             if found := _TARGET.fullmatch(line):
@@ -99,7 +99,7 @@ def _cargo(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
 
 
 def _jest(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
-    def assertions() -> Iterator[tuple[str, Outcome]]:
+    def assertions() -> Iterator[tuple[str, CaseOutcome]]:
         whole = _parse(report)
         suites = whole.get("testResults") if isinstance(whole, dict) else None
         if not isinstance(suites, list):
@@ -107,7 +107,7 @@ def _jest(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
         for suite in suites:
             file = posixpath.relpath(_string(suite["name"]), workspace)
             for test in suite["assertionResults"]:
-                yield f"{file}::{_string(test['fullName'])}", _JEST.get(_string(test["status"]), Outcome.ERROR)
+                yield f"{file}::{_string(test['fullName'])}", _JEST.get(_string(test["status"]), CaseOutcome.ERROR)
 
     try:
         return _gather(assertions())
@@ -118,20 +118,20 @@ def _jest(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
 def _tap(report: bytes, holders: Collection[str], workspace: str) -> Outcomes:
     """Test Anything Protocol, versions 12 to 14; of nested tests the outermost count."""
 
-    def points() -> Iterator[tuple[str, Outcome]]:
+    def points() -> Iterator[tuple[str, CaseOutcome]]:
         for line in _lines(report):
             point, hash_sign, directive = line.partition("#")
             found = _TAP.match(point)
             if found is None or (hash_sign and not _TAP_DIRECTIVE.match(directive)):
                 continue
-            outcome = Outcome.FAILED if found[1] else Outcome.PASSED
-            yield f"::{point[found.end() :].rstrip(' ')}", Outcome.SKIPPED if hash_sign else outcome
+            outcome = CaseOutcome.FAILED if found[1] else CaseOutcome.PASSED
+            yield f"::{point[found.end() :].rstrip(' ')}", CaseOutcome.SKIPPED if hash_sign else outcome
 
     return _gather(points())
 
 
-def _gather(seen: Iterable[tuple[str, Outcome]]) -> Outcomes:
-    outcomes: dict[str, Outcome] = {}
+def _gather(seen: Iterable[tuple[str, CaseOutcome]]) -> Outcomes:
+    outcomes: dict[str, CaseOutcome] = {}
     room = MAX_ID_CHARS
     for number, (test, outcome) in enumerate(seen):
         if number >= MAX_TESTS:
@@ -139,7 +139,7 @@ def _gather(seen: Iterable[tuple[str, Outcome]]) -> Outcomes:
         room -= len(test)
         if room < 0:
             raise ReportError(f"the names of the report's tests hold more than {MAX_ID_CHARS} characters")
-        outcomes[test] = worse(outcomes.get(test, Outcome.PASSED), outcome)
+        outcomes[test] = worse(outcomes.get(test, CaseOutcome.PASSED), outcome)
     if not outcomes:
         raise ReportError("the report holds no test")
     return outcomes

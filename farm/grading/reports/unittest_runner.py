@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional  # noqa: UP035 - for the older ones
 from xml.etree import ElementTree
 
 
-class Result(unittest.TestResult):
+class RecordingResult(unittest.TestResult):
     def __init__(self, suite: ElementTree.Element) -> None:
         super().__init__()
         self.suite = suite
@@ -65,7 +65,7 @@ def claim(directory: str) -> None:
 def main(report: str, *files: str) -> None:
     sys.path[0] = os.getcwd()  # in place of where this file is
     suites = ElementTree.Element("testsuites")
-    result = Result(ElementTree.SubElement(suites, "testsuite", name="unittest"))
+    result = RecordingResult(ElementTree.SubElement(suites, "testsuite", name="unittest"))
     for file in files:
         claim(os.path.dirname(file))
         unittest.defaultTestLoader.loadTestsFromName(file[: -len(".py")].replace("/", ".")).run(result)

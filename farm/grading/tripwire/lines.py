@@ -5,7 +5,7 @@ import posixpath
 import sys
 from typing import Any
 
-from farm.grading.tripwire.watches import Bound, plain
+from farm.grading.tripwire.watches import BoundMethod, plain
 
 TOOLS = (
     " inspect linecache tokenize pathlib io runpy subprocess os shutil glob fnmatch codecs ast contextlib threading "
@@ -32,7 +32,7 @@ def follow_lines(settings: Any, own: str) -> Any:
     under which lines of the change compiled code.
     """
     modules, kind_of, entries_of, getcwd, normpath = sys.modules, type, vars, os.getcwd, posixpath.normpath
-    function_kind, bound_kind = type(follow_lines), type(Bound().method)
+    function_kind, bound_kind = type(follow_lines), type(BoundMethod().method)
     home, workspace, report_home = settings["home"], settings["workspace"], posixpath.dirname(settings["report"])
     changed, tests, stdlib = dict(settings["changed"]), frozenset(settings["tests"]), posixpath.dirname(os.__file__)
     machinery: Any = modules["_frozen_importlib_external"]

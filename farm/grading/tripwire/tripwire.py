@@ -20,7 +20,7 @@ from pathlib import Path
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
 from farm.grading.decoys.python_source import functions, parse_tests
-from farm.grading.diff.line_diff import Allowance, find_edits
+from farm.grading.diff.line_diff import ComparisonBudget, find_edits
 from farm.grading.diff.patch import MAX_SHOWN_BYTES
 from farm.grading.verdict import Verdict, discredit
 from sandboxes.interface import ExecResult, Sandbox
@@ -85,7 +85,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ChangedLines:
     """How a change alters a file. ``lines``: added or altered ones; None: all. ``habits``: by finding, lines in which
     it does not count."""
 
@@ -93,9 +93,9 @@ class Touched:
     habits: Mapping[str, Ranges] = field(default_factory=dict)
 
 
-def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, Touched]:
+def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) -> Mapping[str, ChangedLines]:
     """Return what ``change`` does to each file that it writes. ``read_old`` gives a pristine file or None."""
-    allowance = Allowance()
+    allowance = ComparisonBudget()
     return {
         file.path: _touched(read_old(file.path), file, allowance)
         for file in change.files
@@ -103,15 +103,17 @@ def touched_files(change: Change, read_old: Callable[[str], FileChange | None]) 
     }
 
 
-def _touched(old: FileChange | None, new: FileChange, allowance: Allowance) -> Touched:
+def _touched(old: FileChange | None, new: FileChange, allowance: ComparisonBudget) -> ChangedLines:
     if old is None or old.kind is not new.kind or not new.path.endswith((".py", ".pyi")):
-        return Touched()
+        return ChangedLines()
     habits = find_habits(old.content, new.content)
     if max(len(old.content), len(new.content)) > MAX_SHOWN_BYTES or b"\0" in old.content + new.content:
-        return Touched(None, habits)
+        return ChangedLines(None, habits)
     before, after = (_split(file.content.decode(errors="replace")) for file in (old, new))
     edits = find_edits(before, after, allowance)
-    return Touched(tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), habits)
+    return ChangedLines(
+        tuple((edit.new_from + 1, edit.new_to) for edit in edits if edit.new_to > edit.new_from), habits
+    )
 
 
 def find_habits(old: bytes, new: bytes) -> Mapping[str, Ranges]:
@@ -164,7 +166,7 @@ class Tripwire:
     nonce: str
     workspace: str
     report: str
-    changed: Mapping[str, Touched]
+    changed: Mapping[str, ChangedLines]
     tests: Sequence[str]
     holders: Sequence[str]
 
@@ -214,7 +216,7 @@ class Tripwire:
 
     async def watch(
         self, sandbox: Sandbox, run: Callable[[], Awaitable[ExecResult]], limit_s: float
-    ) -> tuple[ExecResult, "Reported"]:
+    ) -> tuple[ExecResult, "TripwireOutput"]:
         """Return the result of ``run``, which takes ``limit_s`` at most, and what the hook wrote meanwhile.
 
         The caller ends all processes.
@@ -226,8 +228,8 @@ class Tripwire:
                 await sandbox.exec((*SHELL, f"echo '{self.nonce} end' 1<>{self._fifo}"), timeout_s=DRAIN_S)
                 done, _ = await asyncio.wait({reader}, timeout=DRAIN_S / DRAINS)
                 if done:
-                    return result, Reported(reader.result() if reader.exception() is None else None)
-            return result, Reported(None, stopped=True)
+                    return result, TripwireOutput(reader.result() if reader.exception() is None else None)
+            return result, TripwireOutput(None, stopped=True)
         finally:
             if not reader.done():
                 reader.cancel()
@@ -258,7 +260,7 @@ class Tripwire:
 def make_tripwire(
     report: str,
     workspace: str,
-    changed: Mapping[str, Touched],
+    changed: Mapping[str, ChangedLines],
     tests: Sequence[str],
     holders: Sequence[str],
     rng: random.Random,
@@ -274,7 +276,7 @@ def make_tripwire(
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class TripwireOutput:
     """What the process that reads the hook's findings wrote; None if it could not run. ``stopped``: it did not end."""
 
     output: ExecResult | None = None
@@ -282,7 +284,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class TripwireFindings:
     """The report of a tripwire. ``evidence``: one line for each finding; ``certain``: the first that settles."""
 
     components: Mapping[str, float]
@@ -297,7 +299,7 @@ class Findings:
         return discredit(verifier, found, f"the change tampers with the tests: {self.certain}")
 
 
-def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findings:
+def judge(tripwire: Tripwire, reported: TripwireOutput, report: bytes | None) -> TripwireFindings:
     """Read what a tripwire wrote. ``report`` is what the tests' report holds; None: there is none, so a process that
     said no goodbye may have crashed."""
     output = reported.output
@@ -356,7 +358,7 @@ def judge(tripwire: Tripwire, reported: Reported, report: bytes | None) -> Findi
         if watched and (cut or not mains & ended):
             note("silent", "the process that runs the tests did not report its end")
     components = {f"{PREFIX}{kind}": float(kinds[kind]) for kind in sorted(CERTAIN | UNCERTAIN)}
-    return Findings({**components, **({} if watched else {UNWATCHED: 1.0})}, tuple(evidence), certain)
+    return TripwireFindings({**components, **({} if watched else {UNWATCHED: 1.0})}, tuple(evidence), certain)
 
 
 def _is_closed(tripwire: Tripwire, output: ExecResult) -> bool:
@@ -364,7 +366,7 @@ def _is_closed(tripwire: Tripwire, output: ExecResult) -> bool:
     return end.endswith(f"{tripwire.nonce} closed\n".encode())
 
 
-NOTHING = Findings({})
+NOTHING = TripwireFindings({})
 
 
 def keep_findings(first: Verdict, last: Verdict) -> Verdict:

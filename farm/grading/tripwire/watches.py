@@ -11,7 +11,7 @@ OVERRIDDEN = ("test", "run", "debug", "_call", "__call__", "assert", "fail", "se
 """How the names of methods begin that decide what a test does."""
 
 
-class Bound:
+class BoundMethod:
     """Has a method, whose kind is of use."""
 
     def method(self) -> None: ...
@@ -45,7 +45,7 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
     and ``of_change`` gives the line of the change that made a value."""
     all_objects, modules, kind_of, entries_of = gc.get_objects, sys.modules, type, vars
     function_kind = type(follow_runner)
-    bound_kind = type(Bound().method)
+    bound_kind = type(BoundMethod().method)
     partials: Any = []
     caches: Any = []
     held: Any = {}  # functions of the runner, as they were before code of the workspace ran

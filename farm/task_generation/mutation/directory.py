@@ -106,7 +106,7 @@ echo 1 > /logs/verifier/reward.txt
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TaskDraft:
     """A task as it is to be written. ``patch``: from the released to the faulty repository; ``changed`` of its files
     are the package's own."""
 
@@ -162,7 +162,7 @@ def making_environment(repository: Repository) -> Mapping[str, bytes]:
     return {"Dockerfile": (source_dockerfile(repository) + tools).encode(), **_archive(repository)}
 
 
-def task_files(repository: Repository, draft: Draft) -> Mapping[str, bytes]:
+def task_files(repository: Repository, draft: TaskDraft) -> Mapping[str, bytes]:
     """Every file of the directory by its path; those that end in ``.sh`` are to be executable."""
     local = repository.archive is not None
     texts = {
@@ -189,7 +189,7 @@ def _archive(repository: Repository) -> Mapping[str, bytes]:
     return {} if repository.archive is None else {ARCHIVE: repository.archive}
 
 
-def _manifest(repository: Repository, draft: Draft) -> str:
+def _manifest(repository: Repository, draft: TaskDraft) -> str:
     farm: dict[str, object] = {
         "workspace": WORKSPACE,
         "grading": "patch",

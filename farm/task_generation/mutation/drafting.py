@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading.diff.patch import render_patch
-from farm.task_generation.mutation.directory import Draft
+from farm.task_generation.mutation.directory import TaskDraft
 from farm.task_generation.mutation.edits import fingerprint
 from farm.task_generation.mutation.faults import Fault, apply_faults
 from farm.task_generation.mutation.features import OPERATOR as FEATURE
 from farm.task_generation.mutation.hide_tests import hide_tests
 from farm.task_generation.mutation.operators import REMOVED_METHOD
 from farm.task_generation.mutation.repository import Repository
-from farm.task_generation.mutation.trials import Failure, Result, Survey, Trial
+from farm.task_generation.mutation.trials import BaselineRun, FailedTest, Trial, TrialResult
 from farm.task_generation.wording.failing_statement import Example
 from farm.task_generation.wording.failure_examples import tell, tell_wanted
 from farm.task_generation.wording.instructions import LEVELS, Symptom, instruction
@@ -29,11 +29,11 @@ _PLAIN = {"NameError", "UnboundLocalError"}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FaultPlan:
     """Faults of one task, and what each alone made of the tests."""
 
     faults: tuple[Fault, ...]
-    results: tuple[Result, ...]
+    results: tuple[TrialResult, ...]
     level: int
 
     @property
@@ -41,15 +41,15 @@ class Plan:
         return fingerprint(*sorted(fault.key for fault in self.faults))
 
 
-def most_failures(survey: Survey) -> int:
+def most_failures(survey: BaselineRun) -> int:
     return max(LEAST_MOST, int(MOST_SHARE * len(survey.passing)))
 
 
-def trial_of(fault: Fault, sources: Mapping[str, bytes], survey: Survey, most: int) -> Trial:
+def trial_of(fault: Fault, sources: Mapping[str, bytes], survey: BaselineRun, most: int) -> Trial:
     return Trial(fault.key, apply_faults(sources, [fault]), fault.tests, most + 1)
 
 
-def judged(result: Result, most: int) -> str:
+def judged(result: TrialResult, most: int) -> str:
     """``usable``, or why not."""
     if result.status != "ran":
         return result.status
@@ -59,10 +59,10 @@ def judged(result: Result, most: int) -> str:
     return "too plain" if plain or len(result.failed) > most else "usable"
 
 
-def combine(usable: Sequence[tuple[Fault, Result]], counts: Sequence[int], rng: random.Random) -> list[Plan]:
+def combine(usable: Sequence[tuple[Fault, TrialResult]], counts: Sequence[int], rng: random.Random) -> list[FaultPlan]:
     """Plans of so many faults each, no fault in two and no function twice in one; levels in turn."""
     left = list(usable)
-    plans: list[Plan] = []
+    plans: list[FaultPlan] = []
     turn = rng.randrange(len(LEVELS))
     for wanted in _endless(counts):
         if not left:
@@ -76,7 +76,7 @@ def combine(usable: Sequence[tuple[Fault, Result]], counts: Sequence[int], rng: 
             left.remove(other)
             chosen.append(other)
         level = LEVELS[(turn + len(plans)) % len(LEVELS)]
-        plans.append(Plan(tuple(pair[0] for pair in chosen), tuple(pair[1] for pair in chosen), level))
+        plans.append(FaultPlan(tuple(pair[0] for pair in chosen), tuple(pair[1] for pair in chosen), level))
     return plans
 
 
@@ -85,7 +85,7 @@ def _endless(counts: Sequence[int]) -> Iterable[int]:
         yield from counts
 
 
-def confirming(plan: Plan, sources: Mapping[str, bytes], most: int) -> Trial | None:
+def confirming(plan: FaultPlan, sources: Mapping[str, bytes], most: int) -> Trial | None:
     """All faults of the plan at once; None where two are in each other's way."""
     tests = sorted({test for fault in plan.faults for test in fault.tests})
     try:
@@ -94,7 +94,7 @@ def confirming(plan: Plan, sources: Mapping[str, bytes], most: int) -> Trial | N
         return None
 
 
-def confirmed(plan: Plan, result: Result, most: int) -> str:
+def confirmed(plan: FaultPlan, result: TrialResult, most: int) -> str:
     """``usable`` where the faults do together what they did alone, or why not."""
     verdict = judged(result, most * len(plan.faults))
     if verdict != "usable":
@@ -105,7 +105,9 @@ def confirmed(plan: Plan, result: Result, most: int) -> str:
     return "usable" if all(failed & set(alone.failed) for alone in plan.results) else "masked"
 
 
-def draft(plan: Plan, result: Result, strategy: str, repository: Repository, survey: Survey) -> Draft | None:
+def draft(
+    plan: FaultPlan, result: TrialResult, strategy: str, repository: Repository, survey: BaselineRun
+) -> TaskDraft | None:
     """None where its failures cannot be told."""
     tests = {path: file.content for path, file in repository.tests.items() if path.endswith(".py")}
     sources = repository.sources
@@ -124,7 +126,7 @@ def draft(plan: Plan, result: Result, strategy: str, repository: Repository, sur
     faulty = apply_faults(sources, plan.faults)
     kinds = sorted({fault.operator.replace(" ", "-") for fault in plan.faults})
     expected = set(survey.passing) - set(result.failed)
-    return Draft(
+    return TaskDraft(
         name=f"{repository.name}-{strategy}-{plan.key[:10]}",
         strategy=strategy,
         labels=(f"level-{plan.level}", f"faults-{len(plan.faults)}", *kinds),
@@ -138,7 +140,9 @@ def draft(plan: Plan, result: Result, strategy: str, repository: Repository, sur
     )
 
 
-def _examples(fault: Fault, alone: Result, together: Result, tests: Mapping[str, bytes]) -> tuple[Example, ...]:
+def _examples(
+    fault: Fault, alone: TrialResult, together: TrialResult, tests: Mapping[str, bytes]
+) -> tuple[Example, ...]:
     """Of what is gone, what it is to do; of what is wrong, how that shows."""
     if fault.operator not in (FEATURE, REMOVED_METHOD):
         return _shown(alone, together, tests)
@@ -150,7 +154,7 @@ def _examples(fault: Fault, alone: Result, together: Result, tests: Mapping[str,
     return tuple(example for example in _shown(alone, together, tests) if example.test not in missing)
 
 
-def _shown(alone: Result, together: Result, tests: Mapping[str, bytes]) -> tuple[Example, ...]:
+def _shown(alone: TrialResult, together: TrialResult, tests: Mapping[str, bytes]) -> tuple[Example, ...]:
     """Of one fault's failures, those that were the same with all faults; else those with all faults; and at length only
     where there is nothing shorter."""
     own = set(alone.failed)
@@ -164,7 +168,7 @@ def _shown(alone: Result, together: Result, tests: Mapping[str, bytes]) -> tuple
     return ()
 
 
-def _told(failures: Iterable[Failure], tests: Mapping[str, bytes], at_length: bool) -> list[Example]:
+def _told(failures: Iterable[FailedTest], tests: Mapping[str, bytes], at_length: bool) -> list[Example]:
     told = (tell(failure, tests, at_length=at_length) for failure in failures)
     return [example for example in told if example is not None]
 

@@ -15,7 +15,7 @@ parsed = parse_tests
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Edit:
+class ByteEdit:
     """Bytes ``start`` to ``end`` become ``text``."""
 
     start: int
@@ -23,7 +23,7 @@ class Edit:
     text: bytes
 
 
-def apply_edits(source: bytes, edits: Iterable[Edit]) -> bytes:
+def apply_edits(source: bytes, edits: Iterable[ByteEdit]) -> bytes:
     """Raises ValueError where two overlap."""
     parts: list[bytes] = []
     at = 0

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from farm.task_generation.mutation.edits import Edit, apply_edits, fingerprint, meaning, parsed
+from farm.task_generation.mutation.edits import ByteEdit, apply_edits, fingerprint, meaning, parsed
 from farm.task_generation.mutation.operators import Site, find_sites
-from farm.task_generation.mutation.trials import Survey
+from farm.task_generation.mutation.trials import BaselineRun
 
 MOST_PER_FUNCTION = 4
 COMMON_SHARE = 0.4
@@ -26,19 +26,19 @@ class Fault:
     path: str
     function: str
     operator: str
-    edits: tuple[Edit, ...]
+    edits: tuple[ByteEdit, ...]
     tests: tuple[str, ...]
 
 
 def apply_faults(sources: Mapping[str, bytes], faults: Sequence[Fault]) -> Mapping[str, bytes]:
     """The changed files. Raises ValueError where two faults touch the same place."""
-    edits: dict[str, list[Edit]] = {}
+    edits: dict[str, list[ByteEdit]] = {}
     for fault in faults:
         edits.setdefault(fault.path, []).extend(fault.edits)
     return {path: apply_edits(sources[path], edits[path]) for path in sorted(edits)}
 
 
-def choose_faults(sources: Mapping[str, bytes], survey: Survey, rng: random.Random, most: int) -> list[Fault]:
+def choose_faults(sources: Mapping[str, bytes], survey: BaselineRun, rng: random.Random, most: int) -> list[Fault]:
     """At most ``most``, each another one, in an order in which every kind comes early."""
     sites = [(path, site) for path in sorted(sources) if survey.lines.get(path) for site in find_sites(sources[path])]
     chosen: dict[str, Fault] = {}

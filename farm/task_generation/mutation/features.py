@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from farm.grading.decoys.python_source import Function
-from farm.task_generation.mutation.edits import Edit, apply_edits, body_of, fingerprint, functions_of, parsed
+from farm.task_generation.mutation.edits import ByteEdit, apply_edits, body_of, fingerprint, functions_of, parsed
 from farm.task_generation.mutation.faults import Fault
-from farm.task_generation.mutation.trials import Survey
+from farm.task_generation.mutation.trials import BaselineRun
 
 OPERATOR = "deleted feature"
 MOST_TESTS_SHARE = 0.08
@@ -18,7 +18,7 @@ LEAST_STATEMENTS = 4
 
 
 def choose_features(
-    sources: Mapping[str, bytes], tests: Mapping[str, bytes], survey: Survey, rng: random.Random, most: int
+    sources: Mapping[str, bytes], tests: Mapping[str, bytes], survey: BaselineRun, rng: random.Random, most: int
 ) -> list[Fault]:
     """At most ``most`` features, in an order that ``rng`` decides."""
     found = [
@@ -57,7 +57,7 @@ def _is_worth_it(name: str, node: Function, body: Sequence[ast.stmt]) -> bool:
 
 def _take_out(
     source: bytes, tree: ast.Module, body: Sequence[ast.stmt], elsewhere: Sequence[bytes]
-) -> tuple[Edit, ...]:
+) -> tuple[ByteEdit, ...]:
     starts = [0, *(match.end() for match in re.finditer(rb"\n", source)), len(source)]
     first = body[0]
     begin = min([first.lineno, *(item.lineno for item in getattr(first, "decorator_list", []))])
@@ -79,8 +79,8 @@ def _take_out(
             used |= set(_names(node))
             found = True
     newline = b"\r\n" if source[: starts[1]].endswith(b"\r\n") else b"\n"
-    edits = [Edit(*spans[0], indent + b"raise NotImplementedError" + newline)]
-    return tuple(sorted([*edits, *(Edit(*span, b"") for span in spans[1:])]))
+    edits = [ByteEdit(*spans[0], indent + b"raise NotImplementedError" + newline)]
+    return tuple(sorted([*edits, *(ByteEdit(*span, b"") for span in spans[1:])]))
 
 
 def _end(starts: Sequence[int], node: ast.stmt) -> int:

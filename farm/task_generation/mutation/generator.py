@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from farm.task_generation.mutation.directory import Draft, making_environment, task_files
+from farm.task_generation.mutation.directory import TaskDraft, making_environment, task_files
 from farm.task_generation.mutation.drafting import (
     COMBINED,
-    Plan,
+    FaultPlan,
     combine,
     confirmed,
     confirming,
@@ -24,14 +24,14 @@ from farm.task_generation.mutation.drafting import (
 from farm.task_generation.mutation.faults import Fault, choose_faults
 from farm.task_generation.mutation.features import choose_features
 from farm.task_generation.mutation.repository import Repository
-from farm.task_generation.mutation.trials import Result, Survey, Trial, hold_trials, take_survey
-from farm.task_generation.progress_log import Journal
+from farm.task_generation.mutation.trials import BaselineRun, Trial, TrialResult, run_baseline, run_trials
+from farm.task_generation.progress_log import ProgressLog
 from farm.task_generation.publish import write_files
 from farm.task_validation.validate import validate
 from farm.tasks import TASK_PREFIX, TaskBundle, TaskError, load_task
 from farm.tasks.bundle import BundleFile
 from farm.tasks.directory import digest_of
-from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Runtime
 
@@ -45,19 +45,19 @@ TRIALS_A_TASK = 6
 SPARE = 1.3
 BUILD_TIMEOUT_S = 900
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class GenerationContext:
     """What work is done with; ``turns``: so many sandboxes and builds at once."""
 
     state_dir: Path
     images: ImageStore
     runtime: Runtime
     turns: asyncio.Semaphore
-    say: Say
+    on_progress: OnProgress
 
     async def turn(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self.turns:
@@ -65,7 +65,7 @@ class Bench:
 
 
 @dataclass(slots=True)
-class Yield:
+class GenerationStats:
     """What came of one strategy on one repository. ``trials``: how many ended how; ``tasks``: digests by name;
     ``unfit``: why drafts were no tasks."""
 
@@ -82,16 +82,16 @@ def journal_path(repository: Repository, out: Path, seed: int) -> Path:
     return out / MAKING / f"{repository.name}-{seed}-{repository.sha256[:12]}.jsonl"
 
 
-class Maker:
+class TaskGenerator:
     """The tasks of one repository, below ``out``."""
 
-    def __init__(self, repository: Repository, out: Path, seed: int, bench: Bench) -> None:
-        self.yields: list[Yield] = []
+    def __init__(self, repository: Repository, out: Path, seed: int, bench: GenerationContext) -> None:
+        self.yields: list[GenerationStats] = []
         self._repository = repository
         self._out = out
         self._seed = seed
         self._bench = bench
-        self._journal = Journal(journal_path(repository, out, seed))
+        self._journal = ProgressLog(journal_path(repository, out, seed))
         self._sources = repository.sources
         environment = making_environment(repository)
         digest = digest_of({name: BundleFile(content) for name, content in environment.items()})
@@ -122,22 +122,22 @@ class Maker:
         bench = self._bench
         async with self._building:
             if not self._built:
-                bench.say(f"{self._repository.name}: image")
+                bench.on_progress(f"{self._repository.name}: image")
                 await bench.turn(lambda: bench.images.build(self._image, self._environment, timeout_s=BUILD_TIMEOUT_S))
                 self._built = True
 
-    async def _survey(self) -> Survey:
+    async def _survey(self) -> BaselineRun:
         known = self._journal.get("survey")
         if known is not None:
             return _survey_of(known)
         await self._build()
-        self._bench.say(f"{self._repository.name}: what its tests execute")
-        survey = await self._bench.turn(lambda: take_survey(self._repository, self._image, self._bench.runtime))
+        self._bench.on_progress(f"{self._repository.name}: what its tests execute")
+        survey = await self._bench.turn(lambda: run_baseline(self._repository, self._image, self._bench.runtime))
         self._journal.put("survey", _row_of(survey))
         return survey
 
-    async def _make(self, strategy: str, wanted: int, survey: Survey) -> None:
-        done = Yield(self._repository.name, strategy)
+    async def _make(self, strategy: str, wanted: int, survey: BaselineRun) -> None:
+        done = GenerationStats(self._repository.name, strategy)
         self.yields.append(done)
         rng = random.Random(f"{self._seed} {self._repository.name} {strategy}")
         most = most_failures(survey)
@@ -158,16 +158,18 @@ class Maker:
         await self._prove(drafts, wanted, done)
 
     async def _try_out(
-        self, faults: Sequence[Fault], survey: Survey, most: int, enough: int, done: Yield
-    ) -> list[tuple[Fault, Result]]:
+        self, faults: Sequence[Fault], survey: BaselineRun, most: int, enough: int, done: GenerationStats
+    ) -> list[tuple[Fault, TrialResult]]:
         """Those that are usable, in order; no more are tried than it takes to have ``enough``."""
-        usable: list[tuple[Fault, Result]] = []
+        usable: list[tuple[Fault, TrialResult]] = []
         wave = AT_ONCE * 2
         for start in range(0, len(faults), wave):
             if len(usable) >= enough:
                 break
             some = faults[start : start + wave]
-            self._bench.say(f"{self._repository.name}: trials {start + 1} to {start + len(some)} of {len(faults)}")
+            self._bench.on_progress(
+                f"{self._repository.name}: trials {start + 1} to {start + len(some)} of {len(faults)}"
+            )
             results = await self._hold([trial_of(fault, self._sources, survey, most) for fault in some], survey)
             for fault, result in zip(some, results, strict=True):
                 verdict = judged(result, most)
@@ -176,23 +178,25 @@ class Maker:
                     usable.append((fault, result))
         return usable
 
-    async def _hold(self, trials: Sequence[Trial], survey: Survey) -> list[Result]:
+    async def _hold(self, trials: Sequence[Trial], survey: BaselineRun) -> list[TrialResult]:
         unknown = [trial for trial in trials if self._journal.get(trial.key) is None]
         if unknown:
             await self._build()
         batches = [unknown[start : start + AT_ONCE] for start in range(0, len(unknown), AT_ONCE)]
 
         async def hold(batch: Sequence[Trial]) -> None:
-            for result in await self._bench.turn(lambda: hold_trials(batch, survey, self._image, self._bench.runtime)):
+            for result in await self._bench.turn(lambda: run_trials(batch, survey, self._image, self._bench.runtime)):
                 self._journal.put(result.key, result.model_dump())
 
         await asyncio.gather(*map(hold, batches))
-        return [Result.model_validate(self._journal.get(trial.key)) for trial in trials]
+        return [TrialResult.model_validate(self._journal.get(trial.key)) for trial in trials]
 
-    async def _draft(self, plans: Sequence[Plan], strategy: str, survey: Survey, most: int, done: Yield) -> list[Draft]:
+    async def _draft(
+        self, plans: Sequence[FaultPlan], strategy: str, survey: BaselineRun, most: int, done: GenerationStats
+    ) -> list[TaskDraft]:
         pairs = [(plan, trial) for plan in plans if (trial := confirming(plan, self._sources, most)) is not None]
         results = await self._hold([trial for _, trial in pairs], survey)
-        drafts: list[Draft] = []
+        drafts: list[TaskDraft] = []
         for (plan, _), result in zip(pairs, results, strict=True):
             verdict = confirmed(plan, result, most)
             made = None
@@ -204,7 +208,7 @@ class Maker:
                 drafts.append(made)
         return drafts
 
-    async def _prove(self, drafts: Sequence[Draft], wanted: int, done: Yield) -> None:
+    async def _prove(self, drafts: Sequence[TaskDraft], wanted: int, done: GenerationStats) -> None:
         """In order, until there are as many as are wanted."""
         left = list(drafts)
         while left and len(done.tasks) < wanted:
@@ -212,14 +216,14 @@ class Maker:
             wave, left = left[:missing], left[missing:]
             await asyncio.gather(*(self._note(made, done) for made in wave))
 
-    async def _note(self, made: Draft, done: Yield) -> None:
+    async def _note(self, made: TaskDraft, done: GenerationStats) -> None:
         digest, problem = await self._proven(made)
         if problem:
             done.unfit[made.name] = problem
         else:
             done.tasks[made.name] = digest
 
-    async def _proven(self, made: Draft) -> tuple[str, str]:
+    async def _proven(self, made: TaskDraft) -> tuple[str, str]:
         """Its digest, and what is wrong with it."""
         directory = self._out / made.name
         files = task_files(self._repository, made)
@@ -238,7 +242,7 @@ class Maker:
                     raise TaskError(directory, "is there and is another task", "choose another --out")
                 stage.rename(directory)
         self._journal.put(f"task {digest}", problem)
-        self._bench.say(f"{made.name}: {problem or 'fit'}")
+        self._bench.on_progress(f"{made.name}: {problem or 'fit'}")
         return digest, problem
 
     async def _validate(self, bundle: TaskBundle) -> str:
@@ -247,7 +251,7 @@ class Maker:
         try:
             finding = await validate(bundle, images=bench.images, runtime=bench.runtime, say=_silent, once=True)
         except SandboxGone as error:
-            if error.by is GoneBy.OUTSIDE:
+            if error.by is LossCause.OUTSIDE:
                 raise
             return f"its tests lost their sandbox: {error}"
         finally:
@@ -260,7 +264,7 @@ def _silent(line: str) -> None:
     pass
 
 
-def _row_of(survey: Survey) -> dict[str, Any]:
+def _row_of(survey: BaselineRun) -> dict[str, Any]:
     index = {test: number for number, test in enumerate(survey.passing)}
     return {
         "passing": survey.passing,
@@ -275,9 +279,9 @@ def _row_of(survey: Survey) -> dict[str, Any]:
     }
 
 
-def _survey_of(row: Mapping[str, Any]) -> Survey:
+def _survey_of(row: Mapping[str, Any]) -> BaselineRun:
     passing = tuple(row["passing"])
-    return Survey(
+    return BaselineRun(
         passing,
         tuple(row["flaky"]),
         {

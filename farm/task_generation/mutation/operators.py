@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import libcst as cst
 from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
-from farm.task_generation.mutation.edits import Edit
+from farm.core.nesting_limit import TooDeep
+from farm.grading.decoys.python_source import check_source_depth
+from farm.task_generation.mutation.edits import ByteEdit
 
 _COMPARISONS: dict[type[cst.BaseCompOp], bytes] = {
     cst.LessThan: b"<=",
@@ -57,18 +59,20 @@ class Site:
     function: str
     first: int
     last: int
-    edits: tuple[Edit, ...]
+    edits: tuple[ByteEdit, ...]
 
 
 def find_sites(source: bytes) -> list[Site]:
-    """In order of place, then of kind; of functions and methods only. Empty for what libcst cannot parse."""
+    """In order of place, then of kind; of functions and methods only. Empty for what libcst cannot parse, and if
+    it is nested too deeply."""
     try:
+        check_source_depth(source)  # libcst needs minutes for some of it, and its own limit is the stack's
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
         if wrapper.module.encoding.lower().replace("_", "-") not in ("utf-8", "ascii", "us-ascii"):
             return []
         visitor = _Finder(source, wrapper)
         wrapper.module.visit(visitor)
-    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, RecursionError):
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, TooDeep):
         return []
     return sorted(visitor.sites, key=lambda site: (site.first, site.edits, site.operator))
 
@@ -122,7 +126,7 @@ class _Finder(cst.CSTVisitor):
     def _inside(self) -> bool:
         return any(is_function for _, is_function in self._scope)
 
-    def _add(self, operator: str, *edits: Edit, lines: tuple[int, int] | None = None, function: str = "") -> None:
+    def _add(self, operator: str, *edits: ByteEdit, lines: tuple[int, int] | None = None, function: str = "") -> None:
         """``lines`` are bytes: whose lines count; else from the statement's beginning to the last edit's end."""
         if not self._inside and not function:
             return
@@ -135,7 +139,7 @@ class _Finder(cst.CSTVisitor):
     def _replace(self, operator: str, node: cst.CSTNode, text: bytes) -> None:
         start, end = self._span(node)
         if self._source[start:end] != text:
-            self._add(operator, Edit(start, end, text))
+            self._add(operator, ByteEdit(start, end, text))
 
     # Scopes and what is passed over
 
@@ -267,14 +271,14 @@ class _Finder(cst.CSTVisitor):
 
     def _remove(self, operator: str, node: cst.CSTNode, only: bool) -> None:
         start, end = self._span(node)
-        edit = Edit(start, end, b"pass") if only else Edit(*self._whole_lines(start, end), b"")
+        edit = ByteEdit(start, end, b"pass") if only else ByteEdit(*self._whole_lines(start, end), b"")
         self._add(operator, edit, lines=(start, end))
 
     def _swap(self, operator: str, one: cst.CSTNode, other: cst.CSTNode) -> None:
         first, second = self._span(one), self._span(other)
         if self._source[slice(*first)] == self._source[slice(*second)]:
             return
-        edits = Edit(*first, self._source[slice(*second)]), Edit(*second, self._source[slice(*first)])
+        edits = ByteEdit(*first, self._source[slice(*second)]), ByteEdit(*second, self._source[slice(*first)])
         self._add(operator, *edits, lines=(min(first[0], second[0]), max(first[1], second[1])))
 
     # Branches and handlers
@@ -284,13 +288,15 @@ class _Finder(cst.CSTVisitor):
         orelse = node.orelse
         if orelse is None:
             if self._source[start : start + 2] == b"if" and _falls_through(node):
-                self._add("removed branch", Edit(*self._whole_lines(start, end), b""), lines=(start, self._body(node)))
+                self._add(
+                    "removed branch", ByteEdit(*self._whole_lines(start, end), b""), lines=(start, self._body(node))
+                )
             return
         if not isinstance(node.body, cst.IndentedBlock):
             return
         if isinstance(orelse, cst.Else):
             inner = self._span(orelse)
-            self._add("removed branch", Edit(*self._whole_lines(*inner), b""), lines=self._span(orelse.body))
+            self._add("removed branch", ByteEdit(*self._whole_lines(*inner), b""), lines=self._span(orelse.body))
             if isinstance(orelse.body, cst.IndentedBlock) and isinstance(node.body, cst.IndentedBlock):
                 self._swap("swapped bodies", node.body, orelse.body)
             return
@@ -298,7 +304,7 @@ class _Finder(cst.CSTVisitor):
         if orelse.orelse is not None:
             last = self._line_starts[self._line(self._span(orelse.orelse)[0]) - 1] - 1
         cut = self._line_starts[self._line(first) - 1], min(last + 1, len(self._source))
-        self._add("removed branch", Edit(*cut, b""), lines=self._span(orelse.test))
+        self._add("removed branch", ByteEdit(*cut, b""), lines=self._span(orelse.test))
 
     def _body(self, node: cst.If) -> int:
         """Behind the condition."""
@@ -310,9 +316,9 @@ class _Finder(cst.CSTVisitor):
                 continue
             body = self._span(handler.body)
             if len(node.handlers) > 1 or (node.finalbody is not None and node.orelse is None):
-                self._add("removed handler", Edit(*self._whole_lines(*self._span(handler)), b""), lines=body)
+                self._add("removed handler", ByteEdit(*self._whole_lines(*self._span(handler)), b""), lines=body)
             elif self._source[slice(*body)] != b"raise":
-                self._add("removed handler", Edit(*body, b"raise"), lines=body)
+                self._add("removed handler", ByteEdit(*body, b"raise"), lines=body)
 
     # Methods
 
@@ -326,7 +332,7 @@ class _Finder(cst.CSTVisitor):
             for decorator in statement.decorators:
                 start = min(start, self._span(decorator)[0])
             name = f"{self._function}.{statement.name.value}"
-            edit = Edit(*self._whole_lines(start, end), b"")
+            edit = ByteEdit(*self._whole_lines(start, end), b"")
             self._add(REMOVED_METHOD, edit, lines=self._span(statement.body), function=name)
 
 

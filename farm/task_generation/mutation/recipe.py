@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from farm.core.toml import read_toml
 from farm.grading import GradingError
-from farm.task_generation.mutation.generator import Bench, Maker, Yield
+from farm.task_generation.mutation.generator import GenerationContext, GenerationStats, TaskGenerator
 from farm.task_generation.mutation.repository import open_repository
 from farm.task_generation.mutation.requirements import with_requirements
 from farm.tasks import TaskError
@@ -70,10 +70,10 @@ class Lock(_Strict):
 
 
 @dataclass(slots=True)
-class Outcome:
+class RecipeResult:
     """``problems``: why nothing came of a package; ``changed``: tasks that the lock knows by another digest."""
 
-    yields: list[Yield] = field(default_factory=list)
+    yields: list[GenerationStats] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
 
@@ -110,14 +110,14 @@ def read_lock(path: Path) -> Lock:
         raise TaskError(path, f"not a lock ({str(error).splitlines()[0]})", "remove it to make another") from None
 
 
-async def follow(recipe_path: Path, out: Path, bench: Bench, *, limit: int | None = None) -> Outcome:
+async def follow(recipe_path: Path, out: Path, bench: GenerationContext, *, limit: int | None = None) -> RecipeResult:
     """Make what is not there yet, and write the lock. ``limit``: at most so many tasks of each package and strategy.
 
     Raises TaskError for the recipe, RuntimeUnavailable and other errors of ``sandboxes`` for what is wrong with the
     machine.
     """
     recipe, lock = read_recipe(recipe_path), read_lock(lock_path(recipe_path))
-    outcome = Outcome()
+    outcome = RecipeResult()
     at_once = asyncio.Semaphore(PACKAGES_AT_ONCE)
     locked = dict(lock.package)
 
@@ -130,7 +130,7 @@ async def follow(recipe_path: Path, out: Path, bench: Bench, *, limit: int | Non
             known = None
         async with at_once:
             try:
-                bench.say(f"{package.pin}: source")
+                bench.on_progress(f"{package.pin}: source")
                 repository = await asyncio.to_thread(
                     open_repository,
                     package.pin,
@@ -146,14 +146,14 @@ async def follow(recipe_path: Path, out: Path, bench: Bench, *, limit: int | Non
                     version=package.version, sha256=repository.sha256, requirements=repository.requirements
                 )
                 save()  # whoever goes on later is to find the same requirements
-                maker = Maker(repository, out, recipe.seed, bench)
+                maker = TaskGenerator(repository, out, recipe.seed, bench)
                 try:
                     await maker.make(wanted)
                 finally:
                     outcome.yields += maker.yields
                     save()
             except (TaskError, ImageError, SpecError, GradingError) as error:
-                bench.say(str(error))
+                bench.on_progress(str(error))
                 outcome.problems.append(str(error))
 
     await asyncio.gather(*map(make, recipe.package))

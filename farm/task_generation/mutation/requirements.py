@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from farm.core.nesting_limit import read_json
 from farm.task_generation.mutation.directory import REPORT, TREE, resolving_environment
-from farm.task_generation.mutation.generator import Bench
+from farm.task_generation.mutation.generator import GenerationContext
 from farm.task_generation.mutation.repository import PIN, Repository
 from farm.tasks import TASK_PREFIX, TaskError
 from sandboxes.errors import ImageError, PathError
@@ -22,7 +22,7 @@ MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_REQUIREMENTS = 2_000
 
 
-async def with_requirements(repository: Repository, require: Sequence[str], bench: Bench) -> Repository:
+async def with_requirements(repository: Repository, require: Sequence[str], bench: GenerationContext) -> Repository:
     """Return the repository with pins of what it and its tests need, unless it has pins already.
 
     ``require``: what its tests need beside pytest and what it asks for itself. Raises TaskError and the errors of
@@ -33,7 +33,7 @@ async def with_requirements(repository: Repository, require: Sequence[str], benc
     now = secrets.token_hex(6)
     environment = resolving_environment(repository, ("pytest", *require), now)
     image = f"{TASK_PREFIX}resolving:{now}"
-    bench.say(f"{repository.name}: requirements")
+    bench.on_progress(f"{repository.name}: requirements")
     try:
         await bench.turn(lambda: bench.images.build(image, environment, timeout_s=RESOLVE_TIMEOUT_S))
         spec = SandboxSpec(image, labels={"purpose": "making"})

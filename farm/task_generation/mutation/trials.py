@@ -11,15 +11,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS
 from farm.grading.grading_run import SHELL, TEST_ENV
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.task_generation.mutation.directory import TOOLS
 from farm.task_generation.mutation.repository import Repository
 from farm.task_generation.release_pair_directory import WORKSPACE
 from farm.task_generation.test_outcomes import run_tests
 from farm.tasks.errors import TaskError
-from sandboxes.errors import GoneBy, PathError, SandboxGone
+from sandboxes.errors import LossCause, PathError, SandboxGone
 from sandboxes.interface import Runtime, Sandbox
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 
 SURVEY_TIMEOUT_S = 300
 SURVEYS = 2
@@ -40,7 +40,7 @@ class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Failure(_Answer):
+class FailedTest(_Answer):
     """How a test failed. ``line`` is in the test's file, 0 where it never was there; ``compared``: operator, left and
     right of the failed comparison; ``names``: literal values at that line; ``deeper``: raised below the test."""
 
@@ -53,14 +53,14 @@ class Failure(_Answer):
     names: dict[str, str]
 
 
-class Result(_Answer):
+class TrialResult(_Answer):
     """``status``: ``ran``, ``import`` (nothing could be collected), ``crash`` or ``timeout``."""
 
     key: str
     status: str
     passed: int = 0
     failed: list[str] = []
-    failures: list[Failure] = []
+    failures: list[FailedTest] = []
 
 
 class _Survey(_Answer):
@@ -72,7 +72,7 @@ class _Survey(_Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class BaselineRun:
     """A repository as released. ``passing`` tests do so every time; ``lines``: file → line → those of them that execute
     it, sorted; ``seconds`` of each, and ``took_s`` the whole suite; ``modules`` to import ahead."""
 
@@ -100,10 +100,12 @@ class Trial:
 
 
 def spec_of(image: str) -> SandboxSpec:
-    return SandboxSpec(image=image, workdir=WORKSPACE, limits=Limits(memory_mib=1024), labels={"purpose": "making"})
+    return SandboxSpec(
+        image=image, workdir=WORKSPACE, limits=SandboxLimits(memory_mib=1024), labels={"purpose": "making"}
+    )
 
 
-async def take_survey(repository: Repository, image: str, runtime: Runtime) -> Survey:
+async def run_baseline(repository: Repository, image: str, runtime: Runtime) -> BaselineRun:
     """Raises TaskError where no test passes."""
     seen = []
     for _ in range(SURVEYS):
@@ -119,7 +121,7 @@ async def take_survey(repository: Repository, image: str, runtime: Runtime) -> S
     every = sorted({test for outcomes in seen for test in outcomes} | found.outcomes.keys())
     passing, flaky = [], []
     for test in every:
-        passed = [outcomes.get(test) is Outcome.PASSED for outcomes in seen]
+        passed = [outcomes.get(test) is CaseOutcome.PASSED for outcomes in seen]
         passed.append(found.outcomes.get(test) == "passed")
         if all(passed):
             passing.append(test)
@@ -127,7 +129,7 @@ async def take_survey(repository: Repository, image: str, runtime: Runtime) -> S
             flaky.append(test)
     if not passing:
         raise TaskError(repository.name, "none of its tests passes as released", "name what they need with --require")
-    return Survey(
+    return BaselineRun(
         tuple(passing),
         tuple(flaky),
         _by_test(found, frozenset(passing)),
@@ -148,16 +150,16 @@ def _by_test(found: _Survey, passing: frozenset[str]) -> Mapping[str, Mapping[in
     }
 
 
-async def hold_trials(trials: Sequence[Trial], survey: Survey, image: str, runtime: Runtime) -> list[Result]:
+async def run_trials(trials: Sequence[Trial], survey: BaselineRun, image: str, runtime: Runtime) -> list[TrialResult]:
     """One after the other in one fresh sandbox. One that took the sandbox or the program with it is a ``crash``; those
     behind it are held in another.
     """
     if not trials:
         return []
-    answers: dict[str, Result] = {}
+    answers: dict[str, TrialResult] = {}
     for line in await _try(trials, survey, image, runtime):
         try:
-            answer = Result.model_validate_json(line)
+            answer = TrialResult.model_validate_json(line)
         except ValidationError:
             continue
         answers.setdefault(answer.key, answer)
@@ -166,15 +168,15 @@ async def hold_trials(trials: Sequence[Trial], survey: Survey, image: str, runti
     if at == len(trials):
         return found
     if found or len(trials) == 1:
-        found.append(Result(key=trials[at].key, status="crash"))
-        return found + await hold_trials(trials[at + 1 :], survey, image, runtime)
+        found.append(TrialResult(key=trials[at].key, status="crash"))
+        return found + await run_trials(trials[at + 1 :], survey, image, runtime)
     # Nothing came back, not even what was done before the sandbox went.
     half = len(trials) // 2
-    first = await hold_trials(trials[:half], survey, image, runtime)
-    return first + await hold_trials(trials[half:], survey, image, runtime)
+    first = await run_trials(trials[:half], survey, image, runtime)
+    return first + await run_trials(trials[half:], survey, image, runtime)
 
 
-async def _try(trials: Sequence[Trial], survey: Survey, image: str, runtime: Runtime) -> list[bytes]:
+async def _try(trials: Sequence[Trial], survey: BaselineRun, image: str, runtime: Runtime) -> list[bytes]:
     rows = [
         {
             "key": trial.key,
@@ -192,13 +194,13 @@ async def _try(trials: Sequence[Trial], survey: Survey, image: str, runtime: Run
                 sandbox, job, _SPARE_S + sum(_CLOCK * (_timeout_s(trial, survey) + 10) for trial in trials)
             )
         except SandboxGone as error:
-            if error.by is GoneBy.OUTSIDE:
+            if error.by is LossCause.OUTSIDE:
                 raise
             return []
     return lines
 
 
-def _timeout_s(trial: Trial, survey: Survey) -> float:
+def _timeout_s(trial: Trial, survey: BaselineRun) -> float:
     return 4.0 + 4 * sum(survey.seconds.get(test, 0.0) for test in trial.tests)
 
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from farm.grading.decoys.python_source import Function
 from farm.task_generation.mutation.edits import body_of, parsed
-from farm.task_generation.mutation.trials import Failure
-from farm.task_generation.wording.test_names import Known, Names, bound_in, free_names
+from farm.task_generation.mutation.trials import FailedTest
+from farm.task_generation.wording.test_names import Known, StatementNames, bound_in, free_names
 
 LONGEST = 320
 MOST_STEPS = 10
@@ -49,13 +49,13 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class FailingStatement:
     """A statement of a test, and what is known of the moment when it failed there or before."""
 
     function: Function
     statement: ast.stmt
-    failure: Failure
-    names: Names
+    failure: FailedTest
+    names: StatementNames
     source: bytes
 
     def example(self, say: Callable[["Values"], str | None], *, at_length: bool = False) -> Example | None:
@@ -157,7 +157,7 @@ class Values:
     between to what one of them names, so that they do not say the same any more.
     """
 
-    def __init__(self, scene: Scene, *, expand: bool = True) -> None:
+    def __init__(self, scene: FailingStatement, *, expand: bool = True) -> None:
         self.free: set[str] = set()
         self.stateful = False
         self.told_in_steps = not expand

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from farm.grading.decoys.python_source import Function
 from farm.task_generation.mutation.edits import parsed
-from farm.task_generation.mutation.trials import Failure
-from farm.task_generation.wording.failing_statement import LONGEST, Example, Scene, Values
+from farm.task_generation.mutation.trials import FailedTest
+from farm.task_generation.wording.failing_statement import LONGEST, Example, FailingStatement, Values
 from farm.task_generation.wording.test_names import names_of, statements_at
 
 _EQUAL = {"assertEqual", "assertEquals", "assertListEqual", "assertDictEqual", "assertTupleEqual", "assertSetEqual"}
@@ -20,7 +20,7 @@ _RELATIONS = {"assertIn": "in", "assertNotIn": "not in", "assertIs": "is", "asse
 _RELATIONS |= {"assertNotEqual": "!=", "assertIsInstance": "is an instance of"}
 
 
-def tell(failure: Failure, tests: Mapping[str, bytes], *, at_length: bool = False) -> Example | None:
+def tell(failure: FailedTest, tests: Mapping[str, bytes], *, at_length: bool = False) -> Example | None:
     """None for what cannot be told so that it is of use. ``tests`` by path."""
     path = failure.test.partition("::")[0]
     tree = _tree(tests.get(path, b""))
@@ -30,11 +30,11 @@ def tell(failure: Failure, tests: Mapping[str, bytes], *, at_length: bool = Fals
     statement = _innermost(tree, failure.line, ast.stmt)
     if not isinstance(function, Function) or statement is None or statement is function:
         return None
-    scene = Scene(function, statement, failure, names_of(path, tree, function, tests), tests[path])
+    scene = FailingStatement(function, statement, failure, names_of(path, tree, function, tests), tests[path])
     return scene.example(lambda values: _sentence(failure, statement, function, values), at_length=at_length)
 
 
-def tell_wanted(failure: Failure, tests: Mapping[str, bytes]) -> list[Example]:
+def tell_wanted(failure: FailedTest, tests: Mapping[str, bytes]) -> list[Example]:
     """What the test asks for from where it failed on, whatever came of it."""
     path = failure.test.partition("::")[0]
     tree = _tree(tests.get(path, b""))
@@ -49,7 +49,7 @@ def tell_wanted(failure: Failure, tests: Mapping[str, bytes]) -> list[Example]:
         pair = _compared(statement)
         if pair is None:
             continue
-        scene = Scene(function, statement, failure, names, tests[path])
+        scene = FailingStatement(function, statement, failure, names, tests[path])
         example = scene.example(lambda values, pair=pair: _asked(pair, values))  # type: ignore[misc]  # bound early
         if example is not None:
             found.append(example)
@@ -104,7 +104,7 @@ def _innermost(tree: ast.AST, line: int, kind: type | tuple[type, ...] | object)
     return min(found, key=lambda node: (node.end_lineno or node.lineno) - node.lineno, default=None)
 
 
-def _sentence(failure: Failure, statement: ast.stmt, function: Function, values: Values) -> str | None:
+def _sentence(failure: FailedTest, statement: ast.stmt, function: Function, values: Values) -> str | None:
     raised = f"raises `{failure.error}: {failure.message}`" if failure.message else f"raises `{failure.error}`"
     asserts = failure.error == "AssertionError" and not failure.deeper
     if isinstance(statement, ast.Assert):
@@ -129,12 +129,12 @@ def _sentence(failure: Failure, statement: ast.stmt, function: Function, values:
     return None if value is None else f"`{values.text(value)}` {raised}."
 
 
-def _own(failure: Failure) -> bool:
+def _own(failure: FailedTest) -> bool:
     """Raised by unittest's own code, below the test."""
     return failure.error == "AssertionError"
 
 
-def _assertion(failure: Failure, test: ast.expr, values: Values, raised: str | None) -> str | None:
+def _assertion(failure: FailedTest, test: ast.expr, values: Values, raised: str | None) -> str | None:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         left, right = test.left, test.comparators[0]
         if isinstance(test.ops[0], ast.Eq):
@@ -179,7 +179,7 @@ def _is_wanted(node: ast.expr, values: Values) -> bool:
     return named or values.is_plain(node) or not values.calls(node)
 
 
-def _unittest(failure: Failure, call: ast.Call, values: Values, raised: str | None) -> str | None:
+def _unittest(failure: FailedTest, call: ast.Call, values: Values, raised: str | None) -> str | None:
     assert isinstance(call.func, ast.Attribute)
     name, arguments = call.func.attr, call.args
     if name in _EQUAL and len(arguments) >= 2:

@@ -24,7 +24,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class StatementNames:
     """Of one test. ``inside`` are bound in it, or in the function around it; ``arguments`` are given by pytest."""
 
     arguments: frozenset[str]
@@ -43,7 +43,7 @@ class Names:
         return Known() if found is None and (self.star or hasattr(builtins, name)) else found
 
 
-def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, bytes]) -> Names:
+def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, bytes]) -> StatementNames:
     """``test`` is in ``tree``, the file at ``path`` of ``tests``."""
     around = [node for node in statements_at(tree, test.lineno) if isinstance(node, Function) and _holds(node, test)]
     arguments = {argument.arg for node in around for argument in _arguments(node)}
@@ -59,7 +59,7 @@ def names_of(path: str, tree: ast.Module, test: Function, tests: Mapping[str, by
     for place in sorted(tests, key=lambda other: (other != path, not _is_conftest(other), other)):
         for name, returned in _fixtures_in(tests[place]).items():
             fixtures.setdefault(name, Known(returned or f"is a fixture in `{place}`", place))
-    return Names(frozenset(arguments), frozenset(bound - imported), fixtures, module, star)
+    return StatementNames(frozenset(arguments), frozenset(bound - imported), fixtures, module, star)
 
 
 def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
@@ -76,7 +76,7 @@ def statements_at(tree: ast.AST, line: int) -> list[ast.stmt]:
 
 
 def free_names(*nodes: ast.AST) -> set[str]:
-    """Names that are looked at and not bound there."""
+    """StatementNames that are looked at and not bound there."""
     return {
         node.id for root in nodes for node in ast.walk(root) if isinstance(node, ast.Name) and _is_read(node)
     } - bound_in(*nodes)

@@ -7,11 +7,11 @@ from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
 from farm.core.test_frameworks import FRAMEWORKS
 from farm.grading.diff.patch import render_patch
-from farm.task_import.draft import Command, Commands, Draft, are_pytest_ids, expected
+from farm.task_import.draft import Command, Commands, ImportDraft, are_pytest_ids, expected
 from farm.task_import.fields import Fields, RowError, checked_image, literal, out_of_columns
 from farm.task_import.test_commands import REPORTED, command_of
 from farm.tasks.sdist.release_pair import is_test
-from farm.tasks.unified_diff import PatchError, parse_patch
+from farm.tasks.unified_diff import UnifiedDiffError, parse_patch
 
 R2E_TESTS = "r2e_tests"
 R2E_COMMAND = (
@@ -28,7 +28,7 @@ _SUFFIXES = {".go": _GO, ".rs": Command(FRAMEWORKS[ReportFormat.CARGO].command, 
 _PRO_LINES = {"python": Command("pytest -rA"), "go": _GO}
 
 
-def r2e(row: Fields, commands: Commands) -> Draft:
+def r2e(row: Fields, commands: Commands) -> ImportDraft:
     """R2E-Gym: the tests come with the results of both commits; the gold patch is made of the commit's own files.
 
     What its harness compares whole, tests that must go on failing included, counts here as far as it must pass.
@@ -55,7 +55,7 @@ def r2e(row: Fields, commands: Commands) -> Draft:
     instruction = (inner[1] if inner else statement).strip()
     if not instruction:
         raise RowError("problem_statement", "says nothing of what is wanted", "leave the row out")
-    return Draft(
+    return ImportDraft(
         id=f"{repo}__{commit}"[:128],
         image=row.image("docker_image", "image_name"),
         workspace="/testbed",
@@ -78,7 +78,7 @@ def r2e(row: Fields, commands: Commands) -> Draft:
 _STDOUT = ("old_commit_res_stdout", "new_commit_res_stdout")
 
 
-def multiswe(row: Fields, commands: Commands) -> Draft:
+def multiswe(row: Fields, commands: Commands) -> ImportDraft:
     """Multi-SWE-bench: tests to mend are those that pass with the fix and not without; its images hold both patches."""
     org, name = row.word("org"), row.word("repo")
     number = row.word("number")
@@ -93,7 +93,7 @@ def multiswe(row: Fields, commands: Commands) -> Draft:
     if not instruction.strip(" #\n"):
         raise RowError("resolved_issues", "says nothing of what is wanted", "leave the row out")
     base = Fields(row.mapping("base"))
-    return Draft(
+    return ImportDraft(
         id=f"{org}__{name}-{number}"[:128],
         image=checked_image("org", f"mswebench/{org}_m_{name}:pr-{number}".lower()),
         workspace=f"/home/{name}",
@@ -110,7 +110,7 @@ def multiswe(row: Fields, commands: Commands) -> Draft:
     )
 
 
-def swebenchpro(row: Fields, commands: Commands) -> Draft:
+def swebenchpro(row: Fields, commands: Commands) -> ImportDraft:
     """SWE-bench Pro: lists are written as Python literals; requirements and interface are part of what is asked."""
     id_ = row.word("instance_id")
     owner, name = row.repo("repo")
@@ -130,7 +130,7 @@ def swebenchpro(row: Fields, commands: Commands) -> Draft:
     instruction = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in texts if text.strip())
     if not instruction.strip():
         raise RowError("problem_statement", "says nothing of what is wanted", "leave the row out")
-    return Draft(
+    return ImportDraft(
         id=id_,
         image=f"jefzda/sweap-images:{tag}",
         workspace="/app",
@@ -209,7 +209,7 @@ def _commit_patch(commit: Fields) -> bytes:
 def _path(name: str) -> str:
     try:
         (patch,) = parse_patch(f"--- /dev/null\n+++ b/{name}\n".encode())
-    except (PatchError, ValueError):
+    except (UnifiedDiffError, ValueError):
         raise RowError("parsed_commit_content", f"{name[:100]!r} is no path in the repository") from None
     if patch.new is None or patch.new != name:
         raise RowError("parsed_commit_content", f"{name[:100]!r} is no path in the repository")

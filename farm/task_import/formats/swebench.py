@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from farm.task_import.draft import Command, Commands, Draft, are_pytest_ids, expected
+from farm.task_import.draft import Command, Commands, ImportDraft, are_pytest_ids, expected
 from farm.task_import.fields import Fields, RowError, checked_image
 from farm.task_import.test_commands import CONDA, command_of, from_eval_script, pytest_line
 from farm.task_import.test_runners import DJANGO, DJANGO_COMMAND, SYMPY, SYMPY_CLASS, SYMPY_COMMAND
@@ -48,20 +48,20 @@ class _Tests:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def swebench(row: Fields, commands: Commands) -> Draft:
+def swebench(row: Fields, commands: Commands) -> ImportDraft:
     id_ = row.word("instance_id")
     # The default namespace of the harness; a name with two underscores cannot be pushed.
     named = f"swebench/sweb.eval.x86_64.{id_.lower().replace('__', '_1776_')}:latest"
     return _issue(row, id_, image=_image(row, named), tests=_by_ids(row, commands))
 
 
-def swegym(row: Fields, commands: Commands) -> Draft:
+def swegym(row: Fields, commands: Commands) -> ImportDraft:
     id_ = row.word("instance_id")
     named = f"xingyaoww/sweb.eval.x86_64.{id_.lower().replace('__', '_s_')}:latest"
     return _issue(row, id_, image=_image(row, named), tests=_by_ids(row, commands))
 
 
-def swesmith(row: Fields, commands: Commands) -> Draft:
+def swesmith(row: Fields, commands: Commands) -> ImportDraft:
     """Offline: the image holds the repository without the bug, and the row's patch is the bug."""
     id_ = row.word("instance_id")
     bug = row.patch("patch")
@@ -71,7 +71,7 @@ def swesmith(row: Fields, commands: Commands) -> Draft:
     named = row.text(*_IMAGES, default=f"jyangballin/swesmith.x86_64.{mirror.lower()}").replace("__", "_1776_")
     owner_known = "/" in named
     image = checked_image("image_name", named if owner_known else f"jyangballin/{named}")
-    return Draft(
+    return ImportDraft(
         id=id_,
         image=_tagged(image),
         workspace=TESTBED,
@@ -88,7 +88,7 @@ def swesmith(row: Fields, commands: Commands) -> Draft:
     )
 
 
-def rebench(row: Fields, commands: Commands) -> Draft:
+def rebench(row: Fields, commands: Commands) -> ImportDraft:
     """SWE-rebench and its V2: the row brings its image and, in ``install_config``, its test command."""
     id_ = row.word("instance_id")
     _, name = row.repo("repo")
@@ -117,9 +117,9 @@ def report_of_parser(name: str) -> str:
     return found[0]
 
 
-def _issue(row: Fields, id_: str, *, image: str, tests: _Tests) -> Draft:
+def _issue(row: Fields, id_: str, *, image: str, tests: _Tests) -> ImportDraft:
     ids = expected(tests.fail_to_pass, tests.pass_to_pass, tests.command.report)
-    return Draft(
+    return ImportDraft(
         id=id_,
         image=_tagged(image),
         workspace=TESTBED,

@@ -55,7 +55,7 @@ class _Harbor(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Release(_Strict):
+class ReleaseTable(_Strict):
     """A release pair: ``old`` is the repository, ``new`` brings the verifier's tests and the gold change.
 
     The digests are those of the two source distributions.
@@ -68,7 +68,7 @@ class Release(_Strict):
     new_sha256: Sha256
 
 
-class Original(_Strict):
+class OriginalTable(_Strict):
     """A made-up fault: the image holds ``version`` with ``changed`` files altered; as released they solve the task.
 
     Its test files are the verifier's. ``sha256`` is that of the source distribution.
@@ -118,8 +118,8 @@ class FarmTable(_Strict):
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = ()
     network: Annotated[Hosts, BeforeValidator(none_is_no_host)] | None = None
     max_turns: Annotated[int, Field(ge=1, le=10_000)] = 100
-    source: Release | None = None
-    original: Original | None = None
+    source: ReleaseTable | None = None
+    original: OriginalTable | None = None
     retrieval: RetrievalTable | None = None
 
     @model_validator(mode="after")

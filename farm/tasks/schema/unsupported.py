@@ -30,7 +30,7 @@ _GATHERED = (
 )
 
 
-def unheeded(directory: Path) -> tuple[str, ...]:
+def unsupported_features(directory: Path) -> tuple[str, ...]:
     """What Harbor would make of the task there and the farm does not, each in one line with its place and the remedy.
 
     Raises TaskError.

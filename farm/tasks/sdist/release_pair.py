@@ -8,7 +8,7 @@ from pathlib import Path
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
-from farm.tasks.schema.manifest import Release
+from farm.tasks.schema.manifest import ReleaseTable
 from farm.tasks.sdist.sdist import OnProgress, fetch_sdist, read_sdist
 
 Files = Mapping[str, BundleFile]
@@ -21,14 +21,14 @@ _RESIDUE = re.compile(r"(^|/)(__pycache__|[^/]+\.egg-info)(/|$)|\.py[cod]$")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPair:
     """``tests``: the new release's test files, by path in the workspace. ``gold``: what solves the task."""
 
     gold: Change
     tests: Files
 
 
-def prepare(release: Release, *, state_dir: Path, on_progress: OnProgress | None = None) -> Prepared:
+def prepare(release: ReleaseTable, *, state_dir: Path, on_progress: OnProgress | None = None) -> PreparedPair:
     """Work out a pair, from the cache where both releases are there. Raises TaskError."""
     old, new = (
         read_sdist(fetch_sdist(release.package, version, sha256, state_dir=state_dir, on_progress=on_progress))
@@ -37,7 +37,7 @@ def prepare(release: Release, *, state_dir: Path, on_progress: OnProgress | None
     return compare(release.package, old, new)
 
 
-def compare(package: str, old: Files, new: Files) -> Prepared:
+def compare(package: str, old: Files, new: Files) -> PreparedPair:
     """The gold change takes the package's own files from ``old`` to ``new``, and nothing else.
 
     Documentation, packaging and settings of the project do not travel: no test is to depend on them, and a policy
@@ -52,7 +52,7 @@ def compare(package: str, old: Files, new: Files) -> Prepared:
     ]
     if not changed:
         raise TaskError(package, "the two releases hold the same code", "choose releases that differ")
-    return Prepared(Change(tuple(_file_change(path, new) for path in changed)), tests)
+    return PreparedPair(Change(tuple(_file_change(path, new) for path in changed)), tests)
 
 
 def tests_of(package: str, files: Files) -> Files:

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sandboxes.cgroups.cgroups import Hierarchies, find_hierarchies
-from sandboxes.egress import EgressLog, EgressProxy, Upstreams, proxy_environment
+from sandboxes.egress import EgressLog, EgressProxy, UpstreamProxies, proxy_environment
 from sandboxes.errors import RuntimeUnavailable, SandboxError
 from sandboxes.images.confinement.indexes import PackageIndexes
 from sandboxes.images.confinement.limits import NEEDED, BuildLimits
-from sandboxes.images.confinement.mirror import Access, IndexMirror, MirrorDoor
+from sandboxes.images.confinement.mirror import IndexMirror, MirrorAccess, MirrorListener
 from sandboxes.images.confinement.progress import CopyCount
-from sandboxes.images.confinement.steps import Doors, Reports, StepWatch
+from sandboxes.images.confinement.steps import Reports, StepListeners, StepWatch
 
 REMEDY = "build on a machine whose Docker daemon is local, with the farm as root, or pull a built image instead"
 
@@ -22,7 +22,7 @@ REMEDY = "build on a machine whose Docker daemon is local, with the farm as root
 class Confinement:
     """Serve the doors of a build's steps. Use ``confine`` to make one."""
 
-    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror, upstreams: Upstreams) -> None:
+    def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror, upstreams: UpstreamProxies) -> None:
         self._token = token
         self._allowed, self._granted = indexes.allowed(), indexes.granted()
         self._indexes = indexes
@@ -51,7 +51,7 @@ class Confinement:
     def was_late(self) -> bool:
         return self.watch is not None and self.watch.late
 
-    def open(self, doors: Doors) -> None:
+    def open(self, doors: StepListeners) -> None:
         self._doors[doors.step_id] = [
             EgressProxy(
                 self._token,
@@ -61,7 +61,7 @@ class Confinement:
                 granted=self._granted,
                 upstreams=self._upstreams,
             ),
-            MirrorDoor(self._token, doors.mirror, self._mirror),
+            MirrorListener(self._token, doors.mirror, self._mirror),
         ]
 
     def shut(self, step_id: str) -> None:
@@ -89,7 +89,7 @@ class Confinement:
 
 @asynccontextmanager
 async def confine(
-    root: Path | None, indexes: PackageIndexes, access: Access, limits: BuildLimits
+    root: Path | None, indexes: PackageIndexes, access: MirrorAccess, limits: BuildLimits
 ) -> AsyncIterator[Confinement]:
     """Watch for the steps of one build of the engine whose data root is ``root``.
 

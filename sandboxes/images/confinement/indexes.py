@@ -114,7 +114,7 @@ class PackageIndexes:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class IndexUpstream:
     """A request of the mirror. Links are rewritten in pages of pip (``page``) and answers of npm (``npm``)."""
 
     url: str
@@ -130,14 +130,16 @@ class Router:
         self._key = key
         self._allowed = indexes.allowed()
 
-    def find(self, target: str) -> Upstream | None:
+    def find(self, target: str) -> IndexUpstream | None:
         """Return what the mirror fetches for a request's target, None if that is no path of the mirror."""
         path, _, query = target.partition("?")
         kind, _, rest = path.removeprefix("/").partition("/")
         if kind == "npm":
             if not _NPM_PACKAGE.fullmatch(unquote(rest)):
                 return None
-            return Upstream(f"{self._indexes.npm.url.rstrip('/')}/{rest}" + (f"?{query}" if query else ""), npm=True)
+            return IndexUpstream(
+                f"{self._indexes.npm.url.rstrip('/')}/{rest}" + (f"?{query}" if query else ""), npm=True
+            )
         if kind == "file":
             return self._file(rest, query)
         number, _, name = rest.partition("/")
@@ -149,18 +151,18 @@ class Router:
         url = urls[int(number[:9])]
         name = name.strip("/")
         if kind == "links" and not name:
-            return Upstream(url, page=True)
+            return IndexUpstream(url, page=True)
         if kind == "pip" and _PROJECT.fullmatch(name):
-            return Upstream(f"{url.rstrip('/')}/{name}/", page=True)
+            return IndexUpstream(f"{url.rstrip('/')}/{name}/", page=True)
         return None
 
-    def _file(self, rest: str, query: str) -> Upstream | None:
+    def _file(self, rest: str, query: str) -> IndexUpstream | None:
         signature, _, rest = rest.partition("/")
         scheme, _, rest = rest.partition("/")
         url = f"{scheme}://{rest}" + (f"?{query}" if query else "")
         asked = [url, url.removesuffix(METADATA)] if not query else [url]
         if any(hmac.compare_digest(signature.encode(), self._sign(each).encode()) for each in asked):
-            return Upstream(url)
+            return IndexUpstream(url)
         return None
 
     def _sign(self, url: str) -> str:

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import h11
 import httpx
 
-from sandboxes.egress import AllowList, EgressLog, EgressProxy, Upstreams
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, UpstreamProxies
 from sandboxes.egress.upstream import hosts_without_proxy, proxy_urls, unusable
-from sandboxes.images.confinement.indexes import PackageIndexes, Router, Upstream
+from sandboxes.images.confinement.indexes import IndexUpstream, PackageIndexes, Router
 
 PAGE_BYTES_MAX = 64 << 20
 _rewriting = threading.Lock()
@@ -32,15 +32,15 @@ _GIVEN = ("content-type", "content-range", "accept-ranges", "etag", "last-modifi
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class MirrorAccess:
     """How the farm itself fetches: certificates that it trusts, and the host's proxies by URL scheme."""
 
     ca_bundle: Path | None
     proxies: Mapping[str, str]
 
-    def upstreams(self) -> Upstreams:
+    def upstreams(self) -> UpstreamProxies:
         """Return the proxies for what build steps fetch by themselves. Raises RuntimeUnavailable."""
-        return Upstreams.parse(self.proxies, self.ca_bundle)
+        return UpstreamProxies.parse(self.proxies, self.ca_bundle)
 
     def client(self, *, verify: bool) -> httpx.AsyncClient:
         context: ssl.SSLContext | bool = False
@@ -80,7 +80,7 @@ class IndexMirror:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, indexes: PackageIndexes, access: Access) -> AsyncIterator[Self]:
+    async def open(cls, indexes: PackageIndexes, access: MirrorAccess) -> AsyncIterator[Self]:
         async with access.client(verify=True) as verified, access.client(verify=False) as unverified:
             yield cls(indexes, verified, unverified)
 
@@ -115,7 +115,7 @@ class IndexMirror:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
             await answer.fail(HTTPStatus.BAD_GATEWAY, f"the package index cannot be read: {type(error).__name__}")
 
-    async def _fetch(self, request: h11.Request, upstream: Upstream, answer: "_Answer") -> None:
+    async def _fetch(self, request: h11.Request, upstream: IndexUpstream, answer: "_Answer") -> None:
         headers = {name.decode(): value.decode("latin-1") for name, value in request.headers if name.decode() in _ASKED}
         headers["accept-encoding"] = "identity"
         if upstream.page or upstream.npm:
@@ -145,7 +145,7 @@ class IndexMirror:
                     await answer.send(chunk)
             await answer.end()
 
-    def _rewritten(self, upstream: Upstream, url: str, kind: str, content: bytes) -> bytes:
+    def _rewritten(self, upstream: IndexUpstream, url: str, kind: str, content: bytes) -> bytes:
         if not content:
             return content
         with _rewriting:
@@ -153,17 +153,17 @@ class IndexMirror:
                 return self._router.rewrite_page(url, kind, content)
             return self._router.rewrite_npm(content)
 
-    def _client(self, upstream: Upstream) -> httpx.AsyncClient:
+    def _client(self, upstream: IndexUpstream) -> httpx.AsyncClient:
         trusted = self._indexes.pip.trusted_hosts
         url = urlsplit(upstream.url)
         is_trusted = not upstream.npm and bool({url.hostname, url.netloc.rpartition("@")[2]} & trusted)
         return self._unverified if is_trusted else self._verified
 
-    def _authorization(self, upstream: Upstream) -> dict[str, str]:
+    def _authorization(self, upstream: IndexUpstream) -> dict[str, str]:
         header = self._indexes.npm.authorization if upstream.npm else ""
         return {"authorization": header} if header else {}
 
-    def _login(self, upstream: Upstream) -> httpx.BasicAuth | None:
+    def _login(self, upstream: IndexUpstream) -> httpx.BasicAuth | None:
         """Return the credentials in the URL of the index that ``upstream`` belongs to."""
         asked = urlsplit(upstream.url)
         for url in map(urlsplit, (*self._indexes.pip.urls, *self._indexes.pip.find_links)):
@@ -174,7 +174,7 @@ class IndexMirror:
         return None
 
 
-class MirrorDoor(EgressProxy):
+class MirrorListener(EgressProxy):
     """Accept at the mirror's port of one step, with the bounds of an egress proxy."""
 
     def __init__(self, build_id: str, listener: socket.socket, mirror: IndexMirror) -> None:

@@ -47,7 +47,7 @@ _LOGICAL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class ScreenedDockerfile:
     """A Dockerfile that may be built. ``bases`` are its ``FROM`` images with variables filled in, less its stages.
 
     ``stages`` are names in ``FROM`` that a line declares as a stage, but the line may be part of another instruction.
@@ -59,7 +59,7 @@ class Screened:
     stages: tuple[str, ...] = ()
 
 
-class Refused(Exception):
+class DockerfileRefused(Exception):
     """The reason why a line is refused, with the remedy."""
 
 
@@ -71,13 +71,13 @@ class Sources:
     present: frozenset[str] = frozenset()
 
     def admit(self, image: str) -> None:
-        """Raises Refused."""
+        """Raises DockerfileRefused."""
         registry = registry_of(image)
         if registry in PUBLIC_REGISTRIES or registry in self.registries:
             return
         if not self.present.isdisjoint((image, f"{image}:latest")):
             return
-        raise Refused(
+        raise DockerfileRefused(
             f"{image[:100]} is of the registry {registry[:60]}, which is not among those that images may come from; "
             "name it in build_registries"
         )
@@ -86,7 +86,7 @@ class Sources:
 _PUBLIC = Sources()
 
 
-def screen(text: str, sources: Sources = _PUBLIC) -> Screened:
+def screen(text: str, sources: Sources = _PUBLIC) -> ScreenedDockerfile:
     """Check a Dockerfile and rewrite what the engine must not read as it stands.
 
     Parser directives are rewritten, and
@@ -105,7 +105,7 @@ def screen(text: str, sources: Sources = _PUBLIC) -> Screened:
     bases = reader.check()
     head = [f"# syntax={syntax}"] if syntax else []
     head += [f"# escape={escape}"] if escape != "\\" else []
-    return Screened("\n".join([*head, "# Directives end here.", *lines]), bases, reader.doubtful)
+    return ScreenedDockerfile("\n".join([*head, "# Directives end here.", *lines]), bases, reader.doubtful)
 
 
 def screen_trigger(instruction: str, sources: Sources = _PUBLIC) -> None:
@@ -141,7 +141,7 @@ class _Reader:
             try:
                 text = self._logical(index)
                 found = self._instruction(text)
-            except Refused as refused:
+            except DockerfileRefused as refused:
                 raise ImageError(f"Dockerfile line {index + 1}: {refused}") from None
             bases |= dict.fromkeys(base for base in found if base.lower() not in {"scratch", *self._stages})
             self._declare(text, index)
@@ -164,7 +164,7 @@ class _Reader:
             line = self._lines[index].rstrip()
             size += len(line)
             if size > _LOGICAL_BYTES:
-                raise Refused(f"the instruction is longer than {_LOGICAL_BYTES} characters; split it")
+                raise DockerfileRefused(f"the instruction is longer than {_LOGICAL_BYTES} characters; split it")
             skipped = bool(parts) and (not line.strip() or line.lstrip().startswith("#"))
             if not skipped:
                 parts.append(line.removesuffix(self._escape))
@@ -188,7 +188,7 @@ class _Reader:
                 self._sources.admit(image)
             for value in _values(flags, "--platform"):
                 if value not in _OWN_PLATFORMS:
-                    raise Refused(f"FROM --platform={value[:40]} is not this machine's; leave it out")
+                    raise DockerfileRefused(f"FROM --platform={value[:40]} is not this machine's; leave it out")
             return images
         if name == "ADD":
             self._admit_sources(rest, words)
@@ -202,18 +202,20 @@ class _Reader:
     def _admit_run(self, flags: Sequence[str]) -> None:
         for value in _values(flags, "--network"):
             if value.lower() not in ("none", "default"):
-                raise Refused(
+                raise DockerfileRefused(
                     f"RUN --network={value[:40]} is not admitted; leave it out, package indexes are reached without"
                 )
         if any(value.lower() != "sandbox" for value in _values(flags, "--security")):
-            raise Refused("RUN --security is not admitted; leave it out")
+            raise DockerfileRefused("RUN --security is not admitted; leave it out")
         if any(flag.lower().startswith("--device") for flag in flags):
-            raise Refused("RUN --device is not admitted; leave it out")
+            raise DockerfileRefused("RUN --device is not admitted; leave it out")
         for value in _values(flags, "--mount"):
             options = dict(_option(part) for part in value.split(","))
             kind = options.get("type", "bind").lower()
             if kind not in ("bind", "tmpfs"):
-                raise Refused(f"RUN --mount=type={kind[:40]} is not admitted; use a mount of type bind or tmpfs")
+                raise DockerfileRefused(
+                    f"RUN --mount=type={kind[:40]} is not admitted; use a mount of type bind or tmpfs"
+                )
             if "from" in options:
                 self._admit_all(options["from"])
 
@@ -224,7 +226,9 @@ class _Reader:
             try:
                 parsed = json.loads(body)
             except (ValueError, RecursionError):
-                raise Refused("ADD: what begins with [ is no JSON list; write it without brackets") from None
+                parsed = None
+            if not isinstance(parsed, list) or any(isinstance(word, list | dict) for word in parsed):
+                raise DockerfileRefused("ADD: what begins with [ is no JSON list; write it without brackets")
             found.append([word for word in parsed if isinstance(word, str)])
         for sources in found:
             for at, source in enumerate(sources):
@@ -233,7 +237,7 @@ class _Reader:
                 )
                 is_open = "$" in plain and not plain.startswith(("./", "/")) and at < len(sources) - 1
                 if _REMOTE.match(plain) or is_open:
-                    raise Refused(
+                    raise DockerfileRefused(
                         f"ADD {source[:80]}: the engine would fetch it from its own network; "
                         "fetch it in a RUN step from an allowed host, or COPY a file of the context"
                     )
@@ -250,7 +254,7 @@ class _Reader:
             words = {each for word in words for each in islice(self._filled(word), _EXPANSIONS)}
             if len(words) >= _EXPANSIONS:
                 break
-        raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+        raise DockerfileRefused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
 
     def _filled(self, word: str) -> Iterator[str]:
         pieces, last = [], 0
@@ -259,12 +263,16 @@ class _Reader:
                 {found[2]} if found[2] is not None else set()
             )
             if not values:
-                raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+                raise DockerfileRefused(
+                    f"{word[:80]}: what image this is can only be told in the build; write its name out"
+                )
             pieces += [[word[last : found.start()]], sorted(values)]
             last = found.end()
         rest = word[last:]
         if "$" in "".join(pieces[at][0] for at in range(0, len(pieces), 2)) + rest:
-            raise Refused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+            raise DockerfileRefused(
+                f"{word[:80]}: what image this is can only be told in the build; write its name out"
+            )
         for parts in product(*pieces):
             yield "".join(parts) + rest
 
@@ -276,7 +284,7 @@ def _refuse_odd_flags(name: str, rest: str) -> None:
     flags = _FLAGS.match(f"{rest} ")
     for flag in re.split(f"[{_BLANKS}]+", flags[0].strip(_BLANKS)) if flags and flags[0] else ():
         if not _PLAIN_FLAG.fullmatch(flag):
-            raise Refused(f"{name} {flag[:60]}: write the flag without quotes, escapes and brackets")
+            raise DockerfileRefused(f"{name} {flag[:60]}: write the flag without quotes, escapes and brackets")
 
 
 def _counts(line: str) -> bool:
@@ -340,7 +348,7 @@ def _values(flags: Sequence[str], name: str) -> list[str]:
 def _option(part: str) -> tuple[str, str]:
     key, _, value = part.partition("=")
     if "$" in value and key.strip().lower() in ("type", "from"):
-        raise Refused(f"RUN --mount={part[:60]}: write its {key.strip()} out")
+        raise DockerfileRefused(f"RUN --mount={part[:60]}: write its {key.strip()} out")
     return key.strip().lower(), value.strip()
 
 

@@ -39,7 +39,7 @@ CERTAIN_S, UNCLEAR_S = 0.2, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class StepListeners:
     """The two listening sockets in a step's network."""
 
     step_id: str
@@ -54,7 +54,7 @@ class Reports:
     The error that ends a build is ImageError if the build is at fault, else RuntimeUnavailable.
     """
 
-    opened: Callable[[Doors], None]
+    opened: Callable[[StepListeners], None]
     closed: Callable[[str], None]
     failed: Callable[[SandboxError], None]
 
@@ -208,7 +208,7 @@ class StepWatch:
             return
         with suppress(OSError):
             self.late |= self._token.encode() in Path(f"/proc/{process_id}/environ").read_bytes()
-        self._reports.opened(Doors(step.place.name, proxy, mirror))
+        self._reports.opened(StepListeners(step.place.name, proxy, mirror))
 
     def _weigh(self) -> None:
         """Compare what all steps hold together with the limits."""

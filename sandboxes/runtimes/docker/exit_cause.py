@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandboxes.docker_engine.api import ContainerState, Engine, EngineError
-from sandboxes.errors import GoneBy, RuntimeUnavailable
-from sandboxes.runtimes.base import Ending
+from sandboxes.errors import LossCause, RuntimeUnavailable
+from sandboxes.runtimes.base import ExitCause
 
 STOPPING_S = 3.0
 """How long the daemon may need to notice that a first process has ended."""
@@ -41,7 +41,7 @@ _EXITING = 0x4
 """PF_EXITING among a process's flags, proc_pid_stat(5)."""
 
 
-async def ending(engine: Engine, container: str, reached_limit: Callable[[], bool | None] = lambda: None) -> Ending:
+async def ending(engine: Engine, container: str, reached_limit: Callable[[], bool | None] = lambda: None) -> ExitCause:
     """What became of a container whose tool server no longer answers. Never raises.
 
     ``reached_limit``: whether it came to its own memory limit of late, None where nobody knows. To the daemon a kill
@@ -50,17 +50,17 @@ async def ending(engine: Engine, container: str, reached_limit: Callable[[], boo
     try:
         state = await _settled(engine, container)
         if state is not None and await _starved(engine, container, state, reached_limit()):
-            return Ending(f"it ran out of memory (exit status {state.exit_code})", GoneBy.MEMORY)
+            return ExitCause(f"it ran out of memory (exit status {state.exit_code})", LossCause.MEMORY)
     except (EngineError, RuntimeUnavailable) as error:
-        return Ending(str(error), GoneBy.OUTSIDE)
-    return Ending(describe(state), by_whom(state))
+        return ExitCause(str(error), LossCause.OUTSIDE)
+    return ExitCause(describe(state), by_whom(state))
 
 
-def by_whom(state: ContainerState | None) -> GoneBy:
+def by_whom(state: ContainerState | None) -> LossCause:
     """``state`` is of a container that did not run out of memory; one that runs is known to live."""
     if state is None or state.paused:
-        return GoneBy.OUTSIDE
-    return GoneBy.INSIDE if state.running or state.exit_code not in (KILLED, MISSED) else GoneBy.OUTSIDE
+        return LossCause.OUTSIDE
+    return LossCause.INSIDE if state.running or state.exit_code not in (KILLED, MISSED) else LossCause.OUTSIDE
 
 
 def describe(state: ContainerState | None) -> str:

@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.cgroups.cgroups import find_hierarchies, limit_sockets, memory_group
 from sandboxes.docker_engine.api import Engine, EngineError, Image
 from sandboxes.errors import (
     BootError,
-    GoneBy,
     ImageError,
+    LossCause,
     PathError,
     RuntimeUnavailable,
     SnapshotError,
 )
 from sandboxes.interface import Sandbox
-from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, Mark, container_name, labels, of_container
+from sandboxes.ownership.labels import LABEL_OWNER, LABEL_SNAPSHOT, OwnerLabels, container_name, labels, of_container
 from sandboxes.ownership.owner import Owner, remove_directory
-from sandboxes.ownership.sandbox_record import Record
-from sandboxes.runtimes.base import Ending, ServedSandbox, ServingRuntime
+from sandboxes.ownership.sandbox_record import SandboxRecord
+from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
 from sandboxes.runtimes.boot_errors import check_demands
 from sandboxes.runtimes.docker.exit_cause import describe, ending
 from sandboxes.runtimes.docker.snapshots import SnapshotImages
@@ -35,10 +35,10 @@ from sandboxes.runtimes.isolation import (
     container_config,
     socket_bytes,
 )
-from sandboxes.runtimes.oom_attribution import SETTLE_S, Hunger
+from sandboxes.runtimes.oom_attribution import SETTLE_S, OomAttribution
 from sandboxes.runtimes.reaper import bury_groups, reap
 from sandboxes.runtimes.shared_inodes import SharedInodes
-from sandboxes.runtimes.uncounted_memory.watch import Hoarders
+from sandboxes.runtimes.uncounted_memory.watch import UncountedMemoryWatch
 from sandboxes.spec import SandboxSpec
 from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
@@ -53,7 +53,7 @@ HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
 
 
-class DockerRuntime(ServingRuntime):
+class DockerRuntime(ToolServerRuntime):
     """Makes sandboxes on this machine's Docker daemon, for one owner. Open it with ``open``."""
 
     def __init__(
@@ -66,8 +66,8 @@ class DockerRuntime(ServingRuntime):
         self._toolbox = toolbox
         self._shared = shared
         self._copies = SnapshotImages(engine, owner)
-        self._hunger = Hunger(unified=find_hierarchies().unified)
-        self._hoarders = Hoarders()
+        self._hunger = OomAttribution(unified=find_hierarchies().unified)
+        self._hoarders = UncountedMemoryWatch()
         self._origins: dict[str, Image] = {}
         """The image behind each sandbox and snapshot."""
         self._bases: dict[str, str] = {}
@@ -110,7 +110,7 @@ class DockerRuntime(ServingRuntime):
         return cls(engine, claim, toolbox, oci_runtime, shared)
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def degraded(self) -> tuple[str, ...]:
         return (f"{LACKS_PRIVATE_LAYERS}: Docker mounts its layers itself; use the oci runtime",)
 
     async def digest_of(self, image: str) -> str:
@@ -139,7 +139,7 @@ class DockerRuntime(ServingRuntime):
         await self._copies.drop_unused()
         return adopted
 
-    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+    async def _take_over(self, sandbox_id: str, record: SandboxRecord) -> ToolServer:
         name = container_name(sandbox_id)
         state = await self._engine.state(name)
         if state is not None and state.paused:  # the earlier process died while it made a snapshot
@@ -151,7 +151,7 @@ class DockerRuntime(ServingRuntime):
         return await self._connect(sandbox_id, record.spec)
 
     async def close(self) -> None:
-        await uninterrupted(self._close())
+        await shielded(self._close())
 
     async def _close(self) -> None:
         try:
@@ -170,13 +170,13 @@ class DockerRuntime(ServingRuntime):
         """Container id → sandbox id, of this owner in this state directory."""
         return {container: mark.sandbox for container, mark in (await self._all()).items() if mark.sandbox}
 
-    async def _all(self) -> dict[str, Mark]:
+    async def _all(self) -> dict[str, OwnerLabels]:
         """Also what an earlier process of this owner held its images with, which was another runtime."""
         found = await self._engine.containers(f"{LABEL_OWNER}={self._owner.name}")
         marks = {container.id: of_container(container) for container in found}
         return {container: mark for container, mark in marks.items() if mark and mark.owner == self._owner.identity}
 
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ToolServerSandbox:
         if not copied:
             self._origins[sandbox_id] = await self._engine.image(spec.image)
         image = self._origins[sandbox_id]
@@ -195,13 +195,13 @@ class DockerRuntime(ServingRuntime):
         if copy:
             config["Env"] = _environment(image, copy, spec)
         name = container_name(sandbox_id)
-        await uninterrupted(self._create(name, config, image))
+        await shielded(self._create(name, config, image))
         await self._engine.start(name)
         server = await self._connect(sandbox_id, spec)
         _close_run_dir(run_dir)
         await _refuse_network(server)
         workdir = spec.workdir or image.workdir
-        return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
+        return ToolServerSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
 
     async def _copy(self, source: str, name: str, spec: SandboxSpec) -> None:
         """Of a sandbox an image is made, which is there as long as what is made of it."""
@@ -276,14 +276,14 @@ class DockerRuntime(ServingRuntime):
         remove_directory(self._owner.sandbox_dir(sandbox_id))
         self._owner.forget_record(sandbox_id)
 
-    def doubt(self, sandbox_id: str) -> str:
+    def integrity_error(self, sandbox_id: str) -> str:
         return self._hunger.by_others(sandbox_id)
 
-    async def ending_of(self, sandbox_id: str) -> Ending:
+    async def exit_cause(self, sandbox_id: str) -> ExitCause:
         if reason := self._hoarders.reason(sandbox_id):
-            return Ending(reason, GoneBy.MEMORY)
-        if doubt := self.doubt(sandbox_id):
-            return Ending(doubt, GoneBy.OUTSIDE)
+            return ExitCause(reason, LossCause.MEMORY)
+        if doubt := self.integrity_error(sandbox_id):
+            return ExitCause(doubt, LossCause.OUTSIDE)
         since = time.monotonic() - SETTLE_S
         return await ending(
             self._engine, container_name(sandbox_id), lambda: self._hunger.reached_limit(sandbox_id, since)

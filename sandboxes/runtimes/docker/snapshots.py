@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.docker_engine.api import Engine, EngineError, ListedImage
 from sandboxes.errors import RuntimeUnavailable, SnapshotError
 from sandboxes.interface import MIB
@@ -43,9 +43,9 @@ class SnapshotImages:
             self.use(below)
         self._kept[name] = _Kept(below)
         try:
-            await uninterrupted(self._make(name, container, at_most_mib))
+            await shielded(self._make(name, container, at_most_mib))
         except BaseException as error:
-            await uninterrupted(self.give_back(name))
+            await shielded(self.give_back(name))
             if isinstance(error, EngineError):
                 raise SnapshotError(f"Docker makes no image of it: {error.message}") from None
             raise

@@ -13,12 +13,12 @@ from sandboxes.interface import MIB
 from sandboxes.runtimes.isolation import CPU_PERIOD_US, HOSTNAME, MASKED, SIGNALS, TOOLBOX_MOUNT, read_only_paths
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.images.common_layer import HIDDEN_DIRECTORY, HIDDEN_FILE, LAYER_ROOT
-from sandboxes.runtimes.oci.images.image_user import User
+from sandboxes.runtimes.oci.images.image_user import ImageUser
 from sandboxes.runtimes.oci.images.system_files import SETTINGS
-from sandboxes.runtimes.oci.oci_programs import Program
+from sandboxes.runtimes.oci.oci_programs import OciProgram
 from sandboxes.runtimes.oci.uid_ranges import IDS
 from sandboxes.runtimes.seccomp import profile
-from sandboxes.spec import Limits
+from sandboxes.spec import SandboxLimits
 
 SHM_BYTES = 64 * MIB
 RLIMIT_SIGPENDING = 11
@@ -33,13 +33,13 @@ FILTER_ANNOTATION = "run.oci.seccomp_bpf_data"
 def config(
     *,
     env: Mapping[str, str],
-    user: User,
+    user: ImageUser,
     workdir: str,
-    limits: Limits,
+    limits: SandboxLimits,
     cgroup: str,
     swap: bool,
     first_id: int,
-    program: Program,
+    program: OciProgram,
 ) -> dict[str, Any]:
     """``swap``: the machine can limit memory and swap together. ``first_id``: who root inside is outside."""
     hidden = _hidden(mapped=bool(first_id)) if program.is_crun else ()
@@ -76,7 +76,7 @@ def config(
     return made
 
 
-def rlimits(limits: Limits) -> dict[int, int]:
+def rlimits(limits: SandboxLimits) -> dict[int, int]:
     """By the numbers of setrlimit(2)."""
     return {
         resource.RLIMIT_NOFILE: limits.open_files,
@@ -86,7 +86,7 @@ def rlimits(limits: Limits) -> dict[int, int]:
     }
 
 
-def _resources(limits: Limits, swap: bool) -> dict[str, Any]:
+def _resources(limits: SandboxLimits, swap: bool) -> dict[str, Any]:
     memory = limits.memory_mib * MIB
     return {
         "memory": {"limit": memory, "swap": memory} if swap else {"limit": memory},

@@ -12,16 +12,16 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.ownership.owner import Owner
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.images.common_layer import ensure_layer
-from sandboxes.runtimes.oci.oci_programs import Program, sealed
+from sandboxes.runtimes.oci.oci_programs import OciProgram, sealed
 from sandboxes.runtimes.oci.starter import Starter
 from sandboxes.runtimes.oci.storage import mounts
 from sandboxes.runtimes.oci.storage.btrfs import IMAGE, QuotaDisk
-from sandboxes.runtimes.oci.storage.disk import Disk, open_disk
+from sandboxes.runtimes.oci.storage.disk import SandboxDisk, open_disk
 from sandboxes.toolserver.toolbox import Toolbox
 
 
 @dataclass(slots=True)
-class Ground:
+class OciHost:
     """``undo`` takes it all away. ``images``: where the daemon keeps its own. ``lacks``: what the machine cannot, a
     line each. ``layer``: see ``sandboxes.runtimes.oci.images.common_layer``. ``disk`` changes where it is renewed."""
 
@@ -30,16 +30,16 @@ class Ground:
     owner: Owner
     toolbox: Toolbox
     layer: Path
-    disk: Disk
+    disk: SandboxDisk
     places: int
     hierarchies: Hierarchies
     undo: contextlib.AsyncExitStack
-    lacks: tuple[str, ...]
+    degraded: tuple[str, ...]
 
     @classmethod
     async def prepare(
         cls, undo: contextlib.AsyncExitStack, engine: Engine, owner: Owner, toolbox: Toolbox, places: int
-    ) -> "Ground":
+    ) -> "OciHost":
         """``places``: for so many sandboxes. Raises RuntimeUnavailable."""
         hierarchies = find_hierarchies()
         if not hierarchies.places:
@@ -55,7 +55,7 @@ class Ground:
         undo.callback(lambda: ground.disk.close())
         return ground
 
-    def seen_by(self, program: Program) -> Hierarchies:
+    def seen_by(self, program: OciProgram) -> Hierarchies:
         """The control groups that ``program`` is to see."""
         return self.hierarchies.narrowed() if program.is_crun else self.hierarchies
 
@@ -67,7 +67,7 @@ class Ground:
         self.disk = QuotaDisk(home, self.places)
         failed.close()
 
-    async def launch(self, program: Program) -> Starter:
+    async def launch(self, program: OciProgram) -> Starter:
         """Raises RuntimeUnavailable."""
         narrow = program.is_crun and not self.hierarchies.unified
         try:

@@ -14,7 +14,7 @@ from sandboxes.toolserver.client import ToolServer
 FOREVER_S = 86_400.0
 
 
-class FirstProcess:
+class InitProcess:
     """``status`` is None until it is known how it ended, and stays so where it was another starter's."""
 
     def __init__(self, pid: int, starter: Starter) -> None:

@@ -19,7 +19,7 @@ _MFD_EXEC = 0x10
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class OciProgram:
     """``compiled_filter``: in base64; None: it compiles the seccomp profile itself, at each start. ``is_crun``: it
     makes do with the control groups that a sandbox wants, where another has to see all that the machine has, and binds
     anything over what is in /proc. ``loaded_once``: a start is a fork of it, not a process that begins."""
@@ -49,7 +49,7 @@ class Program:
         ]
 
 
-def find_programs(names: Sequence[str]) -> Iterator[Program]:
+def find_programs(names: Sequence[str]) -> Iterator[OciProgram]:
     """Those of ``names`` that are here."""
     for name in names:
         found = shutil.which(name) or shutil.which(name, path=":".join(FURTHER_PLACES))
@@ -59,7 +59,7 @@ def find_programs(names: Sequence[str]) -> Iterator[Program]:
             compiled_filter = compiled() if name == "crun" else None
         except RuntimeUnavailable:
             compiled_filter = None
-        program = Program(Path(found), compiled_filter, is_crun=name == "crun")
+        program = OciProgram(Path(found), compiled_filter, is_crun=name == "crun")
         if name == "crun":
             yield replace(program, loaded_once=True)
         yield program

@@ -8,30 +8,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.cgroups.cgroups import Cgroups
-from sandboxes.cgroups.move_lock_warmer import Moves
+from sandboxes.cgroups.move_lock_warmer import MoveLockWarmer
 from sandboxes.docker_engine.api import Engine
 from sandboxes.errors import BootError, RuntimeUnavailable, SandboxError, SnapshotError
 from sandboxes.host.limits import Footprint, oci_footprint
 from sandboxes.interface import Sandbox
-from sandboxes.linux.small_files import read_brief
+from sandboxes.linux.small_files import read_small_file
 from sandboxes.ownership.owner import Owner, group_of
-from sandboxes.ownership.sandbox_record import Record
-from sandboxes.runtimes.base import Ending, ServedSandbox, ServingRuntime
+from sandboxes.ownership.sandbox_record import SandboxRecord
+from sandboxes.runtimes.base import ExitCause, ToolServerRuntime, ToolServerSandbox
 from sandboxes.runtimes.boot_errors import check_demands
 from sandboxes.runtimes.docker.exit_cause import STOPPING_S
 from sandboxes.runtimes.isolation import HOSTNAME, LACKS_PRIVATE_LAYERS, socket_bytes
 from sandboxes.runtimes.oci import starter
 from sandboxes.runtimes.oci.bundle import config, rlimits
-from sandboxes.runtimes.oci.exit_tracker import Ends
-from sandboxes.runtimes.oci.host import Ground
+from sandboxes.runtimes.oci.exit_tracker import ExitTracker
+from sandboxes.runtimes.oci.host import OciHost
 from sandboxes.runtimes.oci.images.image_mounts import MountedImage, MountedImages
-from sandboxes.runtimes.oci.images.image_user import User
+from sandboxes.runtimes.oci.images.image_user import ImageUser
 from sandboxes.runtimes.oci.images.packed_layers import PackedLayers, to_mount
-from sandboxes.runtimes.oci.init_process import FirstProcess
-from sandboxes.runtimes.oci.oci_programs import PROGRAMS, Program, find_programs
-from sandboxes.runtimes.oci.starter_supervisor import Starting, run_at_each_start
+from sandboxes.runtimes.oci.init_process import InitProcess
+from sandboxes.runtimes.oci.oci_programs import PROGRAMS, OciProgram, find_programs
+from sandboxes.runtimes.oci.starter_supervisor import StarterSupervisor, run_at_each_start
 from sandboxes.runtimes.oci.storage.sandbox_dir import (
     PID_FILE,
     SOCKET,
@@ -39,10 +39,10 @@ from sandboxes.runtimes.oci.storage.sandbox_dir import (
     overlay_options,
     socket_of_ours,
 )
-from sandboxes.runtimes.oci.storage.sandbox_files import Files
+from sandboxes.runtimes.oci.storage.sandbox_files import SandboxFiles
 from sandboxes.runtimes.reaper import bury_containers, reap
 from sandboxes.runtimes.shared_inodes import SharedInodes
-from sandboxes.spec import Limits, SandboxSpec
+from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 
@@ -51,15 +51,15 @@ PLACES = 64
 TRIAL, TRIAL_S, TRIALS = "trial", 10.0, 3
 
 
-class OciRuntime(ServingRuntime):
+class OciRuntime(ToolServerRuntime):
     """Makes sandboxes for one owner. Open it with ``open``; needs root."""
 
     name = "oci"
 
     def __init__(
         self,
-        ground: Ground,
-        starting: Starting,
+        ground: OciHost,
+        starting: StarterSupervisor,
         lacks: Sequence[str],
         *,
         mapped: bool,
@@ -67,19 +67,19 @@ class OciRuntime(ServingRuntime):
         super().__init__(ground.owner)
         self._ground = ground
         self._cgroups = Cgroups(ground.seen_by(starting.program), group_of(self._owner.identity))
-        self._moves = Moves(ground.hierarchies)
-        self._files = Files(ground, mapped=mapped)
-        self._ends = Ends(self._cgroups)
+        self._moves = MoveLockWarmer(ground.hierarchies)
+        self._files = SandboxFiles(ground, mapped=mapped)
+        self._ends = ExitTracker(self._cgroups)
         self._starting = starting
         self._mending = asyncio.Lock()
         self._mapped = mapped
         self._images = MountedImages(ground.engine, self._owner)
         self._taken: dict[str, MountedImage] = {}
         self._packed: PackedLayers | None = None
-        self._lacks = (*ground.lacks, *lacks)
+        self._lacks = (*ground.degraded, *lacks)
 
     @property
-    def lacks(self) -> tuple[str, ...]:
+    def degraded(self) -> tuple[str, ...]:
         """What sandboxes here go without, a line each: for whoever set the machine up."""
         return (*self._lacks, *self._starting.lacks)
 
@@ -122,7 +122,7 @@ class OciRuntime(ServingRuntime):
             undo.callback(SharedInodes().close)
             if toolbox is None:
                 toolbox = await asyncio.to_thread(ensure_toolbox, claim.state_dir)
-            ground = await Ground.prepare(undo, engine, claim, toolbox, places)
+            ground = await OciHost.prepare(undo, engine, claim, toolbox, places)
             runtime = await cls._first_that_works(ground, list(find_programs(programs)))
             if claim.inherited:
                 await bury_containers(engine, claim.identity)
@@ -133,13 +133,13 @@ class OciRuntime(ServingRuntime):
             raise
 
     @classmethod
-    async def _first_that_works(cls, ground: Ground, programs: Sequence[Program]) -> "OciRuntime":
+    async def _first_that_works(cls, ground: OciHost, programs: Sequence[OciProgram]) -> "OciRuntime":
         lacks: list[str] = []
         for mapped in (True, False):
             slower: tuple[str, ...] = ()
             for program in programs:
                 try:
-                    starting = Starting(ground, program, await ground.launch(program), slower)
+                    starting = StarterSupervisor(ground, program, await ground.launch(program), slower)
                 except RuntimeUnavailable as error:
                     if not program.loaded_once:
                         raise
@@ -178,7 +178,7 @@ class OciRuntime(ServingRuntime):
 
     async def _try(self, *, private_layers: bool = False) -> None:
         """A sandbox that holds nothing must come up, and see no network. Raises SandboxError."""
-        spec = SandboxSpec("nothing", limits=Limits(memory_mib=64, disk_mib=64), private_layers=private_layers)
+        spec = SandboxSpec("nothing", limits=SandboxLimits(memory_mib=64, disk_mib=64), private_layers=private_layers)
         for number in range(TRIALS):  # a machine that is busy just now says nothing of the program
             with contextlib.suppress(TimeoutError):
                 await self._try_once(f"{TRIAL}-{number}", spec)
@@ -193,12 +193,12 @@ class OciRuntime(ServingRuntime):
             await self.discard(name)  # of one that died here
             self._held.add(name)
             async with asyncio.timeout(TRIAL_S), self._cgroups.starting(name):
-                box = await self._start(name, spec, MountedImage("", "/", {}, User(), (empty,), ""), copied=False)
+                box = await self._start(name, spec, MountedImage("", "/", {}, ImageUser(), (empty,), ""), copied=False)
                 routes = await box.read_file("/proc/net/route")
                 if len(routes.splitlines()) > 1:
                     raise BootError("a sandbox of it has a network")
         finally:
-            await uninterrupted(self.discard(name))
+            await shielded(self.discard(name))
             await self._cgroups.remove(name)  # at once, for the name comes again
 
     async def digest_of(self, image: str) -> str:
@@ -231,9 +231,9 @@ class OciRuntime(ServingRuntime):
         await self._images.drop_strays()
         return adopted
 
-    async def _take_over(self, sandbox_id: str, record: Record) -> ToolServer:
+    async def _take_over(self, sandbox_id: str, record: SandboxRecord) -> ToolServer:
         place = self._files.place(sandbox_id)
-        first = FirstProcess(int(read_brief(place / PID_FILE)), self._starting.starter)
+        first = InitProcess(int(read_small_file(place / PID_FILE)), self._starting.starter)
         if not self._cgroups.holds(sandbox_id, first.pid):
             first.close()  # another has the number now, which nobody may kill for it
             raise BootError("its first process has ended")
@@ -246,7 +246,7 @@ class OciRuntime(ServingRuntime):
         return await first.server(place / SOCKET, record.spec.image, listener=None)
 
     async def close(self) -> None:
-        await uninterrupted(self._close())
+        await shielded(self._close())
 
     async def _close(self) -> None:
         try:
@@ -261,8 +261,8 @@ class OciRuntime(ServingRuntime):
         finally:
             await self._ground.undo.aclose()
 
-    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ServedSandbox:
-        self._moves.foresee()
+    async def _boot(self, sandbox_id: str, spec: SandboxSpec, *, copied: bool) -> ToolServerSandbox:
+        self._moves.warm()
         await self._mend()
         if not copied:
             image = self._taken[sandbox_id] = await self._images.take(spec.image)
@@ -287,16 +287,18 @@ class OciRuntime(ServingRuntime):
                     await self._starting.fall_back(str(error))
             await self._files.have_room()
 
-    def doubt(self, sandbox_id: str) -> str:
+    def integrity_error(self, sandbox_id: str) -> str:
         image = self._taken.get(sandbox_id)
         removed = "" if image is None or image.is_whole() else f"the daemon removed layers of {image.id}"
-        return self._files.failure() or removed or self._ends.doubt(sandbox_id)
+        return self._files.failure() or removed or self._ends.integrity_error(sandbox_id)
 
     async def _close_starter(self) -> None:
         await self._files.settled()
         await self._starting.starter.close()
 
-    async def _start(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, *, copied: bool) -> ServedSandbox:
+    async def _start(
+        self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, *, copied: bool
+    ) -> ToolServerSandbox:
         place = self._files.place(sandbox_id)
         with socket_of_ours() as listener:
             first_id = await self._files.lay_out(
@@ -324,7 +326,7 @@ class OciRuntime(ServingRuntime):
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {complaint(place, status)}")
         try:
-            first = FirstProcess(int(read_brief(place / PID_FILE)), self._starting.starter)
+            first = InitProcess(int(read_small_file(place / PID_FILE)), self._starting.starter)
         except (ProcessLookupError, ValueError):  # the disk may have been full
             raise BootError(f"a sandbox of {spec.image} ended at once") from None
         self._ends.watch(sandbox_id, first)
@@ -334,7 +336,7 @@ class OciRuntime(ServingRuntime):
         # Who made the socket listens, by its peer's word: this process.
         server = await first.server(place / SOCKET, spec.image, listener=os.getpid())
         workdir = spec.workdir or image.workdir
-        return ServedSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
+        return ToolServerSandbox(sandbox_id, spec, image_digest=image.id, workdir=workdir, server=server, keeper=self)
 
     def _described(self, sandbox_id: str, spec: SandboxSpec, image: MountedImage, first_id: int) -> dict[str, Any]:
         """The sandbox in words of the OCI runtime."""
@@ -360,7 +362,7 @@ class OciRuntime(ServingRuntime):
         try:
             async with still:
                 copied = self._files.copy(source, name, spec.limits.disk_mib)
-                await uninterrupted(self._moves.before(copied))
+                await shielded(self._moves.before(copied))
         except OSError as error:
             raise SnapshotError(f"{source} cannot be copied: {error.strerror}") from None
         if source in self._held:
@@ -381,12 +383,12 @@ class OciRuntime(ServingRuntime):
     async def discard(self, sandbox_id: str) -> None:
         try:
             await self._starting.starter.settle(sandbox_id, STOPPING_S)
-            await self._ends.bring_about(sandbox_id)
+            await self._ends.kill(sandbox_id)
             await self._cgroups.let_go(sandbox_id)
             await self._remove_files(sandbox_id)
             self._owner.forget_record(sandbox_id)
         finally:
             self._held.discard(sandbox_id)
 
-    async def ending_of(self, sandbox_id: str) -> Ending:
-        return await self._ends.of(sandbox_id, self.doubt(sandbox_id))
+    async def exit_cause(self, sandbox_id: str) -> ExitCause:
+        return await self._ends.cause_of(sandbox_id, self.integrity_error(sandbox_id))

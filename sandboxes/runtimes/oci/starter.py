@@ -29,7 +29,7 @@ SO_SNDBUFFORCE = 32
 PLACE = Path("/mnt")
 DISK, ROOTFS, USERS, STATE, DEVICES = (PLACE / name for name in ("disk", "rootfs", "users", "state", "dev"))
 
-Told = Callable[[int | None], None]
+StarterMessage = Callable[[int | None], None]
 
 
 class Starter:
@@ -39,7 +39,7 @@ class Starter:
         self._process = process
         self._host = host
         self._starts: dict[str, asyncio.Future[int]] = {}
-        self._asked: dict[int, Told] = {}
+        self._asked: dict[int, StarterMessage] = {}
         self._gone = False
         self._listens: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -140,7 +140,7 @@ class Starter:
             self._kill()
             self._lose()
 
-    def ask_end(self, pid: int, told: Told) -> None:
+    def ask_end(self, pid: int, told: StarterMessage) -> None:
         """Of a first process that has ended: ``told`` is called with its status, None where that is not known."""
         self._asked[pid] = told
         try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.errors import RuntimeUnavailable
-from sandboxes.runtimes.oci.host import Ground
-from sandboxes.runtimes.oci.oci_programs import Program
+from sandboxes.runtimes.oci.host import OciHost
+from sandboxes.runtimes.oci.oci_programs import OciProgram
 from sandboxes.runtimes.oci.starter import Starter
 
 NOBODY = 125
@@ -24,10 +24,10 @@ FAILURES = 3
 log = logging.getLogger(__name__)
 
 
-class Starting:
+class StarterSupervisor:
     """``program`` and ``starter`` change. ``lacks``: what starts go without, a line each."""
 
-    def __init__(self, ground: Ground, program: Program, starter: Starter, lacks: tuple[str, ...] = ()) -> None:
+    def __init__(self, ground: OciHost, program: OciProgram, starter: Starter, lacks: tuple[str, ...] = ()) -> None:
         self.program = program
         self.starter = starter
         self.lacks = lacks
@@ -80,5 +80,5 @@ class Starting:
         self.starter = await self._ground.launch(self.program)
 
 
-def run_at_each_start(program: Program, why: str) -> str:
+def run_at_each_start(program: OciProgram, why: str) -> str:
     return f"{program.path.name} is run anew at each start, which takes 3 ms more of a processor; loaded once: {why}"

@@ -11,7 +11,7 @@ IDS = 65_536
 RANGES = (2**31 - FIRST_ID) // IDS
 
 
-class Ranges:
+class UidRanges:
     """By their first id, which is root inside. A sandbox's files belong to its range; so forks share their source's.
 
     Two owners may use the same: they have files apart, and share no more than what the kernel counts.

@@ -38,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenDescriptors:
     """Figures of what the descriptors of one sandbox hold. ``sampled``: all figures are estimates from a random part.
 
     ``listed_bytes``: sizes of directories that are read, of which overlayfs keeps a list of names. ``rewound_bytes``:
@@ -61,7 +61,7 @@ class _Table:
     size: int
 
 
-def read_descriptors(tasks: list[int], at_most: int) -> Opened:
+def read_descriptors(tasks: list[int], at_most: int) -> OpenDescriptors:
     """Read the descriptors of ``tasks``. If their tables have room for more than ``at_most``, read a part of them.
 
     The part is a random choice of descriptor numbers, in all tables. So an inherited descriptor, which has the same
@@ -86,8 +86,8 @@ def read_descriptors(tasks: list[int], at_most: int) -> Opened:
     return _scaled(reading.found, largest / len(numbers))
 
 
-def _scaled(part: Opened, times: float) -> Opened:
-    return Opened(
+def _scaled(part: OpenDescriptors, times: float) -> OpenDescriptors:
+    return OpenDescriptors(
         part.inodes,
         directories=round(part.directories * times),
         listed_bytes=round(part.listed_bytes * times),
@@ -101,7 +101,7 @@ class _Reading:
     """``sockets``: numbers of the inodes of all sockets that were read."""
 
     def __init__(self) -> None:
-        self.found = Opened()
+        self.found = OpenDescriptors()
         self.sockets: set[int] = set()
         self._holders: dict[tuple[int, Inode], list[int]] = defaultdict(list)
 

@@ -39,7 +39,7 @@ OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
 
 
 @dataclass(slots=True)
-class Held:
+class UncountedMemory:
     """Bounds of the uncounted memory of one sandbox. ``sampled``: the figures of descriptors are estimates."""
 
     locks: int = 0
@@ -52,7 +52,7 @@ class Held:
     sampled: bool = False
 
     @property
-    def certain(self) -> "Held":
+    def certain(self) -> "UncountedMemory":
         """Return what was counted, without what was estimated or assumed."""
         if not self.sampled:
             return replace(self, rewound_bytes=0, in_flight=0)
@@ -98,7 +98,7 @@ def locks_on_machine() -> int:
     return 0
 
 
-def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int = 50_000) -> dict[str, Held]:
+def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int = 50_000) -> dict[str, UncountedMemory]:
     """Measure what each sandbox holds. ``groups`` has the control group of each. Blocks.
 
     ``lock_table_bytes``: how much of ``/proc/locks`` is read, newest locks first; 0 for none.
@@ -106,7 +106,7 @@ def survey(groups: Mapping[str, Path], lock_table_bytes: int, descriptors: int =
     part is read.
     """
     tasks = {name: _tasks(group) for name, group in groups.items()}
-    found = {name: Held() for name, numbers in tasks.items() if numbers}
+    found = {name: UncountedMemory() for name, numbers in tasks.items() if numbers}
     opened: dict[str, set[Inode]] = {}
     for name, held in found.items():
         read = read_descriptors(tasks[name], descriptors)
@@ -127,7 +127,7 @@ def _tasks(group: Path) -> list[int]:
     return []
 
 
-def _add_network(held: Held, tasks: list[int]) -> None:
+def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
     for line in _lines(tasks, "net/udp") + _lines(tasks, "net/udp6"):
         fields = line.split()
         if len(fields) > 4 and ":" in fields[4]:
@@ -163,7 +163,7 @@ def _locks(at_most: int) -> Counter[Inode]:
 
 
 def _add_locks(
-    found: Mapping[str, Held],
+    found: Mapping[str, UncountedMemory],
     tasks: Mapping[str, list[int]],
     opened: Mapping[str, set[Inode]],
     locks: Counter[Inode],

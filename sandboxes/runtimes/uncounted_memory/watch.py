@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sandboxes.host.pressure import PLENTY, read_pressure
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
-from sandboxes.runtimes.uncounted_memory.measure import Held, kernel_bytes, locks_on_machine, survey
+from sandboxes.runtimes.uncounted_memory.measure import UncountedMemory, kernel_bytes, locks_on_machine, survey
 
 LOOK_S = 1.0
 PAUSE_S = 30.0
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Baseline:
+class MemoryBaseline:
     """Figures of the last survey that ended no sandbox."""
 
     kernel: int = 0
@@ -58,7 +58,7 @@ class Baseline:
     surveyed_at: float = field(default_factory=time.monotonic)
 
 
-class Hoarders:
+class UncountedMemoryWatch:
     """Watches the sandboxes of one owner."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Hoarders:
             self._loop.cancel()
 
     async def _watch(self) -> None:
-        before = Baseline(_kernel_bytes(), locks_on_machine())
+        before = MemoryBaseline(_kernel_bytes(), locks_on_machine())
         while self._groups:
             await asyncio.sleep(LOOK_S)
             try:
@@ -96,7 +96,7 @@ class Hoarders:
             except Exception:  # without the watch no sandbox is bounded; a machine may be short of threads, too
                 log.exception("uncounted memory was not measured; the next look is in %g s", LOOK_S)
 
-    async def look(self, before: Baseline) -> None:
+    async def look(self, before: MemoryBaseline) -> None:
         """Survey all sandboxes if something has grown since ``before``, and end those that hold too much."""
         kernel, locks = _kernel_bytes(), locks_on_machine()
         before.kernel, before.locks = min(before.kernel, kernel), min(before.locks, locks)
@@ -119,7 +119,7 @@ class Hoarders:
         if grown or not (self._suspected or any(held.sampled for held in found.values())):
             before.kernel = kernel  # else what is not known of them may have grown
 
-    def _judge(self, found: Mapping[str, Held], *, scarce: bool) -> dict[str, Held]:
+    def _judge(self, found: Mapping[str, UncountedMemory], *, scarce: bool) -> dict[str, UncountedMemory]:
         """Return those that hold too much; count in ``self._suspected`` those of which only an estimate is too high."""
         high = {name: held for name, held in found.items() if _is_too_much(held, scarce=scarce)}
         suspected = {name: self._suspected.get(name, 0) + 1 for name in high}
@@ -131,7 +131,7 @@ class Hoarders:
         self._suspected = {name: count for name, count in suspected.items() if name not in guilty}
         return guilty
 
-    async def _end(self, name: str, held: Held) -> None:
+    async def _end(self, name: str, held: UncountedMemory) -> None:
         group = self._groups.get(name)
         if group is None or name in self._reasons:
             return
@@ -143,7 +143,7 @@ class Hoarders:
         await asyncio.to_thread(_kill, group)
 
 
-def _is_too_much(held: Held, *, scarce: bool) -> bool:
+def _is_too_much(held: UncountedMemory, *, scarce: bool) -> bool:
     return held.locks > LOCKS_MOST or held.bytes > (HELD_MOST_SCARCE_BYTES if scarce else HELD_MOST_BYTES)
 
 

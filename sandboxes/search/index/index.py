@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sandboxes.search.index.segment import Segment
+from sandboxes.search.index.segment import IndexSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,4 +11,4 @@ class Index:
     """``digest``: of all that it was made of; empty where it is one sandbox's own."""
 
     digest: str
-    segments: Sequence[Segment]
+    segments: Sequence[IndexSegment]

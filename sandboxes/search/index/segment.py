@@ -47,7 +47,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class IndexSegment:
     """One row a chunk. ``postings[at[i]:at[i + 1]]`` are the chunks that hold the term of hash ``hashes[i]``, in order,
     and ``counts`` how often. ``priors``: what each counts by the kind of its file. ``vectors`` have length 127, or 0,
     and no columns where there is no embedder."""
@@ -83,7 +83,9 @@ def hash_of(term: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def build(files: Iterable[SourceFile], embedder: Embedder | None, *, unparsed: Container[int] = frozenset()) -> Segment:
+def build(
+    files: Iterable[SourceFile], embedder: Embedder | None, *, unparsed: Container[int] = frozenset()
+) -> IndexSegment:
     """``unparsed`` are the numbers of the files that are cut into windows."""
     builder = _Builder(embedder)
     for number, file in enumerate(files):
@@ -160,7 +162,7 @@ class _Builder:
             self._vectors.append(self._embedder.embed(self._passages))
         self._passages.clear()
 
-    def finish(self) -> Segment:
+    def finish(self) -> IndexSegment:
         self._embed()
         files, firsts, lasts = np.array(self._places, np.int32).reshape(-1, 3).T
         hashes = np.fromiter(map(hash_of, self._numbers), np.uint64, len(self._numbers))
@@ -172,7 +174,7 @@ class _Builder:
         holders = np.repeat(np.arange(len(self._held), dtype=np.int32), self._held)
         counts = np.minimum(np.array(self._counts, np.int64), np.iinfo(np.uint16).max).astype(np.uint16)
         vectors = np.concatenate(self._vectors) if self._vectors else np.zeros((len(files), 0), np.float32)
-        return Segment(
+        return IndexSegment(
             paths=self._paths,
             digests=self._digests,
             names=self._names,

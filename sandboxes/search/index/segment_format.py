@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sandboxes.search.errors import BadIndex
-from sandboxes.search.index.segment import Segment
+from sandboxes.search.index.segment import IndexSegment
 
 _ALIGNED = 64
 LENGTH = 8
@@ -48,7 +48,7 @@ def decode(data: bytes | memoryview) -> Any:
     return _msgpack.unpackb(data, unicode_errors="surrogateescape")
 
 
-def pack(segment: Segment) -> bytes:
+def pack(segment: IndexSegment) -> bytes:
     arrays = [np.ascontiguousarray(getattr(segment, name), dtype) for name, dtype in _ARRAYS.items()]
     header = {name: list(getattr(segment, name)) for name in _TEXTS}
     header |= {"shapes": [array.shape for array in arrays]}
@@ -58,7 +58,7 @@ def pack(segment: Segment) -> bytes:
     return b"".join(parts)
 
 
-def unpack(data: bytes | memoryview) -> list[Segment]:
+def unpack(data: bytes | memoryview) -> list[IndexSegment]:
     """All segments that follow each other in ``data``, whose memory they share. Raises BadIndex."""
     try:
         return list(_segments(memoryview(data)))
@@ -68,7 +68,7 @@ def unpack(data: bytes | memoryview) -> list[Segment]:
         raise BadIndex(str(error)) from None
 
 
-def _segments(data: memoryview) -> Iterator[Segment]:
+def _segments(data: memoryview) -> Iterator[IndexSegment]:
     at = 0
     while at < len(data):
         length = int.from_bytes(data[at : at + LENGTH], "little")
@@ -86,12 +86,12 @@ def _segments(data: memoryview) -> Iterator[Segment]:
         if at > len(data):
             raise BadIndex("it was cut short")
         parts: dict[str, Any] = {name: head[name] for name in _TEXTS} | arrays
-        segment = Segment(**parts)
+        segment = IndexSegment(**parts)
         _check(segment)
         yield segment
 
 
-def _check(segment: Segment) -> None:
+def _check(segment: IndexSegment) -> None:
     """That no number leads outside."""
     rows, terms, posted = len(segment.files), len(segment.hashes), len(segment.postings)
     shapes_hold = (
@@ -119,7 +119,7 @@ def _check(segment: Segment) -> None:
         raise BadIndex("its numbers lead outside of it")
 
 
-def _flat(segment: Segment) -> Sequence[NDArray[Any]]:
+def _flat(segment: IndexSegment) -> Sequence[NDArray[Any]]:
     return [getattr(segment, name) for name in _ARRAYS if name != "vectors"]
 
 

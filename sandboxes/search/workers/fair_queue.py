@@ -12,7 +12,7 @@ PER_S = 0.05
 """So much comes back with each second."""
 
 
-class Allowance:
+class CpuBudget:
     """Of one sandbox, in seconds of the indexing processes' time."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -33,12 +33,12 @@ class Allowance:
         self._taken_s, self._at = self.taken_s + seconds, self._now()
 
 
-def least_taken(allowances: Iterable[Allowance]) -> float:
+def least_taken(allowances: Iterable[CpuBudget]) -> float:
     """For what several wait for together: it is the turn of whoever has taken the least."""
     return min((allowance.taken_s for allowance in allowances), default=0.0)
 
 
-class Turns:
+class FairQueue:
     """``most`` at once; of those that wait, the one that has taken the least so far is next."""
 
     def __init__(self, most: int) -> None:

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.search.errors import BadIndex, IndexingFailed
 from sandboxes.search.index.segment import SourceFile
 from sandboxes.search.index.segment_format import FRAME_MAX, LENGTH, encode, unpack
-from sandboxes.search.workers.fair_queue import Allowance, Turns, least_taken
+from sandboxes.search.workers.fair_queue import CpuBudget, FairQueue, least_taken
 
 MIB = 1024 * 1024
 PORTION_BYTES = 2 * MIB
@@ -66,7 +66,7 @@ class Workers:
         self._embedder = embedder
         self._idle: list[asyncio.subprocess.Process] = []
         self._progress: WeakKeyDictionary[asyncio.subprocess.Process, mmap.mmap] = WeakKeyDictionary()
-        self._turns = Turns(most)
+        self._turns = FairQueue(most)
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,10 +75,10 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Nothing may be under way any more."""
-        await uninterrupted(self._end(*self._idle))
+        await shielded(self._end(*self._idle))
         self._idle.clear()
 
-    async def build(self, files: Sequence[SourceFile], askers: Sequence[Allowance], *, rough: bool = False) -> Built:
+    async def build(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget], *, rough: bool = False) -> Built:
         """A segment of the files. Raises IndexingFailed.
 
         The first of ``askers`` is charged, and all of them wait as the one that has taken the least. A file that brings
@@ -104,7 +104,7 @@ class Workers:
             unparsed, tries = unparsed | {at} if known and at is not None else everything, 0
 
     async def _built(
-        self, files: Sequence[SourceFile], unparsed: frozenset[int], rough: bool, askers: Sequence[Allowance]
+        self, files: Sequence[SourceFile], unparsed: frozenset[int], rough: bool, askers: Sequence[CpuBudget]
     ) -> bytes:
         process = self._idle.pop() if self._idle else await self._start()
         limit_s = LEAST_S + PER_MIB_S * sum(len(file.content) for file in files) / MIB
@@ -122,7 +122,7 @@ class Workers:
             # What was read may have taken the process over; what it then says must at least hold together.
             await asyncio.to_thread(unpack, answer) if len(answer) > MIB else unpack(answer)
         except BaseException as error:
-            await uninterrupted(self._end(process))
+            await shielded(self._end(process))
             _charge(askers, limit_s)
             if not isinstance(error, (TimeoutError, OSError, asyncio.IncompleteReadError, BadIndex)):
                 raise
@@ -156,7 +156,7 @@ class Workers:
         try:
             await _send(process, self._embedder)
         except BaseException:
-            await uninterrupted(self._end(process))
+            await shielded(self._end(process))
             raise
         return process
 
@@ -167,7 +167,7 @@ class Workers:
             await process.communicate()  # closes its pipes too
 
 
-def _charge(askers: Sequence[Allowance], seconds: float) -> None:
+def _charge(askers: Sequence[CpuBudget], seconds: float) -> None:
     if askers:
         askers[0].take(seconds)
 

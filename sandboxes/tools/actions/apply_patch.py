@@ -6,14 +6,22 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, Sandbox
 from sandboxes.tools.actions.edit_text import EditRefused
 from sandboxes.tools.actions.encodings import UTF_8, decoded, encoded
-from sandboxes.tools.actions.files import MOST_BYTES, Files, text_of
-from sandboxes.tools.actions.v4a_patch import Add, Delete, PatchError, Section, Update, apply_patch, parse_patch
-from sandboxes.tools.actions.write_deadline import Writing
+from sandboxes.tools.actions.files import MOST_BYTES, FileActions, text_of
+from sandboxes.tools.actions.v4a_patch import (
+    AddFile,
+    DeleteFile,
+    Section,
+    UpdateFile,
+    V4aError,
+    apply_patch,
+    parse_patch,
+)
+from sandboxes.tools.actions.write_deadline import WriteDeadline
 from sandboxes.tools.parse_call import MalformedCall
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.tool import ToolErrorKind, ToolResult, refused
@@ -23,22 +31,22 @@ _SAME_S = 10.0
 _REAL_PATHS = 'for path; do /.farm/bin/busybox readlink -f -- "$path"; printf "\\0"; done'
 
 
-class Patches:
+class PatchActions:
     """Takes its turns with whatever else writes files."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileActions) -> None:
         self._files = files
 
     async def apply(self, sandbox: Sandbox, patch: str, *, cwd: str, timeout_s: float) -> ToolResult:
         """Apply a patch in the V4A format whose paths begin at ``cwd``. Raises MalformedCall for what is no patch."""
         cwd = posixpath.normpath(cwd)
-        writing = Writing(timeout_s)
+        writing = WriteDeadline(timeout_s)
         try:
             async with writing:
                 # In a thread, as what may take long because the policy wants it to: other episodes are served here.
                 sections = [_placed(section, cwd) for section in await asyncio.to_thread(parse_patch, patch)]
                 return await self._files.in_turn(sandbox, lambda: _apply(sandbox, sections, cwd, writing))
-        except PatchError as error:
+        except V4aError as error:
             raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, f"{error}; nothing was changed") from None
         except EditRefused as refusal:
             told = f"{refusal}\n[nothing was changed]" if "\n" in str(refusal) else f"{refusal}; nothing was changed"
@@ -50,9 +58,9 @@ class Patches:
 def _placed(section: Section, cwd: str) -> Section:
     """With one spelling for each path: relative to ``cwd`` where it is below."""
     match section:
-        case Update(path, str() as move_to):
+        case UpdateFile(path, str() as move_to):
             return replace(section, path=_plain(path, cwd), move_to=_plain(move_to, cwd))
-        case Add(path) | Delete(path) | Update(path):
+        case AddFile(path) | DeleteFile(path) | UpdateFile(path):
             return replace(section, path=_plain(path, cwd))
 
 
@@ -61,7 +69,7 @@ def _plain(path: str, cwd: str) -> str:
     return full.removeprefix(cwd.rstrip("/") + "/")
 
 
-async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writing: Writing) -> ToolResult:
+async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writing: WriteDeadline) -> ToolResult:
     before = await _read(sandbox, sections, cwd)
     if len(before) > 1:
         await _check_apart(sandbox, list(before), cwd)
@@ -69,16 +77,18 @@ async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writin
     texts = {path: None if text is None else text[0] for path, text in found.items()}
     for section in sections:
         data = before[section.path]
-        if isinstance(section, Update) and data is not None:
+        if isinstance(section, UpdateFile) and data is not None:
             _check_text(section.path, data)
     after = await asyncio.to_thread(apply_patch, sections, texts)
-    modes = {section.move_to: section.path for section in sections if isinstance(section, Update) and section.move_to}
+    modes = {
+        section.move_to: section.path for section in sections if isinstance(section, UpdateFile) and section.move_to
+    }
     written = {
         path: None if text is None else _encoded(path, text, found[modes.get(path, path)])
         for path, text in after.items()
     }
     writing.begin()
-    await uninterrupted(_write(sandbox, cwd, before, written, modes))
+    await shielded(_write(sandbox, cwd, before, written, modes))
     return ToolResult("\n".join(["Success. Updated the following files:", *_summary(sections)]))
 
 
@@ -114,7 +124,7 @@ async def _read(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> dict
     before: dict[str, bytes | None] = {}
     total = 0
     for section in sections:
-        for path in (section.path, section.move_to if isinstance(section, Update) else None):
+        for path in (section.path, section.move_to if isinstance(section, UpdateFile) else None):
             if path is not None and path not in before:
                 before[path] = data = await _content(sandbox, path, cwd)
                 total += len(data or b"")
@@ -191,9 +201,9 @@ async def _executable(sandbox: Sandbox, path: str) -> bool | None:
 
 
 def _summary(sections: Sequence[Section]) -> list[str]:
-    added = [f"A {shown_name(section.path)}" for section in sections if isinstance(section, Add)]
+    added = [f"A {shown_name(section.path)}" for section in sections if isinstance(section, AddFile)]
     changed = [
-        f"M {shown_name(section.move_to or section.path)}" for section in sections if isinstance(section, Update)
+        f"M {shown_name(section.move_to or section.path)}" for section in sections if isinstance(section, UpdateFile)
     ]
-    deleted = [f"D {shown_name(section.path)}" for section in sections if isinstance(section, Delete)]
+    deleted = [f"D {shown_name(section.path)}" for section in sections if isinstance(section, DeleteFile)]
     return [*added, *changed, *deleted]

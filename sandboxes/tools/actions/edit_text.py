@@ -27,7 +27,7 @@ class EditRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditedText:
     """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` where it only removed.
 
     ``at`` is the offset of the first place. ``places``: at how many it did.
@@ -68,7 +68,7 @@ def count_lines(text: str) -> int:
     return text.count("\n") + bool(text and not text.endswith("\n"))
 
 
-def lines_around(edited: Edited, margin: int) -> tuple[int, list[str]]:
+def lines_around(edited: EditedText, margin: int) -> tuple[int, list[str]]:
     """The lines that were written with ``margin`` on either side; before them the number of their first."""
     text, start = edited.text, edited.text.rfind("\n", 0, edited.at) + 1
     for _ in range(margin):
@@ -96,7 +96,7 @@ def _has_crlf(text: str) -> bool:
 
 def replace(
     text: str, old: str, new: str, *, everywhere: bool = False, names: tuple[str, str] = ("old_str", "new_str")
-) -> Edited:
+) -> EditedText:
     """Put ``new`` for the one place where ``old`` occurs, or ``everywhere`` for each, from the left and none within
     another. Raises EditRefused where there is none, or more than the one; ``names`` is what the policy calls the two.
 
@@ -129,12 +129,12 @@ def replace(
     first, edited = flat.count("\n", 0, places[0]) + 1, "".join(pieces)
     last = first - 1 + edited.count("\n", len(pieces[0])) + (not new.endswith("\n"))
     last = last if new or len(places) > 1 else first - 1
-    return Edited(edited + text[done:], first, last, len(pieces[0]), len(places))
+    return EditedText(edited + text[done:], first, last, len(pieces[0]), len(places))
 
 
 def replace_each(
     text: str, changes: Sequence[Replacement], *, names: tuple[str, str] = ("old_str", "new_str")
-) -> Edited:
+) -> EditedText:
     """``replace`` one after the other, each in what the one before left: all of them or, with EditRefused, none."""
     edited, places, work = text, 0, 0
     for number, change in enumerate(changes, 1):
@@ -150,7 +150,7 @@ def replace_each(
     most = min(len(before), len(after))
     same = next((i for i in range(most) if before[i] != after[i]), most)
     rest = next((i for i in range(most - same) if before[-1 - i] != after[-1 - i]), most - same)
-    return Edited(edited, same + 1, len(after) - rest, _offset(edited, same), places)
+    return EditedText(edited, same + 1, len(after) - rest, _offset(edited, same), places)
 
 
 def _originals(text: str, offsets: Iterator[int]) -> Iterator[int]:
@@ -190,7 +190,7 @@ def _apart(text: str, part: str) -> list[int]:
     return places
 
 
-def insert(text: str, line: int, addition: str) -> Edited:
+def insert(text: str, line: int, addition: str) -> EditedText:
     """Put ``addition`` as whole lines after line ``line``; 0 is before the first. Raises EditRefused past the end.
 
     It takes the line end that most lines have. A missing final newline stays missing where ``addition`` has none.
@@ -210,9 +210,9 @@ def insert(text: str, line: int, addition: str) -> Edited:
     return _inserted(text[:at], line, addition, text[at:])
 
 
-def _inserted(before: str, line: int, addition: str, after: str) -> Edited:
+def _inserted(before: str, line: int, addition: str, after: str) -> EditedText:
     last = line + max(1, addition.count("\n") + (0 if addition.endswith("\n") else 1))
-    return Edited(before + addition + after, line + 1, last, len(before))
+    return EditedText(before + addition + after, line + 1, last, len(before))
 
 
 def _offset(text: str, line: int) -> int:

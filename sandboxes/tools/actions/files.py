@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, FileKind, Sandbox
-from sandboxes.tools.actions.edit_text import Edited, EditRefused, count_lines, lines_around, lines_of
+from sandboxes.tools.actions.edit_text import EditedText, EditRefused, count_lines, lines_around, lines_of
 from sandboxes.tools.actions.encodings import UTF_8, decoded, encoded
 from sandboxes.tools.actions.nearby_names import names_below, nearest
 from sandboxes.tools.actions.syntax_check import fault_brought_in
-from sandboxes.tools.actions.write_deadline import Writing
-from sandboxes.tools.locks import OneAtATime
+from sandboxes.tools.actions.write_deadline import WriteDeadline
+from sandboxes.tools.locks import SandboxLocks
 from sandboxes.tools.rendering import fitting, shown_line, shown_name
 from sandboxes.tools.tool import ToolResult, refused
 
@@ -61,14 +61,14 @@ def paged(offset: int | None, limit: int | None) -> Lines:
     return Lines(first, last, asked=asked, rule="give a smaller offset", more="offset and limit")
 
 
-class Files:
+class FileActions:
     """Views may run side by side; what writes in one sandbox takes its turns."""
 
     def __init__(self, max_chars: int, *, check_syntax: bool = False) -> None:
         """``check_syntax``: a result also tells what its edit broke."""
         self._max_chars = max_chars
         self._check_syntax = check_syntax
-        self._serial = OneAtATime()
+        self._serial = SandboxLocks()
 
     async def view(self, sandbox: Sandbox, path: str, lines: Lines = WHOLE, *, timeout_s: float) -> ToolResult:
         """A file's lines numbered, or a directory two levels deep."""
@@ -85,7 +85,7 @@ class Files:
     ) -> ToolResult:
         """Write a whole file; parents are made. Refused where one is there already, unless ``over``."""
 
-        def work(writing: Writing) -> Awaitable[ToolResult]:
+        def work(writing: WriteDeadline) -> Awaitable[ToolResult]:
             return self.in_turn(sandbox, lambda: self._create(sandbox, path, text, over, writing))
 
         return await self._told(sandbox, path, work, timeout_s, make=True)
@@ -94,7 +94,7 @@ class Files:
         self,
         sandbox: Sandbox,
         path: str,
-        change: Callable[[str], Edited],
+        change: Callable[[str], EditedText],
         *,
         absent: Callable[[], str] | None = None,
         edits: int = 1,
@@ -105,7 +105,7 @@ class Files:
         ``change`` may raise EditRefused. Where there is no such file, one is made of what ``absent`` gives.
         """
 
-        def work(writing: Writing) -> Awaitable[ToolResult]:
+        def work(writing: WriteDeadline) -> Awaitable[ToolResult]:
             return self.in_turn(sandbox, lambda: self._change(sandbox, path, change, absent, edits, writing))
 
         return await self._told(sandbox, path, work, timeout_s)
@@ -113,7 +113,7 @@ class Files:
     async def remove(self, sandbox: Sandbox, path: str, *, timeout_s: float) -> ToolResult:
         """Remove a file or a symlink, not what it names."""
 
-        def work(writing: Writing) -> Awaitable[ToolResult]:
+        def work(writing: WriteDeadline) -> Awaitable[ToolResult]:
             return self.in_turn(sandbox, lambda: self._remove(sandbox, path, writing))
 
         return await self._told(sandbox, path, work, timeout_s)
@@ -127,13 +127,13 @@ class Files:
         self,
         sandbox: Sandbox,
         path: str,
-        work: Callable[[Writing], Awaitable[ToolResult]],
+        work: Callable[[WriteDeadline], Awaitable[ToolResult]],
         timeout_s: float,
         *,
         make: bool = False,
     ) -> ToolResult:
         """What came of ``work``, or why it could not be done. ``make``: it may be that ``path`` is not there."""
-        writing = Writing(timeout_s)
+        writing = WriteDeadline(timeout_s)
         try:
             async with writing:
                 try:
@@ -178,10 +178,10 @@ class Files:
         self,
         sandbox: Sandbox,
         path: str,
-        change: Callable[[str], Edited],
+        change: Callable[[str], EditedText],
         absent: Callable[[], str] | None,
         edits: int,
-        writing: Writing,
+        writing: WriteDeadline,
     ) -> ToolResult:
         try:
             text, encoding = await read_text(sandbox, path)
@@ -191,7 +191,7 @@ class Files:
             made = await _worked(absent, _SMALL_CHARS * edits)
             return await self._create(sandbox, path, made, False, writing)
 
-        def work() -> tuple[Edited, bytes, ToolResult]:
+        def work() -> tuple[EditedText, bytes, ToolResult]:
             edited = change(text)
             return edited, _openable(encoded(edited.text, encoding)), _snippet(path, edited, self._max_chars)
 
@@ -200,7 +200,7 @@ class Files:
         await sandbox.write_file(path, data)
         return await self._with_fault(sandbox, path, text, edited.text, done)
 
-    async def _create(self, sandbox: Sandbox, path: str, text: str, over: bool, writing: Writing) -> ToolResult:
+    async def _create(self, sandbox: Sandbox, path: str, text: str, over: bool, writing: WriteDeadline) -> ToolResult:
         data = _openable(text.encode())
         writing.begin()
         try:
@@ -222,7 +222,7 @@ class Files:
         fault = await fault_brought_in(sandbox, path, before, after) if self._check_syntax else None
         return replace(done, content=f"{done.content}\n[syntax error, {fault}]") if fault else done
 
-    async def _remove(self, sandbox: Sandbox, path: str, writing: Writing) -> ToolResult:
+    async def _remove(self, sandbox: Sandbox, path: str, writing: WriteDeadline) -> ToolResult:
         there = await sandbox.stat(path)
         if there.kind in (FileKind.DIRECTORY, FileKind.OTHER):
             raise EditRefused(
@@ -236,14 +236,14 @@ class Files:
 class OnFiles:
     """A tool over them."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileActions) -> None:
         self._files = files
 
 
 async def _worked(work: Callable[[], T], chars: int) -> T:
     """``work`` on so many characters: much of it in a thread, for other episodes are served here, and to its end, for
     a thread cannot be stopped, and whoever left it behind could begin the next."""
-    return work() if chars <= _SMALL_CHARS else await uninterrupted(asyncio.to_thread(work))
+    return work() if chars <= _SMALL_CHARS else await shielded(asyncio.to_thread(work))
 
 
 def _openable(data: bytes) -> bytes:
@@ -324,7 +324,7 @@ def _unshown(first: int, last: int, count: int, more: str) -> str:
     return f"\n[lines {first} to {last} of {count} are not shown: use {more}]"
 
 
-def _snippet(path: str, edited: Edited, max_chars: int) -> ToolResult:
+def _snippet(path: str, edited: EditedText, max_chars: int) -> ToolResult:
     """The lines that were written, with some around them."""
     first, lines = lines_around(edited, _AROUND)
     name = shown_name(path)

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from itertools import pairwise
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.errors import PathError
 from sandboxes.interface import MIB, FileKind, Sandbox
 from sandboxes.tools.actions.ripgrep import files_named
@@ -31,7 +31,7 @@ async def names_below(
     found = outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")
     if not found and outcome.exit_code != 0:
         return None
-    return await uninterrupted(asyncio.to_thread(_listed, found))
+    return await shielded(asyncio.to_thread(_listed, found))
 
 
 def _listed(found: bytes) -> list[str]:
@@ -63,7 +63,7 @@ async def nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
         beside = await names_below(sandbox, posixpath.join(sandbox.workdir, at), 1, timeout_s)
         if beside is not None or at in ("", "/"):
             break
-    near = await uninterrupted(asyncio.to_thread(nearest_names, missing, beside or ()))
+    near = await shielded(asyncio.to_thread(nearest_names, missing, beside or ()))
     found = [shown_name(posixpath.join(at, name)) for name in near]
     if not found:
         found = await files_named(sandbox, posixpath.basename(path), timeout_s=timeout_s)

@@ -19,7 +19,7 @@ _MOST_COMPLAINTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RipgrepResult:
     """Ripgrep's output cut into records, in the order of their paths. ``more``: there were others, not kept.
 
     ``complaint`` is what it said of what it could not do, and empty where it could do all.
@@ -40,7 +40,7 @@ async def search(
     cwd: str,
     timeout_s: float,
     separator: bytes = b"\n",
-) -> Found:
+) -> RipgrepResult:
     """Run ripgrep over ``path``, hidden files included and ``.git`` not, for a minute at most. Raises PathError."""
     if path != "." and await _is_endless(sandbox, posixpath.join(cwd, path)):
         raise PathError(errno.EINVAL, path, "is a device, FIFO or socket")
@@ -56,7 +56,7 @@ async def search(
     if outcome.exit_code not in (0, 1) and not outcome.timed_out:
         said = printed(outcome.stderr.head[:4000]).strip().removeprefix("toolserver: ").splitlines()[:_MOST_COMPLAINTS]
         complaint = "\n".join(said) or f"ripgrep ended with exit code {outcome.exit_code}"
-    return Found(records, not outcome.stdout.whole, complaint, outcome)
+    return RipgrepResult(records, not outcome.stdout.whole, complaint, outcome)
 
 
 async def _is_endless(sandbox: Sandbox, path: str) -> bool:
@@ -85,7 +85,7 @@ async def files_named(sandbox: Sandbox, name: str, *, timeout_s: float) -> list[
 
 
 def listed(
-    found: Found, shown: Callable[[bytes], str], *, none: str, limit: int, max_chars: int, narrow: str
+    found: RipgrepResult, shown: Callable[[bytes], str], *, none: str, limit: int, max_chars: int, narrow: str
 ) -> ToolResult:
     """The first ``limit`` records that fit, each as ``shown``, and in brackets what one must know to trust them."""
     timed_out = found.outcome.timed_out

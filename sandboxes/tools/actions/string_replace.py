@@ -1,22 +1,22 @@
 """Edits as the products have them that call their arguments ``old_string`` and ``new_string``."""
 
 from sandboxes.interface import Sandbox
-from sandboxes.tools.actions.edit_text import Edited, Replacement, replace, replace_each
-from sandboxes.tools.actions.files import Files
+from sandboxes.tools.actions.edit_text import EditedText, Replacement, replace, replace_each
+from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.tool import ToolResult
 
 _NAMES = ("old_string", "new_string")
 
 
 async def edit(
-    files: Files, sandbox: Sandbox, path: str, changes: list[Replacement], *, timeout_s: float
+    files: FileActions, sandbox: Sandbox, path: str, changes: list[Replacement], *, timeout_s: float
 ) -> ToolResult:
     """Make all of ``changes`` or none. Where the first has nothing to replace, and there is no text, all is written."""
 
-    def change(text: str) -> Edited:
+    def change(text: str) -> EditedText:
         if not text and not changes[0].old:
             made = make()
-            return Edited(made, 1, made.count("\n"), 0)
+            return EditedText(made, 1, made.count("\n"), 0)
         if len(changes) > 1:
             return replace_each(text, changes, names=_NAMES)
         (only,) = changes

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sandboxes.errors import JobError
 from sandboxes.interface import Capture, ExecResult, JobOutput, Sandbox
-from sandboxes.tools.locks import OneAtATime
+from sandboxes.tools.locks import SandboxLocks
 from sandboxes.tools.rendering import captured
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
 
@@ -23,7 +23,7 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class JobRequest:
     """What is asked of a job: type ``typed`` into it or kill it, then hear what it says.
 
     ``wait_s`` is how long to wait for its end. None: not at all, or where something is typed, until it has answered
@@ -35,12 +35,12 @@ class Asked:
     kill: bool = False
 
 
-class Terminal:
+class TerminalActions:
     """Calls to one shell take their turns; those to others, and to jobs, run beside them."""
 
     def __init__(self, max_chars: int) -> None:
         self._output_limit = max_chars - _STATUS_CHARS
-        self._serial = OneAtATime()
+        self._serial = SandboxLocks()
 
     async def run(
         self, sandbox: Sandbox, command: str, *, session: str = MAIN, restart: bool = False, timeout_s: float
@@ -72,14 +72,14 @@ class Terminal:
         runs = [f"[job {number} runs in the background]"] if said.exit_code is None else [_stands(number, said)]
         return _heard(said, runs, self._output_limit)
 
-    async def job(self, sandbox: Sandbox, number: int, asked: Asked, *, timeout_s: float) -> ToolResult:
+    async def job(self, sandbox: Sandbox, number: int, asked: JobRequest, *, timeout_s: float) -> ToolResult:
         """What the job has said since it was last asked, and how it stands."""
         try:
             return await self._job(sandbox, number, asked, timeout_s)
         except JobError as error:
             return ToolResult(f"error: {error}", error_kind=ToolErrorKind.REFUSED)
 
-    async def _job(self, sandbox: Sandbox, number: int, asked: Asked, timeout_s: float) -> ToolResult:
+    async def _job(self, sandbox: Sandbox, number: int, asked: JobRequest, timeout_s: float) -> ToolResult:
         wait_s, quiet_s = asked.wait_s or 0.0, 0.0
         notes = []
         if asked.kill:
@@ -99,7 +99,7 @@ class Terminal:
 class OnTerminal:
     """A tool over it."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: TerminalActions) -> None:
         self._terminal = terminal
 
 

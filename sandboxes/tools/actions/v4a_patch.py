@@ -59,12 +59,12 @@ Line = tuple[str, str]
 """Of a hunk: ``" "``, ``"-"`` or ``"+"``, and a text. Of a file: a text, and the line end that follows it."""
 
 
-class PatchError(Exception):
+class V4aError(Exception):
     """The text is no patch; the message is for the policy and names the line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hunk:
+class V4aHunk:
     """``header`` is a line that ``lines`` come after.
 
     ``at_end``: the old ones are the file's last lines. ``number`` is the line of the patch where it begins, from 1.
@@ -77,41 +77,41 @@ class Hunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddFile:
     path: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteFile:
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateFile:
     path: str
     move_to: str | None
-    hunks: tuple[Hunk, ...]
+    hunks: tuple[V4aHunk, ...]
 
 
-Section = Add | Delete | Update
+Section = AddFile | DeleteFile | UpdateFile
 
 
 def parse_patch(text: str) -> tuple[Section, ...]:
-    """The sections of a patch, at least one. Raises PatchError."""
+    """The sections of a patch, at least one. Raises V4aError."""
     if text.count("\n") > MOST_LINES:
-        raise PatchError(f"the patch has more than {MOST_LINES:,} lines: make several of it")
+        raise V4aError(f"the patch has more than {MOST_LINES:,} lines: make several of it")
     lines = [line.removesuffix("\r") for line in text.strip(_WHITE).split("\n")]
     before = 0
     if lines[0] in _HEREDOCS and lines[-1].endswith("EOF") and len(lines) >= 4:
         lines, before = lines[1:-1], 1
     if lines[0].strip(_WHITE) != _BEGIN:
-        raise PatchError(f'the first line of a patch is "{_BEGIN}", not "{_shown(lines[0])}"')
+        raise V4aError(f'the first line of a patch is "{_BEGIN}", not "{_shown(lines[0])}"')
     if len(lines) < 2 or lines[-1].strip(_WHITE) != _END:
-        raise PatchError(f'the last line of a patch is "{_END}", not "{_shown(lines[-1])}"')
+        raise V4aError(f'the last line of a patch is "{_END}", not "{_shown(lines[-1])}"')
     sections = tuple(_sections(lines[:-1], before))
     if not sections:
-        raise PatchError("the patch has no section: it changes no file")
+        raise V4aError("the patch has no section: it changes no file")
     return sections
 
 
@@ -122,33 +122,33 @@ def _sections(lines: Sequence[str], before: int) -> Iterator[Section]:
         header, at = lines[at].strip(_WHITE), at + 1
         if header.startswith(_ADD):
             end = next((i for i in range(at, len(lines)) if not lines[i].startswith("+")), len(lines))
-            yield Add(_path(header, _ADD, at + before), "".join(f"{line[1:]}\n" for line in lines[at:end]))
+            yield AddFile(_path(header, _ADD, at + before), "".join(f"{line[1:]}\n" for line in lines[at:end]))
             at = end
         elif header.startswith(_DELETE):
-            yield Delete(_path(header, _DELETE, at + before))
+            yield DeleteFile(_path(header, _DELETE, at + before))
         elif header.startswith(_UPDATE):
             path, move_to, number = _path(header, _UPDATE, at + before), None, at + before
             if at < len(lines) and lines[at].startswith(_MOVE):
                 move_to, at = _path(lines[at], _MOVE, at + 1 + before), at + 1
             hunks, at = _hunks(lines, at, before)
             if not hunks:
-                raise PatchError(f"line {number}: the update of {shown_name(path)} has no hunk")
-            yield Update(path, move_to, tuple(hunks))
+                raise V4aError(f"line {number}: the update of {shown_name(path)} has no hunk")
+            yield UpdateFile(path, move_to, tuple(hunks))
         else:
             markers = ", ".join(f'"{marker}PATH"' for marker in (_ADD, _DELETE, _UPDATE))
-            raise PatchError(f'line {at + before}: "{_shown(header)}" begins no section; one begins with {markers}')
+            raise V4aError(f'line {at + before}: "{_shown(header)}" begins no section; one begins with {markers}')
 
 
 def _path(line: str, marker: str, number: int) -> str:
     path = line.removeprefix(marker).strip(_WHITE)
     if not path or len(path) > _LONGEST_PATH or "\0" in path:
-        raise PatchError(f'line {number}: "{_shown(path)}" is no path')
+        raise V4aError(f'line {number}: "{_shown(path)}" is no path')
     return path
 
 
-def _hunks(lines: Sequence[str], at: int, before: int) -> tuple[list[Hunk], int]:
+def _hunks(lines: Sequence[str], at: int, before: int) -> tuple[list[V4aHunk], int]:
     """The hunks of an update that begins at index ``at``, and the index where they end."""
-    hunks: list[Hunk] = []
+    hunks: list[V4aHunk] = []
     while at < len(lines) and not lines[at].startswith("*"):
         if not lines[at].strip(_WHITE):
             at += 1
@@ -158,12 +158,12 @@ def _hunks(lines: Sequence[str], at: int, before: int) -> tuple[list[Hunk], int]
     return hunks, at
 
 
-def _hunk(lines: Sequence[str], at: int, before: int, *, first: bool) -> tuple[Hunk, int]:
+def _hunk(lines: Sequence[str], at: int, before: int, *, first: bool) -> tuple[V4aHunk, int]:
     header, number = None, at + 1 + before
     if lines[at] == "@@" or lines[at].startswith("@@ "):
         header, at = lines[at][3:] or None, at + 1
     elif not first:
-        raise PatchError(f'line {number}: a hunk begins with "@@", not "{_shown(lines[at])}"')
+        raise V4aError(f'line {number}: a hunk begins with "@@", not "{_shown(lines[at])}"')
     found: list[Line] = []
     at_end = False
     while at < len(lines) and not at_end:
@@ -176,11 +176,11 @@ def _hunk(lines: Sequence[str], at: int, before: int, *, first: bool) -> tuple[H
             break
         else:
             said = f'"{_shown(line)}" in a hunk begins neither with a space nor with - or +'
-            raise PatchError(f"line {at + 1 + before}: {said}")
+            raise V4aError(f"line {at + 1 + before}: {said}")
         at += 1
     if not found:
-        raise PatchError(f"line {number}: the hunk has no lines")
-    return Hunk(header, tuple(found), at_end, number), at
+        raise V4aError(f"line {number}: the hunk has no lines")
+    return V4aHunk(header, tuple(found), at_end, number), at
 
 
 def _shown(line: str) -> str:
@@ -197,12 +197,12 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
     work = 0
     for section in sections:
         match section:
-            case Add(path, text):
+            case AddFile(path, text):
                 changed[path] = text
-            case Delete(path):
+            case DeleteFile(path):
                 _there(path, changed, texts)
                 changed[path] = None
-            case Update(path, move_to, hunks):
+            case UpdateFile(path, move_to, hunks):
                 text = _there(path, changed, texts)
                 work += len(hunks) * len(text)
                 try:
@@ -224,7 +224,7 @@ def _there(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str
     return text
 
 
-def update(text: str, hunks: Sequence[Hunk]) -> str:
+def update(text: str, hunks: Sequence[V4aHunk]) -> str:
     """``text`` with ``hunks`` applied from top to bottom. Raises EditRefused, which names hunk and nearest lines."""
     if text.count("\n") > MOST_LINES:
         raise EditRefused(f"has more than {MOST_LINES:,} lines; change it with a program")
@@ -298,7 +298,7 @@ def _after_header(file: _Searched, header: str, at: int) -> int:
     raise EditRefused(f'"@@ {_shown(header)}": what follows @@ must be a whole line of the file{where}; {told}')
 
 
-def _place(file: _Searched, hunk: Hunk, at: int) -> tuple[int, Sequence[Line]]:
+def _place(file: _Searched, hunk: V4aHunk, at: int) -> tuple[int, Sequence[Line]]:
     """The index of the line where a hunk applies, at ``at`` or later, and its lines as they apply there."""
     lines: Sequence[Line] = hunk.lines
     old = _old(lines)

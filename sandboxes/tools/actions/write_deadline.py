@@ -9,7 +9,7 @@ from sandboxes.tools.tool import ToolResult, timed_out
 WRITING_S = 30.0
 
 
-class Writing:
+class WriteDeadline:
     """``async with Writing(limit_s) as writing``; a TimeoutError that comes out of it is told by ``timed_out``."""
 
     def __init__(self, limit_s: float) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandboxes.errors import SpecError
-from sandboxes.tools.actions.apply_patch import Patches
-from sandboxes.tools.actions.files import Files
-from sandboxes.tools.actions.terminal import Terminal
+from sandboxes.tools.actions.apply_patch import PatchActions
+from sandboxes.tools.actions.files import FileActions
+from sandboxes.tools.actions.terminal import TerminalActions
 from sandboxes.tools.packs import claude_code, codex, cursor, swe_agent
 from sandboxes.tools.packs.bash import Bash
 from sandboxes.tools.packs.codebase_search import CodebaseSearch
@@ -21,29 +21,29 @@ from sandboxes.tools.parse_call import did_you_mean
 from sandboxes.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from sandboxes.search.index_store import Library
+    from sandboxes.search.index_store import IndexStore
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class PackParts:
     """What the tools of every pack are made of. Without a ``library`` nothing is searched by meaning."""
 
     max_chars: int
-    terminal: Terminal
-    files: Files
-    checked: Files
+    terminal: TerminalActions
+    files: FileActions
+    checked: FileActions
     """Also tells what an edit broke, as editors do that run a linter."""
-    patches: Patches
-    library: Library | None
+    patches: PatchActions
+    library: IndexStore | None
 
     @classmethod
-    def of(cls, max_chars: int, library: Library | None) -> Core:
-        files = Files(max_chars)
-        checked = Files(max_chars, check_syntax=True)
-        return cls(max_chars, Terminal(max_chars), files, checked, Patches(files), library)
+    def of(cls, max_chars: int, library: IndexStore | None) -> PackParts:
+        files = FileActions(max_chars)
+        checked = FileActions(max_chars, check_syntax=True)
+        return cls(max_chars, TerminalActions(max_chars), files, checked, PatchActions(files), library)
 
 
-Maker = Callable[[Core], Tool | None]
+Maker = Callable[[PackParts], Tool | None]
 """Makes a tool; None where its core lacks what it needs."""
 
 
@@ -58,11 +58,11 @@ class Pack:
         return tuple(kind.name for kind in self.makers)
 
 
-def _search(core: Core) -> CodebaseSearch | None:
+def _search(core: PackParts) -> CodebaseSearch | None:
     return None if core.library is None else CodebaseSearch(core.max_chars, core.library)
 
 
-def _cursor_search(core: Core) -> cursor.Search | None:
+def _cursor_search(core: PackParts) -> cursor.Search | None:
     found = _search(core)
     return None if found is None else cursor.Search(found)
 
@@ -84,12 +84,12 @@ _ALL = (
         "claude-code",
         "those of Claude Code",
         {
-            claude_code.Bash: lambda core: claude_code.Bash(core.terminal),
+            claude_code.ClaudeBash: lambda core: claude_code.ClaudeBash(core.terminal),
             claude_code.BashOutput: lambda core: claude_code.BashOutput(core.terminal),
             claude_code.KillShell: lambda core: claude_code.KillShell(core.terminal),
-            claude_code.Read: lambda core: claude_code.Read(core.files),
-            claude_code.Write: lambda core: claude_code.Write(core.files),
-            claude_code.Edit: lambda core: claude_code.Edit(core.files),
+            claude_code.ClaudeRead: lambda core: claude_code.ClaudeRead(core.files),
+            claude_code.ClaudeWrite: lambda core: claude_code.ClaudeWrite(core.files),
+            claude_code.ClaudeEdit: lambda core: claude_code.ClaudeEdit(core.files),
             claude_code.MultiEdit: lambda core: claude_code.MultiEdit(core.files),
             claude_code.ClaudeGrep: lambda core: claude_code.ClaudeGrep(core.max_chars),
             claude_code.ClaudeGlob: lambda core: claude_code.ClaudeGlob(core.max_chars),
@@ -117,7 +117,7 @@ _ALL = (
             cursor.GrepSearch: lambda core: cursor.GrepSearch(core.max_chars),
             cursor.FileSearch: lambda core: cursor.FileSearch(core.max_chars),
             cursor.SearchReplace: lambda core: cursor.SearchReplace(core.files),
-            cursor.Write: lambda core: cursor.Write(core.files),
+            cursor.CursorWrite: lambda core: cursor.CursorWrite(core.files),
             cursor.DeleteFile: lambda core: cursor.DeleteFile(core.files),
         },
     ),
@@ -125,7 +125,7 @@ _ALL = (
         "swe-agent",
         "those of SWE-agent's default configuration",
         {
-            swe_agent.Bash: lambda core: swe_agent.Bash(core.terminal),
+            swe_agent.SweBash: lambda core: swe_agent.SweBash(core.terminal),
             swe_agent.StrReplaceEditor: lambda core: swe_agent.StrReplaceEditor(core.checked),
             Submit: lambda core: Submit(),
         },
@@ -136,7 +136,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PackChoice:
     """A pack, and which of its tools there are to be, in the pack's order."""
 
     pack: Pack
@@ -146,11 +146,11 @@ class Choice:
     def tools(self) -> tuple[str, ...]:
         return tuple(kind.name for kind in self.kinds)
 
-    def make(self, core: Core) -> list[Tool]:
+    def make(self, core: PackParts) -> list[Tool]:
         return [tool for kind in self.kinds if (tool := self.pack.makers[kind](core)) is not None]
 
 
-def choose(words: Sequence[str]) -> Choice:
+def choose(words: Sequence[str]) -> PackChoice:
     """What ``words`` ask for: at most one pack, else the default one; and tools of it, which then are all there are,
     or, each with a ``-`` before it, tools of it that there are not. No words: all of the default pack.
 
@@ -170,7 +170,7 @@ def choose(words: Sequence[str]) -> Choice:
     kinds = tuple(kind for kind in pack.makers if (not named or kind.name in named) and kind.name not in off)
     if not kinds:
         raise SpecError(f"no tool of {pack.name} is left; leave one")
-    return Choice(pack, kinds)
+    return PackChoice(pack, kinds)
 
 
 def _unknown(name: str, pack: Pack) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from sandboxes.interface import MIB, Sandbox
-from sandboxes.tools.actions.terminal import MAIN, Asked, OnTerminal
+from sandboxes.tools.actions.terminal import MAIN, JobRequest, OnTerminal
 from sandboxes.tools.arguments import Arguments, Command
 from sandboxes.tools.tool import ToolResult
 
@@ -75,7 +75,7 @@ class Bash(OnTerminal):
 
     async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:
         if args.job is not None:
-            asked = Asked(args.input or "", args.wait_s, args.kill)
+            asked = JobRequest(args.input or "", args.wait_s, args.kill)
             return await self._terminal.job(sandbox, args.job, asked, timeout_s=timeout_s)
         if args.command is None:
             return await self._terminal.restart(sandbox, session=args.session)

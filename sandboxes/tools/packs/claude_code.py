@@ -10,7 +10,7 @@ from sandboxes.interface import Sandbox
 from sandboxes.tools.actions.edit_text import Replacement
 from sandboxes.tools.actions.files import OnFiles, paged
 from sandboxes.tools.actions.string_replace import edit
-from sandboxes.tools.actions.terminal import SHELL, Asked, OnTerminal
+from sandboxes.tools.actions.terminal import SHELL, JobRequest, OnTerminal
 from sandboxes.tools.arguments import Arguments, Command, Name, Unused, UnusedFlag
 from sandboxes.tools.packs.glob import Glob
 from sandboxes.tools.packs.grep import Context, Grep, GrepInput
@@ -20,7 +20,7 @@ from sandboxes.tools.tool import Reads, ToolResult, Writes, refused
 _MOST_LINES = 2000
 
 
-class BashInput(Arguments):
+class ClaudeBashInput(Arguments):
     command: Annotated[Command, Field(description="The command to run.")]
     timeout: Annotated[
         float | None,
@@ -35,12 +35,12 @@ class BashInput(Arguments):
     unconfined: Annotated[UnusedFlag, Field(alias="dangerouslyDisableSandbox")] = None
 
 
-class Bash(OnTerminal, Writes):
+class ClaudeBash(OnTerminal, Writes):
     name: ClassVar[str] = "Bash"
     description: ClassVar[str] = SHELL
-    Input: ClassVar[type[BaseModel]] = BashInput
+    Input: ClassVar[type[BaseModel]] = ClaudeBashInput
 
-    async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: ClaudeBashInput, *, timeout_s: float) -> ToolResult:
         if args.run_in_background:
             return await self._terminal.start(sandbox, args.command)
         limit_s = min(timeout_s, args.timeout / 1000) if args.timeout else timeout_s
@@ -61,7 +61,7 @@ class BashOutput(OnTerminal, Writes):
     Input: ClassVar[type[BaseModel]] = BashOutputInput
 
     async def run(self, sandbox: Sandbox, args: BashOutputInput, *, timeout_s: float) -> ToolResult:
-        return await self._terminal.job(sandbox, int(args.bash_id), Asked(), timeout_s=timeout_s)
+        return await self._terminal.job(sandbox, int(args.bash_id), JobRequest(), timeout_s=timeout_s)
 
 
 class KillShellInput(Arguments):
@@ -74,10 +74,10 @@ class KillShell(OnTerminal, Writes):
     Input: ClassVar[type[BaseModel]] = KillShellInput
 
     async def run(self, sandbox: Sandbox, args: KillShellInput, *, timeout_s: float) -> ToolResult:
-        return await self._terminal.job(sandbox, int(args.shell_id), Asked(kill=True), timeout_s=timeout_s)
+        return await self._terminal.job(sandbox, int(args.shell_id), JobRequest(kill=True), timeout_s=timeout_s)
 
 
-class ReadInput(Arguments):
+class ClaudeReadInput(Arguments):
     file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
     offset: Annotated[int | None, Field(ge=0, description="The line to begin with, from 1.")] = None
     limit: Annotated[int | None, Field(ge=1, description="How many lines.")] = None
@@ -90,32 +90,32 @@ def _pages_of(path: str) -> str:
     return f"{shown_name(path)} is no PDF file, so it has no pages; give offset and limit, which are lines"
 
 
-class Read(OnFiles, Reads):
+class ClaudeRead(OnFiles, Reads):
     name: ClassVar[str] = "Read"
     description: ClassVar[str] = (
         "Read a text file, its lines numbered as by cat -n: the first 2000, or those that offset and limit name. Of "
         "lines over 2000 characters the beginning is shown."
     )
-    Input: ClassVar[type[BaseModel]] = ReadInput
+    Input: ClassVar[type[BaseModel]] = ClaudeReadInput
 
-    async def run(self, sandbox: Sandbox, args: ReadInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: ClaudeReadInput, *, timeout_s: float) -> ToolResult:
         if args.pages is not None:
             return refused(_pages_of(args.file_path))
         lines = replace(paged(args.offset, args.limit), most=_MOST_LINES)
         return await self._files.view(sandbox, args.file_path, lines, timeout_s=timeout_s)
 
 
-class WriteInput(Arguments):
+class ClaudeWriteInput(Arguments):
     file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
     content: Annotated[str, Field(description="The whole content.")]
 
 
-class Write(OnFiles, Writes):
+class ClaudeWrite(OnFiles, Writes):
     name: ClassVar[str] = "Write"
     description: ClassVar[str] = "Write a whole file, over an old one too; directories that are missing are made."
-    Input: ClassVar[type[BaseModel]] = WriteInput
+    Input: ClassVar[type[BaseModel]] = ClaudeWriteInput
 
-    async def run(self, sandbox: Sandbox, args: WriteInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: ClaudeWriteInput, *, timeout_s: float) -> ToolResult:
         return await self._files.create(sandbox, args.file_path, args.content, timeout_s=timeout_s)
 
 
@@ -128,19 +128,19 @@ class EditItem(Arguments):
         return Replacement(self.old_string, self.new_string, self.replace_all)
 
 
-class EditInput(EditItem):
+class ClaudeEditInput(EditItem):
     file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
 
 
-class Edit(OnFiles, Writes):
+class ClaudeEdit(OnFiles, Writes):
     name: ClassVar[str] = "Edit"
     description: ClassVar[str] = (
         "Replace text in a file. old_string is there exactly once, unless replace_all; leave out Read's line numbers. "
         "Bytes, encoding and line ends that it does not name stay. An empty old_string makes a new file of new_string."
     )
-    Input: ClassVar[type[BaseModel]] = EditInput
+    Input: ClassVar[type[BaseModel]] = ClaudeEditInput
 
-    async def run(self, sandbox: Sandbox, args: EditInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: ClaudeEditInput, *, timeout_s: float) -> ToolResult:
         return await edit(self._files, sandbox, args.file_path, [args.as_replacement()], timeout_s=timeout_s)
 
 

@@ -16,9 +16,9 @@ from sandboxes.tools.rendering import fitting, shown_line, shown_name
 from sandboxes.tools.tool import Reads, ToolErrorKind, ToolResult
 
 if TYPE_CHECKING:
-    from sandboxes.search.index_store import Library
+    from sandboxes.search.index_store import IndexStore
     from sandboxes.search.ranking import Hit
-    from sandboxes.search.sandbox_index import Seen, View
+    from sandboxes.search.sandbox_index import IndexedTree, SandboxIndex
 
 Query = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
@@ -45,10 +45,10 @@ class CodebaseSearch(Reads):
     )
     Input: ClassVar[type[BaseModel]] = CodebaseSearchInput
 
-    def __init__(self, max_chars: int, library: "Library") -> None:
+    def __init__(self, max_chars: int, library: "IndexStore") -> None:
         self._max_chars = max_chars
         self._library = library
-        self._views: WeakKeyDictionary[Sandbox, View] = WeakKeyDictionary()
+        self._views: WeakKeyDictionary[Sandbox, SandboxIndex] = WeakKeyDictionary()
 
     async def run(self, sandbox: Sandbox, args: CodebaseSearchInput, *, timeout_s: float) -> ToolResult:
         root = sandbox.workdir
@@ -75,13 +75,13 @@ class CodebaseSearch(Reads):
         view = self._views.get(sandbox)
         if view is None:
             view = self._views[sandbox] = self._library.view(sandbox, root)
-        seen = await view.look()
+        seen = await view.refresh()
         if within and not seen.holds(within):
             return _refused(f"{shown_name(args.path or '')}: no file there is indexed; use glob to see what there is")
         hits = await self._library.search(args.query, seen.parts, within=within, limit=args.limit)
         return await self._shown(sandbox, root, hits, seen)
 
-    async def _shown(self, sandbox: Sandbox, root: str, hits: "list[Hit]", seen: "Seen") -> ToolResult:
+    async def _shown(self, sandbox: Sandbox, root: str, hits: "list[Hit]", seen: "IndexedTree") -> ToolResult:
         paths = sorted({hit.path for hit in hits})
         texts = dict(zip(paths, await asyncio.gather(*(_lines(sandbox, root, path) for path in paths)), strict=True))
         blocks = [_block(hit, texts[hit.path]) for hit in hits]

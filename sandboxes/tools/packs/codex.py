@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AliasChoices, BaseModel, Field
 
 from sandboxes.interface import ExecResult, Sandbox
-from sandboxes.tools.actions.apply_patch import Patches
+from sandboxes.tools.actions.apply_patch import PatchActions
 from sandboxes.tools.arguments import Arguments, Name, Unused, UnusedFlag, Word
 from sandboxes.tools.parse_call import MalformedCall
 from sandboxes.tools.rendering import captured
@@ -65,7 +65,7 @@ class Shell(Writes):
     )
     Input: ClassVar[type[BaseModel]] = ShellInput
 
-    def __init__(self, max_chars: int, patches: Patches) -> None:
+    def __init__(self, max_chars: int, patches: PatchActions) -> None:
         self._output_limit = max_chars - _STATUS_CHARS
         self._patches = patches
 
@@ -189,7 +189,7 @@ class ApplyPatch(Writes):
     )
     Input: ClassVar[type[BaseModel]] = ApplyPatchInput
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(self, patches: PatchActions) -> None:
         self._patches = patches
 
     async def run(self, sandbox: Sandbox, args: ApplyPatchInput, *, timeout_s: float) -> ToolResult:

@@ -251,17 +251,17 @@ class SearchReplace(OnFiles, Writes):
         return await edit(self._files, sandbox, args.file_path, [change], timeout_s=timeout_s)
 
 
-class WriteInput(Arguments):
+class CursorWriteInput(Arguments):
     file_path: Annotated[Name, Field(description="The file; a relative path from the working directory.")]
     contents: Annotated[str, Field(description="The whole content.")]
 
 
-class Write(OnFiles, Writes):
+class CursorWrite(OnFiles, Writes):
     name: ClassVar[str] = "write"
     description: ClassVar[str] = "Write a whole file, over an old one too; directories that are missing are made."
-    Input: ClassVar[type[BaseModel]] = WriteInput
+    Input: ClassVar[type[BaseModel]] = CursorWriteInput
 
-    async def run(self, sandbox: Sandbox, args: WriteInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: CursorWriteInput, *, timeout_s: float) -> ToolResult:
         return await self._files.create(sandbox, args.file_path, args.contents, timeout_s=timeout_s)
 
 

@@ -20,9 +20,9 @@ def readers(tools: Sequence[Tool]) -> list[Tool]:
         if isinstance(tool, Reads):
             found.append(tool)
         elif isinstance(tool, Edit):
-            found.append(View(tool))
+            found.append(ReadOnlyEdit(tool))
         elif isinstance(tool, StrReplaceEditor):
-            found.append(ViewOfEditor(tool))
+            found.append(ReadOnlyEditor(tool))
     if not found:
         raise SpecError(f"none of {', '.join(tool.name for tool in tools)} only reads; take the default pack")
     return found
@@ -37,7 +37,7 @@ class ViewInput(Arguments):
     ] = None
 
 
-class View(Reads):
+class ReadOnlyEdit(Reads):
     """The default pack's editor, by its name and in its words, without what it writes with."""
 
     name: ClassVar[str] = Edit.name
@@ -55,7 +55,7 @@ class View(Reads):
         return await self._editor.run(sandbox, asked, timeout_s=timeout_s)
 
 
-class ViewOfEditor(View):
+class ReadOnlyEditor(ReadOnlyEdit):
     """SWE-agent's."""
 
     name: ClassVar[str] = StrReplaceEditor.name

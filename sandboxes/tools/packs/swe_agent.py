@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, Field, model_validator
 
 from sandboxes.interface import MIB, Sandbox
-from sandboxes.tools.actions.edit_text import Edited, EditRefused, encode, insert, replace
-from sandboxes.tools.actions.files import Files
+from sandboxes.tools.actions.edit_text import EditedText, EditRefused, encode, insert, replace
+from sandboxes.tools.actions.files import FileActions
 from sandboxes.tools.actions.terminal import SHELL, OnTerminal
 from sandboxes.tools.arguments import Arguments, Command, Name
 from sandboxes.tools.packs.edit import lines_in
@@ -25,16 +25,16 @@ _NEEDS: dict[str, set[str]] = {
 _MOST_REMEMBERED = 16
 
 
-class BashInput(Arguments):
+class SweBashInput(Arguments):
     command: Annotated[Command, Field(description="The bash command to execute.")]
 
 
-class Bash(OnTerminal, Writes):
+class SweBash(OnTerminal, Writes):
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = SHELL
-    Input: ClassVar[type[BaseModel]] = BashInput
+    Input: ClassVar[type[BaseModel]] = SweBashInput
 
-    async def run(self, sandbox: Sandbox, args: BashInput, *, timeout_s: float) -> ToolResult:
+    async def run(self, sandbox: Sandbox, args: SweBashInput, *, timeout_s: float) -> ToolResult:
         return await self._terminal.run(sandbox, args.command, timeout_s=timeout_s)
 
 
@@ -86,7 +86,7 @@ class StrReplaceEditor:
     )
     Input: ClassVar[type[BaseModel]] = EditorInput
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileActions) -> None:
         self._files = files
         self._edits: WeakKeyDictionary[Sandbox, deque[_Undoable]] = WeakKeyDictionary()
 
@@ -104,7 +104,7 @@ class StrReplaceEditor:
         done: list[_Undoable] = []
         full = posixpath.normpath(posixpath.join(sandbox.workdir, path))
 
-        def change(text: str) -> Edited:
+        def change(text: str) -> EditedText:
             edited = _changed(text, args, full, edits)
             done.append(_Undoable(full, text, _digest(edited.text)))
             return edited
@@ -119,7 +119,7 @@ class StrReplaceEditor:
         return result
 
 
-def _changed(text: str, args: EditorInput, path: str, edits: deque[_Undoable]) -> Edited:
+def _changed(text: str, args: EditorInput, path: str, edits: deque[_Undoable]) -> EditedText:
     match args.command:
         case "str_replace":
             return replace(text, args.old_str or "", args.new_str or "")
@@ -130,7 +130,7 @@ def _changed(text: str, args: EditorInput, path: str, edits: deque[_Undoable]) -
             if _digest(text) != last.left:
                 raise EditRefused("has been changed since its last edit, which undo_edit would take back as well")
             old = last.before
-            return Edited(old, 1, old.count("\n"), 0)
+            return EditedText(old, 1, old.count("\n"), 0)
 
 
 def _last(path: str, edits: deque[_Undoable]) -> _Undoable:

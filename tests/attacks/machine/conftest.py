@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import ExecResult, Limits, Sandbox, SandboxSpec
+from sandboxes import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from sandboxes.ownership.owner import owner_names
 from tests.outside import EitherRuntime, backing_files, traces
 from tests.sandboxes.conformance import text
@@ -21,7 +21,7 @@ ANSWER_S = 60.0
 GONE_S = 300.0
 """Docker removes a million files, or some 20,000 directories, in 20 s to 60 s."""
 
-SMALL = Limits(memory_mib=128, pids=128, open_files=1024, file_size_mib=64, disk_mib=96)
+SMALL = SandboxLimits(memory_mib=128, pids=128, open_files=1024, file_size_mib=64, disk_mib=96)
 
 
 @dataclass(frozen=True)

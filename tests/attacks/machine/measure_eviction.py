@@ -18,7 +18,7 @@ from pathlib import Path
 
 import docker
 
-from sandboxes import Limits, Sandbox, SandboxSpec
+from sandboxes import Sandbox, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolserver.toolbox import ensure_toolbox
@@ -69,7 +69,7 @@ def drop(layers: list[Path]) -> None:
 
 async def slowed(runtime: EitherRuntime, layers: list[Path], *, attack: bool, first: str) -> float:
     """Return how long the neighbour takes to read; ``first``: the sandbox that read the files before it."""
-    spec = SandboxSpec(IMAGE, limits=Limits(memory_mib=MEMORY_MIB))
+    spec = SandboxSpec(IMAGE, limits=SandboxLimits(memory_mib=MEMORY_MIB))
     async with runtime.scope(spec) as attacker, runtime.scope(spec) as neighbour:
         await asyncio.to_thread(drop, layers)
         if first != "nobody":

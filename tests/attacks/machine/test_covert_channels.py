@@ -22,7 +22,7 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from sandboxes import Limits, Sandbox, SandboxSpec
+from sandboxes import Sandbox, SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.attacks.machine import covert
 from tests.attacks.machine.measure_eviction import EVICTION, MEMORY_MIB, drop, layers_of
@@ -39,7 +39,7 @@ INSIDE = "/tmp/covert.py"
 SECRET_BYTES = 2
 """More locks than these take would end the sandbox that holds them."""
 
-ROOMY = Limits(memory_mib=256, open_files=8192)
+ROOMY = SandboxLimits(memory_mib=256, open_files=8192)
 LONG_S = 4 * WAIT_S
 SHARED_UNDER_DOCKER = {f"/proc/self/ns/{name}" for name in ("time", "time_for_children", "user")}
 """Docker gives a container no user and no time namespace of its own, and no filter of system calls can tell a watch on
@@ -49,7 +49,7 @@ their files from another."""
 @pytest.fixture
 def base_image(docker_client: docker.DockerClient) -> str:
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+        missing(f"image {BASE_IMAGE}", "`farm images base`")
     return BASE_IMAGE
 
 
@@ -262,7 +262,7 @@ async def test_pressure_in_one_sandbox_evicts_no_page_that_another_read(
     there = [path for path in layers[0].joinpath("usr/lib").rglob("*.h") if path.is_file()]
     file = max(there, key=lambda path: path.stat().st_size)
     inside = f"/{file.relative_to(layers[0])}"
-    spec = SandboxSpec(base_image, limits=Limits(memory_mib=MEMORY_MIB))
+    spec = SandboxSpec(base_image, limits=SandboxLimits(memory_mib=MEMORY_MIB))
     left = {}
     async with either_runtime.scope(spec) as attacker, either_runtime.scope(spec) as neighbour:
         for first in (attacker, neighbour):

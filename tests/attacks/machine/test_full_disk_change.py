@@ -8,7 +8,7 @@ import pytest
 from farm.core.change import Change
 from farm.core.task import LEAST_STORAGE_MIB, ReportFormat
 from farm.grading import Verdict, grade, take_baseline, take_change
-from sandboxes import Limits, SandboxSpec
+from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
 from tests.attacks.project import WORKSPACE, make_task
 from tests.outside import EitherRuntime
@@ -20,7 +20,7 @@ FILL = "head -c 62M /dev/urandom > fill"
 async def filled(runtime: EitherRuntime, image: str) -> Change:
     """Return the change of a policy that wrote nearly as much as a change may hold."""
     async with runtime.scope(
-        SandboxSpec(image, workdir=WORKSPACE, limits=Limits(disk_mib=LEAST_STORAGE_MIB))
+        SandboxSpec(image, workdir=WORKSPACE, limits=SandboxLimits(disk_mib=LEAST_STORAGE_MIB))
     ) as sandbox:
         baseline = await take_baseline(sandbox, WORKSPACE)
         result = await sandbox.shell(FILL, timeout_s=60)

@@ -12,7 +12,7 @@ import docker
 import pytest
 from docker.models.containers import Container
 
-from sandboxes import Limits, SandboxSpec, SnapshotError
+from sandboxes import SandboxLimits, SandboxSpec, SnapshotError
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
 from tests.sandboxes.conformance import text
@@ -118,7 +118,7 @@ def blocks_bytes(path: Path) -> int:
 
 async def test_sparse_files_of_a_container_do_not_become_real(docker_runtime: DockerRuntime, test_image: str) -> None:
     """Three of 60 MiB hold nothing, and would be 180 MiB of the daemon's disk."""
-    limits = Limits(memory_mib=SMALL.memory_mib, file_size_mib=SPARSE + 1, disk_mib=ALLOWED)
+    limits = SandboxLimits(memory_mib=SMALL.memory_mib, file_size_mib=SPARSE + 1, disk_mib=ALLOWED)
     async with docker_runtime.scope(SandboxSpec(test_image, limits=limits)) as sandbox:
         holes = "for i in 1 2 3; do dd if=/dev/zero of=/srv/$i bs=1 count=1 seek=60M 2>/dev/null; done"
         assert (await sandbox.exec(["sh", "-c", holes], timeout_s=ANSWER_S)).exit_code == 0

@@ -11,7 +11,7 @@ import pytest
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import ReportFormat
 from farm.grading import grade
-from sandboxes import Limits, SandboxSpec
+from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from tests.attacks.machine import notes
 from tests.attacks.project import FIXED_CART, make_task
@@ -54,7 +54,7 @@ async def bits_that_cross(runtime: EitherRuntime, writer: SandboxSpec, reader: S
 async def test_a_note_in_shared_layers_is_read_by_a_later_sandbox(
     either_runtime: EitherRuntime, project_image: str
 ) -> None:
-    spec = SandboxSpec(project_image, limits=Limits(memory_mib=256))
+    spec = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     for _ in range(ATTEMPTS):
         crossed = await bits_that_cross(either_runtime, spec, spec)
         if min(crossed) >= LEGIBLE:
@@ -66,7 +66,7 @@ async def test_a_note_in_shared_layers_is_read_by_a_later_sandbox(
 async def test_no_note_is_left_by_a_sandbox_with_private_layers(
     oci_runtime: OciRuntime, project_image: str, later: str
 ) -> None:
-    shared = SandboxSpec(project_image, limits=Limits(memory_mib=256))
+    shared = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     private = replace(shared, private_layers=True)
     crossed = await bits_that_cross(oci_runtime, private, private if later == "private" else shared)
     assert max(crossed) <= CHANCE
@@ -83,6 +83,6 @@ async def test_tests_leave_no_note_for_a_later_rollout(oci_runtime: OciRuntime, 
     bundle = make_task(project_image, ReportFormat.PYTEST)
     verdict = await grade(bundle, change, oci_runtime, verify_s=None, rng=random.Random(1))
     assert verdict.outcomes, verdict.reason
-    spec = SandboxSpec(project_image, limits=Limits(memory_mib=256))
+    spec = SandboxSpec(project_image, limits=SandboxLimits(memory_mib=256))
     found = await run(oci_runtime, spec, "read", token, str(BITS))
     assert max(right(one, bits) for one in found) <= CHANCE

@@ -18,7 +18,7 @@ import pytest
 from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.grading import grade
-from sandboxes import GoneBy, Limits, SandboxGone, SandboxSpec
+from sandboxes import LossCause, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.uncounted_memory import watch
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import survey
@@ -85,7 +85,7 @@ async def ended_for(scene: Scene, command: str) -> str:
     """Why the attacker was ended while the command's processes held what they had got."""
     with pytest.raises(SandboxGone) as gone:
         await scene.attack(f"{command}; sleep {ANSWER_S}", timeout_s=2 * ANSWER_S)
-    assert gone.value.by is GoneBy.MEMORY
+    assert gone.value.by is LossCause.MEMORY
     return str(gone.value)
 
 
@@ -215,7 +215,7 @@ def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
     return {sandbox_id: hoarders_of(scene)._groups[sandbox_id]}
 
 
-def hoarders_of(scene: Scene) -> watch.Hoarders:
+def hoarders_of(scene: Scene) -> watch.UncountedMemoryWatch:
     keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
     return keeper._hoarders
 
@@ -223,7 +223,7 @@ def hoarders_of(scene: Scene) -> watch.Hoarders:
 @pytest.fixture
 async def wide(either_runtime: EitherRuntime, test_image: str) -> AsyncIterator[Scene]:
     """An attacker with room for descriptors, and a sibling that answers afterwards."""
-    spec = SandboxSpec(test_image, limits=Limits(memory_mib=256, pids=128, open_files=4096, disk_mib=96))
+    spec = SandboxSpec(test_image, limits=SandboxLimits(memory_mib=256, pids=128, open_files=4096, disk_mib=96))
     async with either_runtime.scope(spec) as sibling:
         attacker = await either_runtime.create(spec)
         namespace = os.readlink(f"/proc/{await either_runtime.first_pid(attacker.id)}/ns/pid")

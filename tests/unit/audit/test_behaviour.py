@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.audit import Behaviour, watch
+from farm.audit import AuditResult, audit_turns
 from farm.audit.behaviour import ALWAYS_READ, MOST_EVIDENCE, MOST_FLAGS, MOST_READ
 from farm.audit.shell_parser import MOST_CHARS, read_script
 from farm.audit.tool_actions import EDITORS, LOOKERS, OTHERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
 from farm.episode import run_episode
-from farm.rewards import parse_rules, rewarded
+from farm.rewards import apply_rules, parse_rules
 from farm.rewards.components import ABOUT
 from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
@@ -29,8 +29,8 @@ def turn(*uses: ToolUse, index: int = 0) -> Turn:
     return Turn(index, "", None, uses, "stop", "", 0, 0, 0.0, 0.0, 0.0)
 
 
-def watched(*uses: ToolUse, network: bool = False) -> Behaviour:
-    return watch([turn(one, index=index) for index, one in enumerate(uses)], network=network)
+def watched(*uses: ToolUse, network: bool = False) -> AuditResult:
+    return audit_turns([turn(one, index=index) for index, one in enumerate(uses)], network=network)
 
 
 def kinds(*uses: ToolUse, network: bool = False) -> set[str]:
@@ -231,7 +231,7 @@ def test_honest_work_is_left_alone(command: str) -> None:
 def test_a_network_that_the_task_grants_is_no_attempt() -> None:
     call = use("bash", command="pip install requests")
     assert kinds(call, network=True) == set()
-    refused = watch([turn(call)], network=True, refused=3)
+    refused = audit_turns([turn(call)], network=True, refused=3)
     assert [(flag.kind, flag.turn, flag.evidence) for flag in refused.flags] == [
         ("network", None, "the proxy refused 3 requests")
     ]
@@ -313,12 +313,12 @@ def test_all_are_counted_and_some_are_shown() -> None:
 
 
 def test_results_that_cannot_be_true_are_flagged() -> None:
-    (flag,) = watch([], network=False, tampered="a canary passed").flags
+    (flag,) = audit_turns([], network=False, tampered="a canary passed").flags
     assert (flag.kind, flag.turn, flag.call, flag.evidence) == ("tests", None, None, "a canary passed")
 
 
 def test_lines_of_the_change_are_flagged_with_their_place() -> None:
-    found = watch([], network=False, screened=["src/a.py:3: os._exit(0)"] * 7)
+    found = audit_turns([], network=False, screened=["src/a.py:3: os._exit(0)"] * 7)
     assert found.components["audit_change"] == 7.0
     assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MOST_FLAGS
     assert {flag.kind for flag in found.flags} == {"change"}
@@ -403,4 +403,4 @@ async def test_an_episode_carries_its_flags_and_its_reward_does_not_depend_on_th
     assert (rollout.metrics["audit_tests"], rollout.metrics["terminal_only"]) == (1.0, 0.0)
     assert RolloutRecord.of(rollout).to_core().audit == rollout.audit
     strict = parse_rules('name = "strict"\n[weights]\nverdict = 1.0\naudit_history = -0.5\n')
-    assert rewarded(rollout, strict).reward == 0.5
+    assert apply_rules(rollout, strict).reward == 0.5

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from farm.cli.main import command_line
+from tests.pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 QUOTED = re.compile(r"`(?:[A-Z_]+=\S+ )*farm ([a-z][^`]*)`")
@@ -32,7 +33,7 @@ def hints() -> Iterator[tuple[Path, str]]:
     for path in sorted((ROOT / "farm").rglob("*.py")):
         for text in strings(path):
             yield from ((path, hint) for hint in QUOTED.findall(text))
-    for path in (ROOT / "README.md", ROOT / "farm/ARCHITECTURE.md"):
+    for path in PAGES:
         yield from ((path, hint) for hint in QUOTED.findall(path.read_text()))
 
 

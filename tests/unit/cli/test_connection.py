@@ -11,16 +11,16 @@ import pytest
 from farm.cli.connection import connected
 from farm.cli.errors import CliError
 from farm.cluster import FarmInfo
-from farm.cluster.state_dir import announce, claimed, note_gateway
+from farm.cluster.state_dir import locked, record_gateway_state, write_farm_info
 from farm.config import Config
 from tests.services import kept_port
 
 
 def test_a_gateway_that_does_not_answer_is_named_with_the_log_and_no_option_of_another_command(tmp_path: Path) -> None:
     config = Config(state_dir=tmp_path)
-    with claimed(tmp_path), kept_port() as port:
+    with locked(tmp_path), kept_port() as port:
         url = f"http://127.0.0.1:{port}"
-        announce(FarmInfo(tmp_path, "head", os.getpid(), url, "", "node", time.time()))
+        write_farm_info(FarmInfo(tmp_path, "head", os.getpid(), url, "", "node", time.time()))
         with pytest.raises(CliError) as caught, connected(config, retry_s=0.0) as client:
             client.runs()
     said = str(caught.value)
@@ -33,12 +33,12 @@ def test_a_gateway_that_accepts_and_sends_nothing_is_told_of_before_a_request_wa
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = Config(state_dir=tmp_path)
-    with claimed(tmp_path), socket.create_server(("127.0.0.1", 0)) as hung:
+    with locked(tmp_path), socket.create_server(("127.0.0.1", 0)) as hung:
         url = f"http://127.0.0.1:{hung.getsockname()[1]}"
-        announce(FarmInfo(tmp_path, "head", os.getpid(), url, "", "node", time.time()))
+        write_farm_info(FarmInfo(tmp_path, "head", os.getpid(), url, "", "node", time.time()))
         with connected(config, silent_s=0.1):
             assert f"waiting: the gateway at {url} has sent nothing for 0.1 s; " in capsys.readouterr().err
-        note_gateway(tmp_path, None, "its process was killed by SIGKILL")
+        record_gateway_state(tmp_path, None, "its process was killed by SIGKILL")
         with connected(config, silent_s=0.1):
             assert "sent nothing for 0.1 s (its process was killed by SIGKILL); " in capsys.readouterr().err
 
@@ -52,8 +52,8 @@ def test_a_gateway_that_accepts_and_sends_nothing_is_told_of_before_a_request_wa
 )
 def test_a_machine_whose_node_has_ended_is_told_to_join_again(tmp_path: Path, role: str, remedy: str) -> None:
     for last in ("node", role):
-        with claimed(tmp_path):
-            announce(FarmInfo(tmp_path, last, os.getpid(), "", "10.0.0.1:6379", "node", time.time()))
+        with locked(tmp_path):
+            write_farm_info(FarmInfo(tmp_path, last, os.getpid(), "", "10.0.0.1:6379", "node", time.time()))
     with pytest.raises(CliError) as caught, connected(Config(state_dir=tmp_path)):
         pass
     assert str(caught.value) == f"no farm is up with the state directory {tmp_path}; {remedy}"
@@ -62,8 +62,10 @@ def test_a_machine_whose_node_has_ended_is_told_to_join_again(tmp_path: Path, ro
 def test_a_farm_that_ends_meanwhile_is_said_to_be_down(tmp_path: Path) -> None:
     config = Config(state_dir=tmp_path)
     with kept_port() as port, ExitStack() as left:
-        with claimed(tmp_path):
-            announce(FarmInfo(tmp_path, "head", os.getpid(), f"http://127.0.0.1:{port}", "", "node", time.time()))
+        with locked(tmp_path):
+            write_farm_info(
+                FarmInfo(tmp_path, "head", os.getpid(), f"http://127.0.0.1:{port}", "", "node", time.time())
+            )
             left.enter_context(pytest.raises(CliError, match="no farm is up with the state directory"))
             client = left.enter_context(connected(config, retry_s=0.0))
         client.runs()

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farm.cluster import FarmError, kept_process
+from farm.cluster import ClusterError, kept_process
 from farm.cluster.kept_process import Health, KeptProcess
 
 Changes = asyncio.Queue[tuple[int | None, str]]
@@ -82,7 +82,7 @@ async def test_keeping_goes_on_if_the_state_cannot_be_noted(
 async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:
     (tmp_path / "refused").touch()
     keeper, _ = kept
-    with pytest.raises(FarmError, match=r"the gateway did not start: .* exit code 3; its log is .*gateway\.log"):
+    with pytest.raises(ClusterError, match=r"the gateway did not start: .* exit code 3; its log is .*gateway\.log"):
         await keeper.__aenter__()
 
 

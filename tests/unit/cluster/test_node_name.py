@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cluster import FarmError
+from farm.cluster import ClusterError
 from farm.cluster.node_name import kept_node_id
 
 
@@ -40,5 +40,5 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, text: str) -> None:
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "node-id").mkdir()
-    with pytest.raises(FarmError, match=r"node-id: .*; make it writable, or choose another state_dir"):
+    with pytest.raises(ClusterError, match=r"node-id: .*; make it writable, or choose another state_dir"):
         kept_node_id(tmp_path)

@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 from pydantic import SecretStr
 
-from farm.cluster import FarmError, running_farm, stop_farm, sweep_farm
-from farm.cluster.launch import GatewayPlan, RunningFarm, join_farm, start_farm
+from farm.cluster import ClusterError, running_farm, stop_farm, sweep_farm
+from farm.cluster.launch import GatewayConfig, RunningFarm, join_farm, start_farm
 from farm.cluster.ray_process import RayNode
-from farm.cluster.state_dir import FarmInfo, announce, claimed
+from farm.cluster.state_dir import FarmInfo, locked, write_farm_info
 from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
 from farm.core.toml import read_toml
@@ -25,7 +25,7 @@ from tests.unit.grading_fixtures import install_ruff
 TOKEN = SecretStr("a-token-of-some-length")
 
 
-def never(plan: GatewayPlan) -> AbstractAsyncContextManager[str]:
+def never(plan: GatewayConfig) -> AbstractAsyncContextManager[str]:
     pytest.fail("the gateway must not be reached")
 
 
@@ -40,19 +40,19 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
 @pytest.mark.parametrize(
     ("attempt", "complaint"),
     [
-        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not serve us"),
+        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not accept commands"),
         (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
         (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
         (join("127.0.0.1:99999"), "no farm answers at 127.0.0.1:99999"),
-        (join("nonsense"), "'nonsense' is no address; write HOST:PORT"),
+        (join("nonsense"), "'nonsense' is not an address; write HOST:PORT"),
         (join("127.0.0.1:1", None), "set FARM_JOIN_TOKEN"),
     ],
 )
 async def test_a_refusal_is_one_line_and_leaves_nothing(
     tmp_path: Path, attempt: Callable[[Path], AbstractAsyncContextManager[RunningFarm]], complaint: str
 ) -> None:
-    with pytest.raises(FarmError) as refused:
+    with pytest.raises(ClusterError) as refused:
         await attempt(tmp_path).__aenter__()
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -63,32 +63,32 @@ async def test_a_refusal_is_one_line_and_leaves_nothing(
 def test_a_taken_ray_port_is_named(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(FarmError, match=f"port {port}: .*another ray_port"):
+        with pytest.raises(ClusterError, match=f"port {port}: .*another ray_port"):
             asyncio.run(RayNode(tmp_path, tmp_path / "token", node_ip="127.0.0.1", port=port).__aenter__())
     assert not list(tmp_path.iterdir())
 
 
 def test_an_unwritable_state_directory_is_named() -> None:
-    with pytest.raises(FarmError, match="choose a writable state_dir"), claimed(Path("/proc/farm")):
+    with pytest.raises(ClusterError, match="choose a writable state_dir"), locked(Path("/proc/farm")):
         pytest.fail("it must not be claimed")
 
 
 def test_what_runs_is_found_while_it_runs_and_refused_a_second_time(tmp_path: Path) -> None:
     assert running_farm(tmp_path) is None
     info = FarmInfo(tmp_path, "head", 1, "http://127.0.0.1:1", "127.0.0.1:2", "node-a", 3.0)
-    with claimed(tmp_path):
+    with locked(tmp_path):
         assert running_farm(tmp_path) is None, "it is not yet up"
-        announce(info)
+        write_farm_info(info)
         assert running_farm(tmp_path) == info
-        with pytest.raises(FarmError, match="as process 1; stop it with `farm down`"):
+        with pytest.raises(ClusterError, match="as process 1; stop it with `farm down`"):
             sweep_farm(tmp_path)
     assert running_farm(tmp_path) is None
     stop_farm(FarmInfo(tmp_path, "head", 2**22, "", "", "", 0.0))
 
 
 def test_who_only_looks_keeps_nobody_from_claiming_and_takes_no_other_for_a_farm(tmp_path: Path) -> None:
-    with claimed(tmp_path):
-        announce(FarmInfo(tmp_path, "head", 1, "", "", "", 0.0))
+    with locked(tmp_path):
+        write_farm_info(FarmInfo(tmp_path, "head", 1, "", "", "", 0.0))
         left = (tmp_path / "run" / "farm.json").read_text()
     over, seen = threading.Event(), []
 
@@ -105,7 +105,7 @@ def test_who_only_looks_keeps_nobody_from_claiming_and_takes_no_other_for_a_farm
             assert running_farm(tmp_path) is None
         (tmp_path / "run" / "farm.json").unlink()
         for _ in range(200):
-            with claimed(tmp_path):
+            with locked(tmp_path):
                 pass
     finally:
         over.set()
@@ -140,7 +140,7 @@ async def test_a_ray_without_token_authentication_is_refused(
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ray\nVersion: {version}\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    with pytest.raises(FarmError) as refused:
+    with pytest.raises(ClusterError) as refused:
         await up()(tmp_path / "state").__aenter__()
     assert str(refused.value) == complaint
     assert running_farm(tmp_path / "state") is None
@@ -148,7 +148,7 @@ async def test_a_ray_without_token_authentication_is_refused(
 
 async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_ruff(tmp_path, monkeypatch, "0.15.8")
-    with pytest.raises(FarmError) as refused:
+    with pytest.raises(ClusterError) as refused:
         await join("127.0.0.1:1")(tmp_path / "state").__aenter__()
     told = f"ruff: 0.15.8 is not {RUFF}, which all nodes measure style with; pip install ruff=={RUFF}"
     assert str(refused.value) == told
@@ -156,7 +156,9 @@ async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatc
 
 def test_the_required_versions_are_those_that_are_checked() -> None:
     project = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_bytes())["project"]
-    required = {found.name: str(found.specifier) for found in map(Requirement, project["dependencies"])}
+    required = {
+        found.name: str(found.specifier) for found in map(Requirement, project["optional-dependencies"]["node"])
+    }
     assert required["ray"] == f">={RAY_FLOOR}"
     assert required["ruff"] == f"=={RUFF}"
     assert "pip" in required

@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 from farm.cluster.ray_process import what_died
-from farm.cluster.supervisor import how_ended
+from farm.cluster.supervisor import describe_exit
 
 PROGRAM = """
 import os, signal, subprocess, sys, time
-from farm.cluster.supervisor import stay_behind
-if ended := stay_behind():
+from farm.cluster.supervisor import fork_supervisor
+if ended := fork_supervisor():
     print(ended.code, ended.orderly)
     sys.exit()
 exec(sys.argv[1])
@@ -71,7 +71,7 @@ def test_the_farm_ends_when_what_waits_for_it_is_killed() -> None:
 
 
 def test_ends_in_words(tmp_path: Path) -> None:
-    assert [how_ended(code) for code in (1, -signal.SIGKILL, -99)] == [
+    assert [describe_exit(code) for code in (1, -signal.SIGKILL, -99)] == [
         "ended with exit code 1",
         "was killed by SIGKILL",
         "was killed by signal 99",

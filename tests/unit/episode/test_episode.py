@@ -9,7 +9,7 @@ import pytest
 
 from farm.cli.rollouts.transcript import transcript
 from farm.core.rollout import Failure, Origin, Rollout, SegmentTurn, Status, StopReason, check
-from farm.core.run import Limits, PolicySpec
+from farm.core.run import EpisodeLimits, PolicySpec
 from farm.episode import (
     Baselines,
     EpisodeEvent,
@@ -17,15 +17,15 @@ from farm.episode import (
     Policy,
     PolicyError,
     Reply,
-    aborted,
-    failed,
-    report,
+    cancelled_rollout,
+    episode_report,
+    failed_rollout,
     run_episode,
 )
 from farm.policy import make_policy
 from farm.schemas.rollout import Sidecar
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import BootError, GoneBy, ImageError, SandboxGone
+from sandboxes.errors import BootError, ImageError, LossCause, SandboxGone
 from sandboxes.interface import Sandbox
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec
@@ -55,7 +55,7 @@ async def episode(
     runtime: FakeRuntime | None = None,
     *,
     bundle: TaskBundle | None = None,
-    limits: Limits | None = None,
+    limits: EpisodeLimits | None = None,
 ) -> Rollout:
     """Run it; whatever happened, the record keeps its promises and no sandbox is left."""
     runtime = runtime or fake()
@@ -88,28 +88,30 @@ async def test_a_reply_without_a_call_ends_the_work() -> None:
 @pytest.mark.parametrize(
     ("policy", "limits", "stop"),
     [
-        (Scripted(FIX, FIX), Limits(max_turns=2), StopReason.MAX_TURNS),
-        (Scripted(say(create("fixed\n"), completion_tokens=9)), Limits(max_tokens=9), StopReason.MAX_TOKENS),
-        (Scripted(FIX, say(finish_reason="length", content="and n")), Limits(), StopReason.MAX_TOKENS),
-        (Scripted(FIX, say(stop=StopReason.CONTEXT_LENGTH)), Limits(), StopReason.CONTEXT_LENGTH),
-        (Scripted(FIX, say(call("bash"), stop=StopReason.PARSE_ERROR)), Limits(), StopReason.PARSE_ERROR),
+        (Scripted(FIX, FIX), EpisodeLimits(max_turns=2), StopReason.MAX_TURNS),
+        (Scripted(say(create("fixed\n"), completion_tokens=9)), EpisodeLimits(max_tokens=9), StopReason.MAX_TOKENS),
+        (Scripted(FIX, say(finish_reason="length", content="and n")), EpisodeLimits(), StopReason.MAX_TOKENS),
+        (Scripted(FIX, say(stop=StopReason.CONTEXT_LENGTH)), EpisodeLimits(), StopReason.CONTEXT_LENGTH),
+        (Scripted(FIX, say(call("bash"), stop=StopReason.PARSE_ERROR)), EpisodeLimits(), StopReason.PARSE_ERROR),
     ],
 )
-async def test_a_limit_truncates_and_the_work_so_far_counts(policy: Scripted, limits: Limits, stop: StopReason) -> None:
+async def test_a_limit_truncates_and_the_work_so_far_counts(
+    policy: Scripted, limits: EpisodeLimits, stop: StopReason
+) -> None:
     assert ending(await episode(policy, limits=limits)) == (Status.TRUNCATED, stop, 1.0)
 
 
 async def test_the_agents_deadline_truncates_while_it_thinks() -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
-    rollout = await episode(policy, limits=Limits(agent_s=1.0))
+    rollout = await episode(policy, limits=EpisodeLimits(agent_s=1.0))
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
 
 
 async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record() -> None:
     rollout = await episode(
         Scripted(FIX, say(call("glob", {"pattern": "*"}), call("bash", {"command": "sleep 60"}), call("submit"))),
-        limits=Limits(agent_s=1.0),
+        limits=EpisodeLimits(agent_s=1.0),
     )
     assert ending(rollout) == (Status.TRUNCATED, StopReason.AGENT_TIMEOUT, 1.0)
     assert [use.result for use in rollout.turns[1].tool_uses][1:] == ["Not finished: the episode ended first."] * 2
@@ -118,8 +120,8 @@ async def test_the_agents_deadline_truncates_amid_a_call_which_stays_on_record()
 async def test_a_deadline_that_passes_in_an_outage_is_the_endpoints() -> None:
     policy = Scripted(FIX)
     policy.then(policy.forever)
-    policy.outage = "http://h/v1 answers 503"
-    rollout = await episode(policy, limits=Limits(agent_s=0.1))
+    policy.unavailable_reason = "http://h/v1 answers 503"
+    rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.1))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
@@ -131,7 +133,7 @@ async def test_a_deadline_that_passes_while_the_endpoint_answers_nobody_is_the_e
     policy = Scripted(FIX)
     policy.then(policy.forever)
     policy.silent_s = 0.09 if silent else 0.01
-    rollout = await episode(policy, limits=Limits(agent_s=0.1))
+    rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.1))
     if silent:
         assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
         assert rollout.error is not None
@@ -149,14 +151,16 @@ async def test_an_endpoint_that_never_answers_gives_no_reward() -> None:
     async with await asyncio.start_server(stall, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         policy = make_policy(PolicySpec("openai", url, "tiny"), make_bundle(), seed=0)
-        rollout = await episode(policy, limits=Limits(agent_s=0.5))
+        rollout = await episode(policy, limits=EpisodeLimits(agent_s=0.5))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
     assert rollout.error is not None
     assert (rollout.error.origin, rollout.error.retryable) == (Origin.MODEL, True)
 
 
 async def test_a_call_that_takes_too_long_times_out_and_the_episode_goes_on() -> None:
-    rollout = await episode(Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=Limits(tool_s=1.0))
+    rollout = await episode(
+        Scripted(say(call("bash", {"command": "sleep 60"})), FIX, DONE), limits=EpisodeLimits(tool_s=1.0)
+    )
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     assert rollout.turns[0].tool_uses[0].timed_out
     assert rollout.metrics["tool_timeouts"] == 1
@@ -166,8 +170,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no boot": ({"boot_errors": [BootError("no answer in 60 s")]}, "BootError"),
     "no boot of the grader": ({"boot_errors": [None, BootError("no answer")]}, "BootError"),
     "killed at once": ({"lifetimes": [0]}, "SandboxGone"),
-    "lost by itself before the policy acted": ({"lifetimes": [0], "by": GoneBy.INSIDE}, "SandboxGone"),
-    "lost by itself before the change was judged": ({"lifetimes": [None, 0], "by": GoneBy.INSIDE}, "SandboxGone"),
+    "lost by itself before the policy acted": ({"lifetimes": [0], "by": LossCause.INSIDE}, "SandboxGone"),
+    "lost by itself before the change was judged": ({"lifetimes": [None, 0], "by": LossCause.INSIDE}, "SandboxGone"),
     "killed under the policy": ({"lifetimes": [2]}, "SandboxGone"),
     "killed while the change is taken": ({"lifetimes": [3]}, "SandboxGone"),
     "killed while judging": ({"lifetimes": [None, 2]}, "SandboxGone"),
@@ -183,25 +187,25 @@ async def test_infrastructure_is_no_reward(trouble: dict[str, Any], kind: str) -
     assert rollout.reward_components == {}
 
 
-@pytest.mark.parametrize("by", [GoneBy.INSIDE, GoneBy.MEMORY])
-async def test_a_sandbox_lost_under_a_policy_that_never_acted_is_no_reward(by: GoneBy) -> None:
+@pytest.mark.parametrize("by", [LossCause.INSIDE, LossCause.MEMORY])
+async def test_a_sandbox_lost_under_a_policy_that_never_acted_is_no_reward(by: LossCause) -> None:
     rollout = await episode(Scripted(say(content="I give up.")), fake(lifetimes=[1], by=by))
     assert ending(rollout) == (Status.FAILED, StopReason.ERROR, None)
 
 
-LOST = {GoneBy.INSIDE: StopReason.SANDBOX_LOST, GoneBy.MEMORY: StopReason.OUT_OF_MEMORY}
+LOST = {LossCause.INSIDE: StopReason.SANDBOX_LOST, LossCause.MEMORY: StopReason.OUT_OF_MEMORY}
 
 
 @pytest.mark.parametrize("by", LOST)
 @pytest.mark.parametrize("calls", [1, 2, 3, 4], ids=lambda calls: f"after {calls} calls")
-async def test_a_sandbox_that_the_policy_takes_down_is_worth_nothing(by: GoneBy, calls: int) -> None:
+async def test_a_sandbox_that_the_policy_takes_down_is_worth_nothing(by: LossCause, calls: int) -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[calls], by=by))
     assert ending(rollout) == (Status.TRUNCATED, LOST[by], 0.0)
     assert rollout.reason.startswith("the work was lost: ")
 
 
 @pytest.mark.parametrize("by", LOST)
-async def test_a_sandbox_that_the_change_takes_down_is_worth_nothing(by: GoneBy) -> None:
+async def test_a_sandbox_that_the_change_takes_down_is_worth_nothing(by: LossCause) -> None:
     rollout = await episode(Scripted(FIX, DONE), fake(lifetimes=[None, 4], by=by))
     assert ending(rollout) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
 
@@ -292,7 +296,7 @@ async def test_memory_that_the_policy_ate_is_the_policys() -> None:
 
     async def eat() -> Reply:
         (sandbox,) = runtime.sandboxes.values()
-        await sandbox.die(by=GoneBy.MEMORY)
+        await sandbox.die(by=LossCause.MEMORY)
         return FIX
 
     rollout = await episode(Scripted(eat), runtime)
@@ -333,7 +337,7 @@ async def test_a_cancelled_episode_leaves_nothing(at: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not runtime.sandboxes
-    record = aborted(order(), node="n1")
+    record = cancelled_rollout(order(), node="n1")
     check(record)
     assert ending(record) == (Status.ABORTED, StopReason.CANCELLED, None)
 
@@ -499,12 +503,12 @@ async def test_a_known_image_is_not_walked_again() -> None:
 
 async def test_a_report_says_what_the_scheduler_needs() -> None:
     rollout = await episode(Scripted(FIX, DONE))
-    told = report(rollout, order(), published=True)
+    told = episode_report(rollout, order(), published=True)
     assert (told.rollout_id, told.reward, told.failure, told.published) == (rollout.rollout_id, 1.0, None, True)
     assert told.metrics == rollout.metrics
 
 
 def test_an_episode_that_could_not_begin_is_a_failed_rollout() -> None:
-    rollout = failed(order(), ImageError("pip: no such package"), node="n1")
+    rollout = failed_rollout(order(), ImageError("pip: no such package"), node="n1")
     check(rollout)
     assert rollout.error == Failure(Origin.TASK, "ImageError", "pip: no such package", retryable=False)

@@ -18,14 +18,14 @@ import farm.episode.journal
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec
-from farm.episode.journal import MOST_LIVES, Journal, Journals, Past
+from farm.episode.journal import MAX_RESTARTS, EpisodeJournal, JournalDirectory, JournalState
 from farm.episode.journal_format import JournalError
 from farm.episode.phase_times import Stopwatch
 from farm.policy.base import Reply, Sampled
 from sandboxes.interface import MIB
 from sandboxes.spec import SandboxSpec
 from sandboxes.tools.tool import ToolErrorKind, ToolResult
-from sandboxes.toolserver.replay import Seen
+from sandboxes.toolserver.replay import RecordedRead
 from tests.unit.rollout_fixtures import call, fake, order, sampled, say
 
 FIRST = say(call("bash", {"command": "\udcff ls"}, "a"), call("submit", "", "b"), sampled=sampled([1, 2], [3, 4]))
@@ -65,28 +65,28 @@ def opened(path: Path) -> int:
 async def written(directory: Path) -> Path:
     """The journal of an episode of two lives."""
     sandbox = await fake().create(SandboxSpec("task:1"))
-    journal = Journals(directory).of(ORDER)
+    journal = JournalDirectory(directory).of(ORDER)
     watch = Stopwatch(5.0)
     watch.add("boot_s", 0.25)
     journal.begin(ORDER, sandbox, 1000.5, watch)
-    journal.replied(FIRST, 1001.0, 0.5)
-    journal.seen(0, Seen(b"d", 2, b""))
-    journal.seen(0, Seen(b"e", 0, b"text"))
-    journal.seen(0, Seen(b"", changes=True))
-    journal.ended(1, RESULT)
-    [(again, left)] = Journals(directory).left()
+    journal.record_reply(FIRST, 1001.0, 0.5)
+    journal.record_read(0, RecordedRead(b"d", 2, b""))
+    journal.record_read(0, RecordedRead(b"e", 0, b"text"))
+    journal.record_read(0, RecordedRead(b"", changes=True))
+    journal.record_result(1, RESULT)
+    [(again, left)] = JournalDirectory(directory).find_interrupted()
     assert (left.order, left.sandbox_id, left.turn, left.settled, left.lives) == (ORDER, sandbox.id, 0, False, 2)
     again.recall()
     assert again.past
     assert again.past.turns[0].seen == {
-        0: [Seen(b"d", 2, b""), Seen(b"e", 0, b"text"), Seen(b"", changes=True)],
+        0: [RecordedRead(b"d", 2, b""), RecordedRead(b"e", 0, b"text"), RecordedRead(b"", changes=True)],
     }
-    again.go_on(Stopwatch(again.past.spent_s))
-    again.ready()
-    again.replied(UNLIKE, 1002.0, 0.5)
-    again.replied(SECOND, 1003.0, 0.5)
-    again.stopped(StopReason.PARSE_ERROR)
-    again.taken(CHANGE)
+    again.resume(Stopwatch(again.past.spent_s))
+    again.mark_resumed()
+    again.record_reply(UNLIKE, 1002.0, 0.5)
+    again.record_reply(SECOND, 1003.0, 0.5)
+    again.record_stop(StopReason.PARSE_ERROR)
+    again.record_change(CHANGE)
     return only(directory)
 
 
@@ -97,7 +97,7 @@ async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
     assert path.name == "run-g000000-001.2"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    past, length = Past.read(io.BytesIO(path.read_bytes()))
+    past, length = JournalState.read(io.BytesIO(path.read_bytes()))
     assert length == path.stat().st_size
     assert (past.order, past.created_at, past.seconds, past.lives) == (ORDER, 1000.5, {"boot_s": 0.25}, 2)
     assert [turn.reply for turn in past.turns] == [FIRST, UNLIKE, SECOND]
@@ -111,13 +111,13 @@ async def test_it_tells_all_that_it_was_told(tmp_path: Path) -> None:
 
 async def test_a_prompt_that_goes_on_is_not_written_again(tmp_path: Path) -> None:
     sandbox = await fake().create(SandboxSpec("task:1"))
-    journal = Journals(tmp_path).of(ORDER)
+    journal = JournalDirectory(tmp_path).of(ORDER)
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
     context: list[int] = []
     for turn in range(50):
         reply = say(sampled=sampled([*context, turn], [turn] * 200))
         assert reply.sampled
-        journal.replied(reply, 0.0, 0.0)
+        journal.record_reply(reply, 0.0, 0.0)
         context = [*reply.sampled.prompt_token_ids, *reply.sampled.token_ids]
     path = only(tmp_path)
     assert path.stat().st_size < 4 * 2 * len(context) + 50 * 500
@@ -129,19 +129,19 @@ async def test_a_torn_record_does_not_count_and_is_written_over(tmp_path: Path) 
     ends = []
     for length in range(len(whole)):
         try:
-            ends.append(Past.read(io.BytesIO(whole[:length]))[1])
+            ends.append(JournalState.read(io.BytesIO(whole[:length]))[1])
         except JournalError as error:
             assert "no whole entry" in str(error)  # noqa: PT017 - of the shortest only
     assert len(set(ends)) == 11
     path.write_bytes(whole[:-1])
-    [(journal, left)] = Journals(path.parent).left()
+    [(journal, left)] = JournalDirectory(path.parent).find_interrupted()
     assert (left.turn, left.settled) == (2, False)
     journal.recall()
     assert journal.past
     assert (journal.past.stop, journal.past.change) == (StopReason.PARSE_ERROR, None)
-    journal.go_on(Stopwatch(journal.past.spent_s))
-    journal.forfeited(StopReason.SANDBOX_LOST, "lost")
-    past, length = Past.read(io.BytesIO(path.read_bytes()))
+    journal.resume(Stopwatch(journal.past.spent_s))
+    journal.record_forfeit(StopReason.SANDBOX_LOST, "lost")
+    past, length = JournalState.read(io.BytesIO(path.read_bytes()))
     assert (past.lives, past.stop, past.forfeit) == (3, StopReason.SANDBOX_LOST, "lost")
     assert length == path.stat().st_size
     journal.remove()
@@ -161,18 +161,18 @@ def test_one_that_was_changed_is_of_no_use(bytes_of_one: bytes, at: int, value: 
     changed = bytearray(bytes_of_one)
     changed[at] ^= value
     with pytest.raises(JournalError):
-        Past.read(io.BytesIO(changed))
+        JournalState.read(io.BytesIO(changed))
 
 
 async def test_what_cannot_be_gone_on_from_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = await written(tmp_path / "episodes")
     (path.parent / "garbage").write_bytes(b"\x93" * 100)
     (path.parent / "empty").touch()
-    [(_, left)] = Journals(path.parent).left()
+    [(_, left)] = JournalDirectory(path.parent).find_interrupted()
     assert (left.order, left.settled) == (ORDER, True)
     assert only(path.parent) == path
     monkeypatch.setattr(farm.episode.journal, "__version__", "0.0.other")
-    assert Journals(path.parent).left() == []
+    assert JournalDirectory(path.parent).find_interrupted() == []
     assert not path.exists()
 
 
@@ -180,12 +180,12 @@ async def test_an_episode_that_ends_its_processes_is_not_begun_for_ever(tmp_path
     """Not even where it does so while its journal is read."""
     path = await written(tmp_path / "episodes")
     lives = 2
-    while found := Journals(path.parent).left():
+    while found := JournalDirectory(path.parent).find_interrupted():
         [(_, left)] = found
         lives += 1
         assert left.lives == lives
-        assert Past.read(io.BytesIO(path.read_bytes()))[0].lives == lives
-    assert lives == MOST_LIVES
+        assert JournalState.read(io.BytesIO(path.read_bytes()))[0].lives == lives
+    assert lives == MAX_RESTARTS
     assert not path.exists()
 
 
@@ -193,13 +193,13 @@ async def test_long_journals_take_no_memory_before_they_are_recalled(tmp_path: P
     sandbox = await fake().create(SandboxSpec("task:1"))
     for number in range(4):
         asked = order(rollout_id=f"run-{number}")
-        journal = Journals(tmp_path).of(asked)
+        journal = JournalDirectory(tmp_path).of(asked)
         journal.begin(asked, sandbox, 0.0, Stopwatch())
         for _ in range(4):
-            journal.replied(say(content="x" * MIB), 0.0, 0.0)
+            journal.record_reply(say(content="x" * MIB), 0.0, 0.0)
     tracemalloc.start()
     try:
-        found = Journals(tmp_path).left()
+        found = JournalDirectory(tmp_path).find_interrupted()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -213,21 +213,21 @@ async def test_one_that_cannot_be_written_is_given_up(
 ) -> None:
     """For want of words, or of room."""
     sandbox = await fake().create(SandboxSpec("task:1"))
-    journal = Journals(tmp_path).of(ORDER)
+    journal = JournalDirectory(tmp_path).of(ORDER)
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
     path = only(tmp_path)
     assert opened(path) == 1
     monkeypatch.setattr(farm.episode.journal, "MOST_BYTES", 2000)
-    journal.replied(Reply("x" * 2000 * (not tokens), (), "stop", prompt_tokens=tokens), 0.0, 0.0)
+    journal.record_reply(Reply("x" * 2000 * (not tokens), (), "stop", prompt_tokens=tokens), 0.0, 0.0)
     assert nothing(tmp_path)
     assert opened(path) == 0
-    journal.stopped(StopReason.AGENT_DONE)
+    journal.record_stop(StopReason.AGENT_DONE)
     journal.remove()
 
 
 async def test_where_there_is_no_place_for_one_the_episode_does_without(tmp_path: Path) -> None:
     sandbox = await fake().create(SandboxSpec("task:1"))
-    journal = Journal(tmp_path / "missing" / "too" / "journal")
+    journal = EpisodeJournal(tmp_path / "missing" / "too" / "journal")
     journal.begin(ORDER, sandbox, 0.0, Stopwatch())
-    journal.replied(FIRST, 0.0, 0.0)
+    journal.record_reply(FIRST, 0.0, 0.0)
     journal.remove()

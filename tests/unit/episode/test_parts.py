@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from farm.core.rollout import Origin
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.episode import PolicyError, classify
 from farm.episode.tool_calls import PARALLEL_CALLS, run_calls
-from farm.episode.turn_loop import Bounds
+from farm.episode.turn_loop import LoopLimits
 from farm.grading import VerifierError
 from farm.rewards import Unscored
 from farm.tasks import TaskError
@@ -128,9 +128,9 @@ async def test_a_lost_sandbox_ends_the_calls_beside_it() -> None:
 
 def test_an_orders_limits_are_caps_over_the_tasks() -> None:
     plain = task(agent_timeout_s=100.0, max_turns=30).task
-    assert Bounds.of(plain, Limits()) == Bounds(100.0, 180.0, 30, None)
-    assert Bounds.of(plain, Limits(agent_s=5, max_turns=2, max_tokens=7, tool_s=3)) == Bounds(5, 3, 2, 7)
-    assert Bounds.of(plain, Limits(agent_s=500, max_turns=99)) == Bounds(100.0, 180.0, 30, None)
+    assert LoopLimits.of(plain, EpisodeLimits()) == LoopLimits(100.0, 180.0, 30, None)
+    assert LoopLimits.of(plain, EpisodeLimits(agent_s=5, max_turns=2, max_tokens=7, tool_s=3)) == LoopLimits(5, 3, 2, 7)
+    assert LoopLimits.of(plain, EpisodeLimits(agent_s=500, max_turns=99)) == LoopLimits(100.0, 180.0, 30, None)
 
 
 @pytest.mark.parametrize(

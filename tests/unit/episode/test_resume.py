@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from farm.core.rollout import Rollout, StopReason, check
-from farm.core.run import Limits, PolicySpec
+from farm.core.run import EpisodeLimits, PolicySpec
 from farm.core.task import Artifact, Collect, GradingMode, Separate
-from farm.episode import Journals, Policy, run_episode
-from farm.episode.journal import Journal
+from farm.episode import JournalDirectory, Policy, run_episode
+from farm.episode.journal import EpisodeJournal
 from farm.policy import make_policy
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -62,7 +62,7 @@ class Machine:
         self.gates: dict[str, asyncio.Event] = {}
         self.waits = asyncio.Event()
         self.runtime: FakeRuntime = fake(self._verify, {"note": self._note, "examine": self._examine})
-        self.journals = Journals(directory / "episodes")
+        self.journals = JournalDirectory(directory / "episodes")
 
     async def _note(self, process: FakeProcess) -> int:
         self.notes.append(process.argv[1])
@@ -85,7 +85,9 @@ class Machine:
             self.waits.set()
             await gate.wait()
 
-    async def episode(self, policy: Policy, journal: Journal | None = None, limits: Limits | None = None) -> Rollout:
+    async def episode(
+        self, policy: Policy, journal: EpisodeJournal | None = None, limits: EpisodeLimits | None = None
+    ) -> Rollout:
         asked = order(limits)
         journal = journal or self.journals.of(asked)
         rollout = await run_episode(asked, self.bundle, self.runtime, policy, node="n", journal=journal)
@@ -94,12 +96,12 @@ class Machine:
         return rollout
 
     @asynccontextmanager
-    async def cut_off(self, policy: Policy, waits: asyncio.Event, **how: Any) -> AsyncIterator[Journal]:
+    async def cut_off(self, policy: Policy, waits: asyncio.Event, **how: Any) -> AsyncIterator[EpisodeJournal]:
         """An episode that came to ``waits``, and whose process does nothing more: what another finds of it."""
         process = asyncio.create_task(self.episode(policy, **how))
         async with asyncio.timeout(60):
             await waits.wait()
-        [(journal, left)] = self.journals.left()
+        [(journal, left)] = self.journals.find_interrupted()
         journal.sandbox = self.runtime.sandboxes.get(left.sandbox_id)
         journal.recall()
         yield journal
@@ -186,7 +188,7 @@ async def test_hooks_have_their_own_time(tmp_path: Path) -> None:
     machine = Machine(tmp_path, with_own_verifier())
     gate = machine.gates["collected"] = asyncio.Event()
     asyncio.get_running_loop().call_later(1.2, gate.set)
-    rollout = await machine.episode(Scripted(*REPLIES), limits=Limits(tool_s=1.0))
+    rollout = await machine.episode(Scripted(*REPLIES), limits=EpisodeLimits(tool_s=1.0))
     assert rollout.reward == 1.0, rollout.reason
 
 
@@ -217,7 +219,7 @@ async def test_the_time_spent_before_counts_and_the_time_away_does_not(tmp_path:
         assert spent_s >= 0.2
         last = Scripted(*REPLIES[:1])
         last.then(last.forever)
-        rollout = await machine.episode(last, journal, Limits(agent_s=spent_s + 0.1))
+        rollout = await machine.episode(last, journal, EpisodeLimits(agent_s=spent_s + 0.1))
         assert rollout.stop_reason is StopReason.AGENT_TIMEOUT
         assert rollout.metrics["total_s"] >= 0.3
         assert rollout.turns[0].model_s >= 0.2
@@ -233,7 +235,7 @@ async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.oracle = make_policy(PolicySpec("oracle"), bundle, seed=0)
             self.waiting = asyncio.Event()
-            self.outage = None
+            self.unavailable_reason = None
             self.silent_s = 0.0
 
         async def reply(self, messages: Any, tools: Any) -> Any:
@@ -242,8 +244,8 @@ async def test_an_oracle_goes_on_in_its_script(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
             return await self.oracle.reply(messages, tools)
 
-        async def recall(self, messages: Any, tools: Any) -> None:
-            await self.oracle.recall(messages, tools)
+        async def replay(self, messages: Any, tools: Any) -> None:
+            await self.oracle.replay(messages, tools)
 
         async def close(self) -> None: ...
 

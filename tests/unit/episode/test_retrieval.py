@@ -13,7 +13,7 @@ from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Rollout, Status, StopReason, check
-from farm.core.run import Limits, PolicySpec
+from farm.core.run import EpisodeLimits, PolicySpec
 from farm.episode import Policy, run_episode
 from farm.gateway import TasksetError
 from farm.grading import VerifierError, grade
@@ -52,7 +52,7 @@ RIGHT = answer({file.path: file.lines for file in EXPECTED})
 VIEW = call(EDITOR, {"command": "view", "path": "src/a.py"})
 
 
-async def episode(policy: Policy, limits: Limits | None = None, runtime: FakeRuntime | None = None) -> Rollout:
+async def episode(policy: Policy, limits: EpisodeLimits | None = None, runtime: FakeRuntime | None = None) -> Rollout:
     runtime = runtime or fake()
     rollout = await run_episode(order(limits), finding(), runtime, policy, node="n1")
     check(rollout)
@@ -220,7 +220,7 @@ async def test_the_last_message_may_answer_and_none_after_it() -> None:
     late = await episode(Scripted(say(VIEW), say(VIEW), say(VIEW), say(RIGHT)))
     assert ending(late) == (Status.TRUNCATED, StopReason.MAX_TURNS, 0.0)
     capped = Scripted(say(VIEW), say(RIGHT))
-    assert ending(await episode(capped, Limits(max_turns=1))) == (Status.TRUNCATED, StopReason.MAX_TURNS, 0.0)
+    assert ending(await episode(capped, EpisodeLimits(max_turns=1))) == (Status.TRUNCATED, StopReason.MAX_TURNS, 0.0)
     assert "You have 1 messages" in capped.shown[0][0]["content"]
 
 

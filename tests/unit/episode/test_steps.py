@@ -10,13 +10,13 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.rollout import Origin, Rollout, Status, StopReason, check
-from farm.core.run import Limits
+from farm.core.run import EpisodeLimits
 from farm.core.task import Healthcheck, ReportFormat, Step, StepReward
 from farm.episode import run_episode
 from farm.grading import VerifierError, grade
 from farm.rewards.components import is_component
 from farm.tasks.bundle import BundleFile, StepFiles, TaskBundle
-from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.shell import FakeProcess
 from tests.unit.grading_fixtures import WORKSPACE, case, junit, make_verifier
 from tests.unit.rollout_fixtures import DONE, Scripted, call, create, fake, order, sampled, say, task
@@ -50,7 +50,7 @@ def write(number: int, reward: float) -> Any:
     return say(create(f"{reward}\n", f"{number}.txt"))
 
 
-async def play(bundle: TaskBundle, *steps: Any, limits: Limits | None = None) -> tuple[Rollout, Scripted]:
+async def play(bundle: TaskBundle, *steps: Any, limits: EpisodeLimits | None = None) -> tuple[Rollout, Scripted]:
     policy, runtime = Scripted(*steps), fake(programs={"score": score, "ready": ready})
     rollout = await run_episode(order(limits), bundle, runtime, policy, node="n1")
     check(rollout)
@@ -151,9 +151,9 @@ async def test_time_is_each_steps_own_and_turns_are_counted_over_all() -> None:
     rollout = await run_episode(order(), bundle, runtime, policy, node="n1")
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 1.0], StopReason.AGENT_DONE)
 
-    rollout, _ = await play(in_steps(None, None), write(0, 1), DONE, write(1, 1), limits=Limits(max_turns=3))
+    rollout, _ = await play(in_steps(None, None), write(0, 1), DONE, write(1, 1), limits=EpisodeLimits(max_turns=3))
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 1.0], StopReason.MAX_TURNS)
-    rollout, _ = await play(in_steps(None, None), write(0, 1), limits=Limits(max_turns=1))
+    rollout, _ = await play(in_steps(None, None), write(0, 1), limits=EpisodeLimits(max_turns=1))
     assert (steps_of(rollout), rollout.stop_reason) == ([1.0, 0.0], StopReason.MAX_TURNS)
 
 
@@ -174,7 +174,7 @@ async def test_each_step_is_a_segment_of_tokens() -> None:
 
 async def test_a_sandbox_that_the_policy_loses_is_worth_nothing_from_there_on() -> None:
     async def dies(process: FakeProcess) -> int:
-        raise SandboxGone("it ended by itself", by=GoneBy.INSIDE)
+        raise SandboxGone("it ended by itself", by=LossCause.INSIDE)
 
     runtime = fake(programs={"score": score, "ready": ready, "die": dies})
     policy = Scripted(write(0, 1), DONE, say(call("bash", {"command": "die"})))

@@ -8,13 +8,13 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading import Baseline, VerifierError, grade
+from farm.grading import VerifierError, WorkspaceBaseline, grade
 from farm.grading.changes.protected_paths import split_change
-from farm.grading.decoys.test_plan import set_exam
+from farm.grading.decoys.verifier_plan import build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.verdict import decide
 from farm.tasks.bundle import TaskBundle
-from sandboxes.errors import GoneBy, SandboxGone
+from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess, Program
 from tests.unit.grading_fixtures import (
@@ -39,7 +39,7 @@ def passes(process: FakeProcess, name: str) -> bool:
 
 
 def runtime(
-    verifier: Program | None = None, *, lifetime: int | None = None, by: GoneBy = GoneBy.OUTSIDE
+    verifier: Program | None = None, *, lifetime: int | None = None, by: LossCause = LossCause.OUTSIDE
 ) -> FakeRuntime:
     programs = {"busybox": busybox, "pretend": verifier or pretend_pytest(passes)}
     return FakeRuntime(image(PRISTINE), programs=programs, lifetimes=[lifetime], by=by)
@@ -67,7 +67,9 @@ async def test_reports_are_read_and_weighed_beside_the_event_loop() -> None:
     finally:
         sys.setprofile(None)
     assert grade.__code__ in called
-    assert called.isdisjoint({read_report.__code__, decide.__code__, split_change.__code__, set_exam.__code__})
+    assert called.isdisjoint(
+        {read_report.__code__, decide.__code__, split_change.__code__, build_verifier_plan.__code__}
+    )
 
 
 async def test_the_verdict_tells_what_the_change_was() -> None:
@@ -85,7 +87,7 @@ async def test_a_baseline_of_the_image_spares_a_walk_and_one_of_another_is_not_b
     farm = runtime()
     digest = await farm.digest_of("task:1")
     for of, known in ((digest, True), ("sha256:other", False)):
-        emptied = Baseline(of, {})
+        emptied = WorkspaceBaseline(of, {})
         verdict = await grade(make_bundle(), change(FIX), farm, verify_s=None, rng=random.Random(1), baseline=emptied)
         assert verdict.reward == 1.0
         assert ("-bug" in verdict.patch) is not known
@@ -174,21 +176,21 @@ async def test_a_time_out_begins_with_the_commands_turn() -> None:
 @pytest.mark.parametrize(
     ("made", "lifetime", "by"),
     [
-        (change(FIX), 4, GoneBy.OUTSIDE),
-        (change(FIX), 1, GoneBy.INSIDE),
-        (change(), 4, GoneBy.INSIDE),
-        (change(write("conftest.py", b"evil")), 4, GoneBy.INSIDE),
+        (change(FIX), 4, LossCause.OUTSIDE),
+        (change(FIX), 1, LossCause.INSIDE),
+        (change(), 4, LossCause.INSIDE),
+        (change(write("conftest.py", b"evil")), 4, LossCause.INSIDE),
     ],
     ids=["killed from outside", "before the change was there", "nothing changed", "nothing that travels"],
 )
-async def test_a_lost_sandbox_is_no_reward(made: Change, lifetime: int, by: GoneBy) -> None:
+async def test_a_lost_sandbox_is_no_reward(made: Change, lifetime: int, by: LossCause) -> None:
     with pytest.raises(SandboxGone):
         await judge(made, runtime(lifetime=lifetime, by=by))
 
 
 @pytest.mark.parametrize("lifetime", [2, 4, 6])
 async def test_a_sandbox_lost_to_the_change_is_worth_nothing(lifetime: int) -> None:
-    reward, reason = await judge(change(FIX), runtime(lifetime=lifetime, by=GoneBy.INSIDE))
+    reward, reason = await judge(change(FIX), runtime(lifetime=lifetime, by=LossCause.INSIDE))
     assert (reward, reason.partition(":")[0]) == (0.0, "the tests lost their sandbox")
 
 
@@ -204,7 +206,7 @@ async def test_running_out_of_memory_is_the_changes_fault(made: Change) -> None:
     judging = asyncio.create_task(judge(made, farm))
     await started.wait()
     (sandbox,) = farm.sandboxes.values()
-    await sandbox.die(by=GoneBy.MEMORY)
+    await sandbox.die(by=LossCause.MEMORY)
     if made.empty:
         with pytest.raises(SandboxGone):
             await judging

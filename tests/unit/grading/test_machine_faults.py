@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.task import ReportFormat
 from farm.core.test_frameworks import owned_files
-from farm.grading.errors import blame_machine
+from farm.grading.errors import raise_if_host_fault
 from sandboxes.errors import PathError, RuntimeUnavailable
 from tests.unit.grading_fixtures import make_verifier
 
@@ -30,9 +30,9 @@ def test_the_machine_is_blamed_for_what_no_agent_brings_about(
         error = PathError(number, "/tmp/report", "it failed")
         if blamed:
             with pytest.raises(RuntimeUnavailable, match="look at its disk"):
-                blame_machine(error, fresh=fresh)
+                raise_if_host_fault(error, fresh=fresh)
         else:
-            blame_machine(error, fresh=fresh)
+            raise_if_host_fault(error, fresh=fresh)
 
 
 @pytest.mark.parametrize(

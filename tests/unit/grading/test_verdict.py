@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from farm.core.change import FileChange
 from farm.core.task import ReportFormat
 from farm.grading import VerifierError
-from farm.grading.changes.protected_paths import Protection
+from farm.grading.changes.protected_paths import ProtectedPaths
 from farm.grading.changes.runner_settings import MAX_SETTINGS_BYTES
-from farm.grading.decoys.canary_file import Canary, make_canary
-from farm.grading.reports.outcome import Outcome
-from farm.grading.verdict import Evidence, decide
+from farm.grading.decoys.canary_file import DecoyFile, make_decoy_file
+from farm.grading.reports.outcome import CaseOutcome
+from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import FileKind
 from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
 
 GO, CARGO, JEST = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST
 NEW, OLD = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
-CANARY = Canary("tests/test_c.py", b"", ("c::no",), ("c::yes",))
-HONEST = {"c::no": Outcome.FAILED, "c::yes": Outcome.PASSED}
+CANARY = DecoyFile("tests/test_c.py", b"", ("c::no",), ("c::yes",))
+HONEST = {"c::no": CaseOutcome.FAILED, "c::yes": CaseOutcome.PASSED}
 PRISTINE = {"src/lib/a.py": FileKind.FILE, "tests/test_a.py": FileKind.FILE, "token.py": FileKind.FILE}
 
 
@@ -33,8 +33,8 @@ def covers(
     kind: ReportFormat = ReportFormat.PYTEST,
 ) -> bool:
     verifier = make_verifier(protected=protected, report=kind)
-    protection = Protection(verifier, ["tests/test_a.py", "src/lib/test_b.py"], PRISTINE)
-    return protection.covers(file, old)
+    protection = ProtectedPaths(verifier, ["tests/test_a.py", "src/lib/test_b.py"], PRISTINE)
+    return protection.excludes(file, old)
 
 
 @pytest.mark.parametrize(
@@ -85,35 +85,35 @@ def test_what_python_imports_in_the_place_of_what_is_protected_is_protected(dire
     def path(name: str) -> str:
         return f"{directory}/{name}" if directory else name
 
-    protection = Protection(
+    protection = ProtectedPaths(
         make_verifier(), [path("test_x.py"), "src/lib/b_test.py"], {path("test_y/z.py"): FileKind.FILE}
     )
     for module in ("test_x", "conftest", "sitecustomize", "usercustomize"):
         for ending in (".so", ".abi3.so", ".cpython-311-x86_64-linux-gnu.so", ".pyc"):
-            assert protection.covers(write(path(f"{module}{ending}")), None)
-            assert protection.covers(link(path(f"{module}{ending}"), b"elsewhere"), None)
-            assert protection.covers(write(path(f"{module}/__init__{ending}")), None)
-        assert protection.covers(write(path(f"{module}/__init__.py")), None)
-        assert protection.covers(link(path(module), b"elsewhere"), None)
+            assert protection.excludes(write(path(f"{module}{ending}")), None)
+            assert protection.excludes(link(path(f"{module}{ending}"), b"elsewhere"), None)
+            assert protection.excludes(write(path(f"{module}/__init__{ending}")), None)
+        assert protection.excludes(write(path(f"{module}/__init__.py")), None)
+        assert protection.excludes(link(path(module), b"elsewhere"), None)
     if directory != "tests":
         for honest in ("test_x.md", "test_x/rows.json", "test_x", "new_test.py", "ext.so", "new/__init__.py"):
-            assert not protection.covers(write(path(honest)), None), honest
+            assert not protection.excludes(write(path(honest)), None), honest
 
 
 def test_a_module_in_the_place_of_a_directory_of_tests_is_protected_unless_it_was_there() -> None:
-    protection = Protection(make_verifier(), ["tests/test_a.py", "spec/test_b.py"], {"spec.py": FileKind.FILE})
-    assert protection.covers(write("tests.py"), None)
-    assert protection.covers(write("tests.abi3.so"), None)
-    assert not protection.covers(write("spec.py"), b"old")
-    assert not protection.covers(write("tests.md"), None)
+    protection = ProtectedPaths(make_verifier(), ["tests/test_a.py", "spec/test_b.py"], {"spec.py": FileKind.FILE})
+    assert protection.excludes(write("tests.py"), None)
+    assert protection.excludes(write("tests.abi3.so"), None)
+    assert not protection.excludes(write("spec.py"), b"old")
+    assert not protection.excludes(write("tests.md"), None)
 
 
 def test_a_package_that_was_there_stands_in_for_no_module_that_a_task_protects() -> None:
     verifier = replace(make_verifier(), protected=("src/*.py",))
-    protection = Protection(verifier, ["tests/test_a.py"], {"src/lib/__init__.py": FileKind.FILE})
-    assert not protection.covers(write("src/lib/__init__.py"), b"old")
-    assert protection.covers(write("src/lib.py"), None)
-    assert protection.covers(write("src/setup/__init__.py"), None)
+    protection = ProtectedPaths(verifier, ["tests/test_a.py"], {"src/lib/__init__.py": FileKind.FILE})
+    assert not protection.excludes(write("src/lib/__init__.py"), b"old")
+    assert protection.excludes(write("src/lib.py"), None)
+    assert protection.excludes(write("src/setup/__init__.py"), None)
 
 
 def test_a_task_adds_and_lifts_patterns() -> None:
@@ -124,15 +124,15 @@ def test_a_task_adds_and_lifts_patterns() -> None:
 
 @pytest.mark.parametrize("directory", ["testing", "spec", "specs", "unittests", "unit_tests"])
 def test_a_directory_that_holds_a_test_is_protected_whatever_it_is_called(directory: str) -> None:
-    protection = Protection(make_verifier(), [f"{directory}/test_a.py"], {})
-    assert protection.covers(write(f"{directory}/helpers.py"), None)
+    protection = ProtectedPaths(make_verifier(), [f"{directory}/test_a.py"], {})
+    assert protection.excludes(write(f"{directory}/helpers.py"), None)
 
 
 def test_a_script_that_the_command_names_is_the_verifiers() -> None:
     verifier = make_verifier(report=ReportFormat.TAP, command="cd x; bash ./ci/run.sh --all>{report}; ./mine.sh")
-    protection = Protection(verifier, [], {"ci/run.sh": FileKind.FILE, "ci/other.sh": FileKind.FILE})
-    assert protection.covers(write("ci/run.sh"), b"old")
-    assert not protection.covers(write("ci/other.sh"), b"old")
+    protection = ProtectedPaths(verifier, [], {"ci/run.sh": FileKind.FILE, "ci/other.sh": FileKind.FILE})
+    assert protection.excludes(write("ci/run.sh"), b"old")
+    assert not protection.excludes(write("ci/other.sh"), b"old")
 
 
 PYTEST_INI = b"[tox]\nx = 1\n[pytest] ; ours\naddopts = -q\n"
@@ -288,35 +288,38 @@ def test_other_runners_are_told_the_same(
 )
 def test_of_an_id_that_is_not_reported_the_nearest_that_is_and_is_not_ours_is_told(reported: str, told: str) -> None:
     canary = replace(CANARY, must_not_pass=("tests/test_a.py::test_newer",))
-    outcomes = {reported: Outcome.FAILED, OLD: Outcome.FAILED, **HONEST}
+    outcomes = {reported: CaseOutcome.FAILED, OLD: CaseOutcome.FAILED, **HONEST}
     verifier = make_verifier(fail_to_pass=(NEW,), pass_to_pass=())
     if not told:
         del outcomes[OLD]
-    verdict = decide(verifier, canary, Evidence(outcomes), pristine=False)
+    verdict = decide(verifier, canary, VerifierEvidence(outcomes), pristine=False)
     assert verdict.reason.endswith(f"the first is {NEW} (not reported{told})")
 
 
 def test_everything_passed_is_the_only_way_to_a_reward() -> None:
     verdict = decide(
-        make_verifier(), CANARY, Evidence({NEW: Outcome.PASSED, OLD: Outcome.PASSED} | HONEST), pristine=False
+        make_verifier(),
+        CANARY,
+        VerifierEvidence({NEW: CaseOutcome.PASSED, OLD: CaseOutcome.PASSED} | HONEST),
+        pristine=False,
     )
     assert (verdict.reward, verdict.resolved, verdict.tampered) == (1.0, True, False)
     assert verdict.components["fail_to_pass"] == verdict.components["pass_to_pass"] == 1.0
 
 
 @given(
-    new=st.none() | st.sampled_from(Outcome),
-    old=st.none() | st.sampled_from(Outcome),
-    no=st.none() | st.sampled_from(Outcome),
-    yes=st.none() | st.sampled_from(Outcome),
+    new=st.none() | st.sampled_from(CaseOutcome),
+    old=st.none() | st.sampled_from(CaseOutcome),
+    no=st.none() | st.sampled_from(CaseOutcome),
+    yes=st.none() | st.sampled_from(CaseOutcome),
 )
 def test_any_other_evidence_is_worth_nothing(
-    new: Outcome | None, old: Outcome | None, no: Outcome | None, yes: Outcome | None
+    new: CaseOutcome | None, old: CaseOutcome | None, no: CaseOutcome | None, yes: CaseOutcome | None
 ) -> None:
     named = {NEW: new, OLD: old, "c::no": no, "c::yes": yes}
     outcomes = {test: outcome for test, outcome in named.items() if outcome is not None}
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
-    sound = (new, old, no, yes) == (Outcome.PASSED, Outcome.PASSED, Outcome.FAILED, Outcome.PASSED)
+    verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
+    sound = (new, old, no, yes) == (CaseOutcome.PASSED, CaseOutcome.PASSED, CaseOutcome.FAILED, CaseOutcome.PASSED)
     assert verdict.resolved is sound
     assert verdict.reward == float(sound)
     assert not (verdict.resolved and verdict.tampered)
@@ -324,8 +327,8 @@ def test_any_other_evidence_is_worth_nothing(
 
 
 def test_fractions_count_what_passed() -> None:
-    outcomes = {NEW: Outcome.FAILED, OLD: Outcome.PASSED} | HONEST
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+    outcomes = {NEW: CaseOutcome.FAILED, OLD: CaseOutcome.PASSED} | HONEST
+    verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert verdict.components == {
         "resolved": 0.0,
         "tampered": 0.0,
@@ -339,38 +342,40 @@ def test_fractions_count_what_passed() -> None:
     assert verdict.reason == f"1 of 2 expected tests did not pass; the first is {NEW} (failed)"
 
 
-BOTH = {NEW: Outcome.PASSED, OLD: Outcome.PASSED}
+BOTH = {NEW: CaseOutcome.PASSED, OLD: CaseOutcome.PASSED}
 
 
 @pytest.mark.parametrize(
     "outcomes",
     [
-        {"c::no": Outcome.PASSED},
+        {"c::no": CaseOutcome.PASSED},
         BOTH,
-        BOTH | {"c::no": Outcome.FAILED},
-        BOTH | {"c::yes": Outcome.PASSED},
-        BOTH | HONEST | {"c::no": Outcome.SKIPPED},
-        BOTH | HONEST | {"c::yes": Outcome.ERROR},
+        BOTH | {"c::no": CaseOutcome.FAILED},
+        BOTH | {"c::yes": CaseOutcome.PASSED},
+        BOTH | HONEST | {"c::no": CaseOutcome.SKIPPED},
+        BOTH | HONEST | {"c::yes": CaseOutcome.ERROR},
     ],
 )
-def test_a_false_canary_is_tampering(outcomes: dict[str, Outcome]) -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+def test_a_false_canary_is_tampering(outcomes: dict[str, CaseOutcome]) -> None:
+    verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.components["pass_to_pass"]) == (0.0, True, 0.0)
     with pytest.raises(VerifierError, match="with nothing changed"):
-        decide(make_verifier(), CANARY, Evidence(outcomes), pristine=True)
+        decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=True)
 
 
-@pytest.mark.parametrize("outcomes", [{}, {OLD: Outcome.PASSED}, {OLD: Outcome.PASSED, "c::no": Outcome.FAILED}])
-def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, Outcome]) -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence(outcomes), pristine=False)
+@pytest.mark.parametrize(
+    "outcomes", [{}, {OLD: CaseOutcome.PASSED}, {OLD: CaseOutcome.PASSED, "c::no": CaseOutcome.FAILED}]
+)
+def test_a_run_that_broke_off_is_no_tampering(outcomes: dict[str, CaseOutcome]) -> None:
+    verdict = decide(make_verifier(), CANARY, VerifierEvidence(outcomes), pristine=False)
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
 def test_a_false_that_passes_with_any_of_its_parameters_is_tampering() -> None:
     canary = replace(CANARY, must_not_pass=("tests/test_a.py::TestB::test_false",))
     for name, tampered in (("test_false", True), ("test_false[a[0]]", True), ("test_false_not[a]", False)):
-        outcomes = BOTH | HONEST | {f"tests/test_a.py::TestB::{name}": Outcome.PASSED}
-        verdict = decide(make_verifier(), canary, Evidence(outcomes), pristine=False)
+        outcomes = BOTH | HONEST | {f"tests/test_a.py::TestB::{name}": CaseOutcome.PASSED}
+        verdict = decide(make_verifier(), canary, VerifierEvidence(outcomes), pristine=False)
         assert verdict.tampered is tampered
         assert verdict.reward == (0.0 if tampered else 1.0)
 
@@ -379,16 +384,16 @@ def test_a_false_that_passes_with_any_of_its_parameters_is_tampering() -> None:
 def test_a_wrong_value_that_is_wanted_by_chance_is_no_tampering(pristine: bool) -> None:
     false = "tests/test_a.py::test_like_new"
     canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
-    wrong = HONEST | {NEW: Outcome.FAILED, OLD: Outcome.PASSED, false: Outcome.PASSED}
-    verdict = decide(make_verifier(), canary, Evidence(wrong), pristine=pristine)
+    wrong = HONEST | {NEW: CaseOutcome.FAILED, OLD: CaseOutcome.PASSED, false: CaseOutcome.PASSED}
+    verdict = decide(make_verifier(), canary, VerifierEvidence(wrong), pristine=pristine)
     assert (verdict.reward, verdict.tampered, verdict.doubtful) == (0.0, False, False)
-    both = decide(make_verifier(), canary, Evidence(wrong | {NEW: Outcome.PASSED}), pristine=False)
+    both = decide(make_verifier(), canary, VerifierEvidence(wrong | {NEW: CaseOutcome.PASSED}), pristine=False)
     assert (both.reward, both.tampered) == (0.0, True)
 
 
 def test_a_control_run_with_nothing_changed_may_ask_for_what_the_code_gives() -> None:
     """A policy that only changes protected files would be given no reward otherwise, as if the task were unfit."""
-    control = Evidence(BOTH | HONEST)
+    control = VerifierEvidence(BOTH | HONEST)
     verdict = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=True)
     assert (verdict.tampered, verdict.passed_false) == (False, ())
     changed = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=False)
@@ -401,8 +406,8 @@ def test_no_test_counts_if_a_false_version_passed() -> None:
     false = "tests/test_a.py::test_like_new"
     canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})
     verifier = make_verifier(fail_to_pass=(f"{NEW}[1]", f"{NEW}[2]"), pass_to_pass=())
-    outcomes = {f"{NEW}[1]": Outcome.PASSED, f"{NEW}[2]": Outcome.FAILED, f"{false}[1]": Outcome.PASSED}
-    verdict = decide(verifier, canary, Evidence(outcomes | HONEST), pristine=False)
+    outcomes = {f"{NEW}[1]": CaseOutcome.PASSED, f"{NEW}[2]": CaseOutcome.FAILED, f"{false}[1]": CaseOutcome.PASSED}
+    verdict = decide(verifier, canary, VerifierEvidence(outcomes | HONEST), pristine=False)
     assert verdict.components["fail_to_pass"] == 0.0
 
 
@@ -410,25 +415,28 @@ def test_false_tests_that_are_not_reported_are_counted_and_are_no_tampering() ->
     false = ("tests/test_a.py::test_like_new", "tests/test_a.py::TestB::test_like_old")
     canary = replace(CANARY, must_not_pass=false)
     for reported, unreported in (((), 2), ((f"{false[0]}[1]",), 1), (false, 0)):
-        outcomes = BOTH | HONEST | dict.fromkeys(reported, Outcome.FAILED)
-        verdict = decide(make_verifier(), canary, Evidence(outcomes), pristine=False)
+        outcomes = BOTH | HONEST | dict.fromkeys(reported, CaseOutcome.FAILED)
+        verdict = decide(make_verifier(), canary, VerifierEvidence(outcomes), pristine=False)
         assert (verdict.reward, verdict.tampered) == (1.0, False)
         assert verdict.components["false_unreported"] == unreported
-    for without, evidence in ((CANARY, Evidence(BOTH | HONEST)), (canary, Evidence(fault="it wrote no report"))):
+    for without, evidence in (
+        (CANARY, VerifierEvidence(BOTH | HONEST)),
+        (canary, VerifierEvidence(fault="it wrote no report")),
+    ):
         verdict = decide(make_verifier(), without, evidence, pristine=False)
         assert "false_unreported" not in verdict.components
 
 
 def test_no_report_is_the_changes_fault_unless_nothing_changed() -> None:
-    verdict = decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=False)
+    verdict = decide(make_verifier(), CANARY, VerifierEvidence(fault="it wrote no report"), pristine=False)
     assert (verdict.reward, verdict.tampered, verdict.reason) == (0.0, False, "it wrote no report")
     with pytest.raises(VerifierError):
-        decide(make_verifier(), CANARY, Evidence(fault="it wrote no report"), pristine=True)
+        decide(make_verifier(), CANARY, VerifierEvidence(fault="it wrote no report"), pristine=True)
 
 
 @given(st.integers())
 def test_a_canary_holds_what_it_promises(seed: int) -> None:
-    canary = make_canary(["tests/test_a.py", "test_b.py"], (), random.Random(seed))
+    canary = make_decoy_file(["tests/test_a.py", "test_b.py"], (), random.Random(seed))
     holds = run_tests(canary.content)
     assert {f"{canary.path}::{test}" for test in holds} == {*canary.must_fail, *canary.must_pass}
     assert {f"{canary.path}::{test}" for test, passes in holds.items() if passes} == {*canary.must_pass}
@@ -437,5 +445,5 @@ def test_a_canary_holds_what_it_promises(seed: int) -> None:
 
 
 def test_a_canary_takes_no_path_that_is_taken() -> None:
-    first = make_canary(["tests/test_a.py"], (), random.Random(1))
-    assert make_canary(["tests/test_a.py"], {first.path}, random.Random(1)).path != first.path
+    first = make_decoy_file(["tests/test_a.py"], (), random.Random(1))
+    assert make_decoy_file(["tests/test_a.py"], {first.path}, random.Random(1)).path != first.path

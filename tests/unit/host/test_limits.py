@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.host.limits import DOCKER, PIDS, Allowance, Footprint, HostReadings, judge, oci_footprint
+from sandboxes.host.limits import DOCKER, PIDS, Footprint, HostReadings, SandboxAllowance, judge, oci_footprint
 from sandboxes.host.readings import _least_room, read_host
 
 OCI = oci_footprint(mapped=True)
@@ -13,7 +13,7 @@ OCI = oci_footprint(mapped=True)
 
 def verdict(
     name: str, value: int, *, sandboxes: int = 1000, footprint: Footprint = DOCKER, host: HostReadings | None = None
-) -> Allowance:
+) -> SandboxAllowance:
     host = replace(host or HostReadings(), sysctls={name: value})
     [found] = [allowance for allowance in judge(host, footprint, sandboxes) if allowance.name == name]
     return found

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.images.eviction import Disk, Holdings, bases, departures
+from sandboxes.images.eviction import DiskUsage, Holdings, bases, departures
 from sandboxes.images.last_used import ImageUse
 from sandboxes.images.store import ImageInfo
 
@@ -99,5 +99,5 @@ def test_whatever_the_machine_holds(layers: list[tuple[str, ...]], foreign: set[
 
 
 def test_fullness_is_of_what_can_be_used() -> None:
-    assert Disk(used_bytes=30, free_bytes=10).fullness == 0.75
-    assert Disk(used_bytes=0, free_bytes=0).fullness == 0.0
+    assert DiskUsage(used_bytes=30, free_bytes=10).fullness == 0.75
+    assert DiskUsage(used_bytes=0, free_bytes=0).fullness == 0.0

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.docker_engine.image_names import Names
+from sandboxes.docker_engine.image_names import ImageNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Daemon:
 async def test_a_name_is_asked_for_until_it_is_known_where_to_look(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.tag("a", "1")
-    names = Names(daemon.ask)
+    names = ImageNames(daemon.ask)
     assert [(await names.find("a")).id for _ in range(5)] == ["1"] * 5
     assert daemon.asked == 2
 
 
 async def test_a_name_that_means_another_image_is_seen_at_once(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
-    names = Names(daemon.ask)
+    names = ImageNames(daemon.ask)
     for number in range(50):
         daemon.tag("a", str(number))
         assert (await names.find("a")).id == str(number)
@@ -63,7 +63,7 @@ async def test_an_answer_that_was_overtaken_is_not_kept(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.tag("a", "old")
     daemon.tag("b", "b")
-    names = Names(daemon.ask)
+    names = ImageNames(daemon.ask)
     await names.find("b")
     daemon.may_answer.clear()
     slow = asyncio.create_task(names.find("a"))
@@ -81,7 +81,7 @@ async def test_an_answer_that_was_overtaken_is_not_kept(tmp_path: Path) -> None:
 async def test_a_daemon_without_such_a_file_is_asked_each_time(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, overlay=False)
     daemon.tag("a", "1")
-    names = Names(daemon.ask)
+    names = ImageNames(daemon.ask)
     await names.find("a")
     daemon.tag("a", "2")
     assert (await names.find("a")).id == "2"
@@ -96,7 +96,7 @@ async def test_a_daemon_elsewhere_is_asked_each_time(tmp_path: Path) -> None:
     async def ask(name: str) -> Answer:
         return Answer((await daemon.ask(name)).id, (tmp_path / "overlay2" / "elsewhere" / "diff",))
 
-    names = Names(ask)
+    names = ImageNames(ask)
     for _ in range(4):
         await names.find("a")
     assert daemon.asked == 4

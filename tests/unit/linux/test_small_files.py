@@ -5,31 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.linux.small_files import read_brief, write_brief
+from sandboxes.linux.small_files import read_small_file, write_small_file
 
 
 @pytest.mark.parametrize("text", ["", "12\n", "ü", "x" * 200_000])
 def test_what_was_written_is_read(tmp_path: Path, text: str) -> None:
-    write_brief(tmp_path / "file", text, os.O_CREAT)
-    assert read_brief(tmp_path / "file") == text
+    write_small_file(tmp_path / "file", text, os.O_CREAT)
+    assert read_small_file(tmp_path / "file") == text
 
 
 def test_what_the_kernel_gives_in_parts_is_read_whole() -> None:
-    assert read_brief("/proc/kallsyms").count("\n") == Path("/proc/kallsyms").read_text().count("\n") > 10_000
+    assert read_small_file("/proc/kallsyms").count("\n") == Path("/proc/kallsyms").read_text().count("\n") > 10_000
 
 
 def test_a_file_that_should_be_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_brief(tmp_path / "file", "1")
+        write_small_file(tmp_path / "file", "1")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_is_an_error() -> None:
     with pytest.raises(OSError, match="No space left"):
-        write_brief("/dev/full", "1")
+        write_small_file("/dev/full", "1")
 
 
 def test_lines_are_added_where_that_is_asked(tmp_path: Path) -> None:
     for line in "ab":
-        write_brief(tmp_path / "file", line, os.O_CREAT | os.O_APPEND)
-    assert read_brief(tmp_path / "file") == "ab"
+        write_small_file(tmp_path / "file", line, os.O_CREAT | os.O_APPEND)
+    assert read_small_file(tmp_path / "file") == "ab"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.task import Separate
-from farm.node.image_cache import ImageShelf
+from farm.node.image_cache import ImageCache
 from farm.tasks import TaskBundle
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 from sandboxes.images.eviction import Remove
@@ -51,12 +51,12 @@ async def settled() -> None:
 
 async def test_all_who_ask_share_one_making() -> None:
     workshop = Workshop()
-    shelf = ImageShelf(workshop, ["y"])
-    takers = [asyncio.create_task(shelf.take(bundle())) for _ in range(5)]
+    shelf = ImageCache(workshop, ["y"])
+    takers = [asyncio.create_task(shelf.ensure(bundle())) for _ in range(5)]
     await settled()
     assert shelf.images == {"x", "y"}
     workshop.may_end.set()
-    await asyncio.gather(*takers, shelf.take(bundle()), shelf.take(bundle("y")))
+    await asyncio.gather(*takers, shelf.ensure(bundle()), shelf.ensure(bundle("y")))
     assert workshop.begun == ["x"]
 
 
@@ -71,8 +71,8 @@ def with_verifier(image: str) -> TaskBundle:
 
 async def test_tasks_of_one_image_with_other_verifiers_need_other_images() -> None:
     workshop = Workshop(ImageError("no such step"))
-    shelf = ImageShelf(workshop, backoff_s=FOREVER_S)
-    bad, good = (asyncio.create_task(shelf.take(with_verifier(image))) for image in ("bad", "good"))
+    shelf = ImageCache(workshop, backoff_s=FOREVER_S)
+    bad, good = (asyncio.create_task(shelf.ensure(with_verifier(image))) for image in ("bad", "good"))
     await settled()
     assert workshop.begun == ["x"]  # not both at once
     workshop.may_end.set()
@@ -82,16 +82,16 @@ async def test_tasks_of_one_image_with_other_verifiers_need_other_images() -> No
     assert workshop.begun == ["x", "x"]
     assert shelf.images == {"x", "good"}
     with pytest.raises(ImageError, match="not tried again"):
-        await shelf.take(with_verifier("bad"))
-    shelf.forget(with_verifier("good"))
-    await shelf.take(bundle())
+        await shelf.ensure(with_verifier("bad"))
+    shelf.invalidate(with_verifier("good"))
+    await shelf.ensure(bundle())
     assert shelf.images == {"x"}
 
 
 async def test_one_who_gives_up_leaves_the_making_to_the_others() -> None:
     workshop = Workshop()
-    shelf = ImageShelf(workshop)
-    impatient, patient = (asyncio.create_task(shelf.take(bundle())) for _ in range(2))
+    shelf = ImageCache(workshop)
+    impatient, patient = (asyncio.create_task(shelf.ensure(bundle())) for _ in range(2))
     await settled()
     impatient.cancel()
     await settled()
@@ -104,12 +104,12 @@ async def test_one_who_gives_up_leaves_the_making_to_the_others() -> None:
 
 async def test_the_last_who_gives_up_ends_the_making_and_whoever_comes_then_begins_anew() -> None:
     workshop = Workshop()
-    shelf = ImageShelf(workshop)
-    takers = [asyncio.create_task(shelf.take(bundle())) for _ in range(2)]
+    shelf = ImageCache(workshop)
+    takers = [asyncio.create_task(shelf.ensure(bundle())) for _ in range(2)]
     await settled()
     for taker in takers:
         taker.cancel()
-    late = asyncio.create_task(shelf.take(bundle()))
+    late = asyncio.create_task(shelf.ensure(bundle()))
     await settled()
     assert workshop.cancelled == ["x"]
     workshop.may_end.set()
@@ -120,11 +120,11 @@ async def test_the_last_who_gives_up_ends_the_making_and_whoever_comes_then_begi
 async def test_a_fault_of_the_task_is_told_to_all_and_for_a_while_at_once_to_whoever_comes() -> None:
     workshop = Workshop(ImageError("no such step"))
     workshop.may_end.set()
-    shelf = ImageShelf(workshop, backoff_s=FOREVER_S)
-    told = await asyncio.gather(*(shelf.take(bundle()) for _ in range(3)), return_exceptions=True)
+    shelf = ImageCache(workshop, backoff_s=FOREVER_S)
+    told = await asyncio.gather(*(shelf.ensure(bundle()) for _ in range(3)), return_exceptions=True)
     assert [str(error) for error in told] == ["no such step"] * 3
     with pytest.raises(ImageError, match=r"no such step \(not tried again for"):
-        await shelf.take(bundle())
+        await shelf.ensure(bundle())
     assert workshop.begun == ["x"]
     assert shelf.images == frozenset()
 
@@ -132,11 +132,11 @@ async def test_a_fault_of_the_task_is_told_to_all_and_for_a_while_at_once_to_who
 async def test_a_fault_of_the_machine_is_told_to_all_and_whoever_comes_waits_for_the_next_try() -> None:
     workshop = Workshop(RuntimeUnavailable("no way there"), RuntimeUnavailable("no way there"))
     workshop.may_end.set()
-    shelf = ImageShelf(workshop, backoff_s=AT_ONCE_S)
+    shelf = ImageCache(workshop, backoff_s=AT_ONCE_S)
     for _ in range(2):
         with pytest.raises(RuntimeUnavailable, match="no way there"):
-            await shelf.take(bundle())
-    await shelf.take(bundle())
+            await shelf.ensure(bundle())
+    await shelf.ensure(bundle())
     assert workshop.begun == ["x"] * 3
     assert shelf.images == {"x"}
 
@@ -144,10 +144,10 @@ async def test_a_fault_of_the_machine_is_told_to_all_and_whoever_comes_waits_for
 async def test_a_node_that_waits_to_try_again_draws_no_episodes_for_that_image() -> None:
     workshop = Workshop(RuntimeUnavailable("no way there"))
     workshop.may_end.set()
-    shelf = ImageShelf(workshop, backoff_s=FOREVER_S)
+    shelf = ImageCache(workshop, backoff_s=FOREVER_S)
     with pytest.raises(RuntimeUnavailable):
-        await shelf.take(bundle())
-    waiting = asyncio.create_task(shelf.take(bundle()))
+        await shelf.ensure(bundle())
+    waiting = asyncio.create_task(shelf.ensure(bundle()))
     await settled()
     assert not waiting.done()
     assert workshop.begun == ["x"]
@@ -167,7 +167,7 @@ class PretendedKeeper:
         self.needed: list[set[str]] = []
         self._wanted = wanted
 
-    def note(self, image: str) -> None:
+    def touch(self, image: str) -> None:
         """Nobody asks here."""
 
     async def remove(self, image: str) -> bool:
@@ -177,7 +177,7 @@ class PretendedKeeper:
         self.removed.append(image)
         return True
 
-    async def tidy(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
+    async def evict(self, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
         self.needed.append(set(needed()))
         for image in self._wanted:
             await remove(image)
@@ -187,11 +187,11 @@ class PretendedKeeper:
         return 0.0
 
     async def make_room(self, free: float, remove: Remove, needed: Callable[[], Collection[str]]) -> list[ImageInfo]:
-        return await self.tidy(remove, needed)
+        return await self.evict(remove, needed)
 
 
-def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageShelf:
-    return ImageShelf(workshop, ["old", "held"], keeper=keeper, backoff_s=AT_ONCE_S)
+def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageCache:
+    return ImageCache(workshop, ["old", "held"], keeper=keeper, backoff_s=AT_ONCE_S)
 
 
 async def test_what_an_episode_holds_is_not_removed() -> None:
@@ -199,10 +199,10 @@ async def test_what_an_episode_holds_is_not_removed() -> None:
     keeper.may_remove.set()
     workshop = Workshop()
     shelf = shelf_with(workshop, keeper)
-    making = asyncio.create_task(shelf.take(bundle("made")))
+    making = asyncio.create_task(shelf.ensure(bundle("made")))
     await settled()
-    with shelf.hold("held"), shelf.hold("held"):
-        tidying = asyncio.create_task(shelf.keep_tidy())
+    with shelf.pin("held"), shelf.pin("held"):
+        tidying = asyncio.create_task(shelf.run_eviction_loop())
         await settled()
         tidying.cancel()
         assert keeper.needed == [{"held"}]
@@ -217,10 +217,10 @@ async def test_whoever_needs_what_is_just_going_gets_it_made_again() -> None:
     workshop = Workshop()
     workshop.may_end.set()
     shelf = shelf_with(workshop, keeper)
-    tidying = asyncio.create_task(shelf.keep_tidy())
+    tidying = asyncio.create_task(shelf.run_eviction_loop())
     await settled()
-    with shelf.hold("old"):
-        taking = asyncio.create_task(shelf.take(bundle("old")))
+    with shelf.pin("old"):
+        taking = asyncio.create_task(shelf.ensure(bundle("old")))
         await settled()
         assert workshop.begun == []
         keeper.may_remove.set()
@@ -235,7 +235,7 @@ async def test_what_could_not_be_removed_is_still_here() -> None:
     keeper.stays = {"old"}
     keeper.may_remove.set()
     shelf = shelf_with(Workshop(), keeper)
-    tidying = asyncio.create_task(shelf.keep_tidy())
+    tidying = asyncio.create_task(shelf.run_eviction_loop())
     await settled()
     tidying.cancel()
     assert shelf.images == {"old", "held"}
@@ -246,7 +246,7 @@ async def test_a_full_disk_makes_room_once_for_all_who_met_it_and_tries_again() 
     keeper.may_remove.set()
     workshop = Workshop(DiskFull("no space"), DiskFull("no space"))
     shelf = shelf_with(workshop, keeper)
-    takers = [asyncio.create_task(shelf.take(bundle(name))) for name in ("x", "y")]
+    takers = [asyncio.create_task(shelf.ensure(bundle(name))) for name in ("x", "y")]
     await settled()
     workshop.may_end.set()
     await asyncio.gather(*takers)
@@ -261,5 +261,5 @@ async def test_a_disk_that_stays_full_is_the_machines_fault() -> None:
     workshop.may_end.set()
     shelf = shelf_with(workshop, keeper)
     with pytest.raises(RuntimeUnavailable, match="no space"):
-        await shelf.take(bundle())
+        await shelf.ensure(bundle())
     assert len(workshop.begun) == 2

@@ -5,29 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import Limits, SandboxSpec
+from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.ownership.owner import Owner
-from sandboxes.ownership.sandbox_record import Record
+from sandboxes.ownership.sandbox_record import SandboxRecord
 
 SPEC = SandboxSpec(
     "farm-task-x:1",
     workdir="/repo",
     env={"A": "b\n\udcff", "EMPTY": ""},
-    limits=Limits(memory_mib=128, cpus=0.5, disk_mib=64),
+    limits=SandboxLimits(memory_mib=128, cpus=0.5, disk_mib=64),
     labels={"run": "r", "rollout": "é"},
     egress=("pypi.org", "*.pythonhosted.org:443"),
 )
-RECORD = Record(SPEC, "sha256:1", "/repo", shut=True)
+RECORD = SandboxRecord(SPEC, "sha256:1", "/repo", shut=True)
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    assert Record.parse(RECORD.dump()) == RECORD
+    assert SandboxRecord.parse(RECORD.dump()) == RECORD
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"spec": 1}', RECORD.dump()[:-20]])
 def test_what_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"record|Expecting|Unterminated"):
-        Record.parse(text)
+        SandboxRecord.parse(text)
 
 
 @pytest.mark.parametrize("change", [{"novel": 1}, {"image": "../x"}, {"limits": {"novel": 1}}, {"egress": ["*"]}])
@@ -35,7 +35,7 @@ def test_a_spec_of_another_version_is_refused(change: dict[str, object]) -> None
     found = json.loads(RECORD.dump())
     found["spec"] |= change
     with pytest.raises(ValueError, match="cannot be read"):
-        Record.parse(json.dumps(found))
+        SandboxRecord.parse(json.dumps(found))
 
 
 def test_the_last_that_was_kept_counts(tmp_path: Path) -> None:

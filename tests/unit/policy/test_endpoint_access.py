@@ -3,7 +3,7 @@
 import pytest
 
 from farm.policy.base import PolicyError
-from farm.policy.endpoint_access import Access
+from farm.policy.endpoint_access import EndpointAccess
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,9 @@ from farm.policy.endpoint_access import Access
 )
 def test_a_refused_address_is_named_with_its_cause_and_a_remedy(url: str, why: str) -> None:
     with pytest.raises(PolicyError, match=f"^{url.partition('[')[0]}.*{why}$") as caught:
-        Access().admit(url)
+        EndpointAccess().admit(url)
     assert not caught.value.retryable
 
 
 def test_an_address_of_this_machine_is_admitted() -> None:
-    assert str(Access().admit("http://127.0.0.1:8000/v1")) == "http://127.0.0.1:8000/v1"
+    assert str(EndpointAccess().admit("http://127.0.0.1:8000/v1")) == "http://127.0.0.1:8000/v1"

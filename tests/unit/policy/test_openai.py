@@ -16,22 +16,22 @@ from fastapi import Response
 from farm.core.endpoint_url import EndpointUrl
 from farm.core.rollout import StopReason, WeightSpan
 from farm.core.run import PolicySpec, ReplyTimeouts
-from farm.policy import Endpoints, make_policy
+from farm.policy import EndpointPool, make_policy
 from farm.policy.base import PolicyError, Reply
-from farm.policy.endpoint_access import Access, KeptKey
-from farm.policy.openai import OpenAIPolicy, Patience
-from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, Endpoint
+from farm.policy.endpoint_access import EndpointAccess, EndpointKey
+from farm.policy.openai import OpenAIPolicy, RetrySettings
+from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, OpenAIEndpoint
 from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
 from tests.unit.grading_fixtures import make_bundle
 
-QUICK = Patience(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
+QUICK = RetrySettings(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
 
 
 async def ask(
-    model: ModelServer, messages: list[Mapping[str, Any]] = HELLO, *, patience: Patience = QUICK, **params: Any
+    model: ModelServer, messages: list[Mapping[str, Any]] = HELLO, *, patience: RetrySettings = QUICK, **params: Any
 ) -> Reply:
-    endpoint = Endpoint(model.url)
+    endpoint = OpenAIEndpoint(model.url)
     try:
         policy = OpenAIPolicy(spec(model.url, **params), endpoint, seed=5, patience=patience)
         return await policy.reply(messages, [])
@@ -65,7 +65,7 @@ async def test_an_endpoint_without_tokens_serves_and_the_reply_carries_none() ->
 
 async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
     async with serving(ModelServer([], "openai")) as model:
-        endpoints = Endpoints()
+        endpoints = EndpointPool()
         for seed in range(2):
             policy = make_policy(spec(model.url), make_bundle(), seed=seed, endpoints=endpoints)
             await policy.reply(HELLO, [])
@@ -81,7 +81,7 @@ async def test_what_an_endpoint_accepts_is_found_out_once() -> None:
 
 async def test_the_key_is_sent_and_the_one_served_model_is_found() -> None:
     async with serving(ModelServer([])) as model:
-        endpoints = Endpoints(Access(keys=(KeptKey(EndpointUrl.parse(model.url), "s3cret"),)))
+        endpoints = EndpointPool(EndpointAccess(keys=(EndpointKey(EndpointUrl.parse(model.url), "s3cret"),)))
         policy = make_policy(PolicySpec(kind="openai", endpoint=model.url), make_bundle(), seed=0, endpoints=endpoints)
         reply = await policy.reply(HELLO, [])
         await endpoints.close()
@@ -137,11 +137,11 @@ async def test_a_model_list_that_never_comes_is_an_outage_and_given_up_on() -> N
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        endpoint = Endpoint(url, models_timeout_s=0.05)
+        endpoint = OpenAIEndpoint(url, models_timeout_s=0.05)
         policy = OpenAIPolicy(PolicySpec("openai", url), endpoint, seed=0, patience=QUICK)
         asking = asyncio.create_task(policy.reply(HELLO, []))
         await asked.wait()
-        outage = policy.outage
+        outage = policy.unavailable_reason
         with pytest.raises(
             PolicyError,
             match=r"/models (sent nothing for|gave no whole answer within) 0\.05 s; name the model \(--model\)",
@@ -187,7 +187,7 @@ async def test_a_reply_that_stalls_is_requested_twice_and_then_fails(
 ) -> None:
     async with stalling(sent) as (url, requests):
         plain = replace(spec(url), timeouts=timeouts) if by_run else spec(url)
-        endpoint = Endpoint(url) if by_run else Endpoint(url, timeouts=timeouts.over(DEFAULT_TIMEOUTS))
+        endpoint = OpenAIEndpoint(url) if by_run else OpenAIEndpoint(url, timeouts=timeouts.over(DEFAULT_TIMEOUTS))
         with pytest.raises(PolicyError, match=re.escape(said)) as caught:
             await OpenAIPolicy(plain, endpoint, seed=0, patience=QUICK).reply(HELLO, [])
         await endpoint.close()
@@ -203,7 +203,7 @@ async def test_an_endpoint_that_answers_others_is_not_silent() -> None:
         return refusal(503, "later", {"Retry-After": "0"})
 
     async with serving(ModelServer([held, Say("other"), Say("mine")])) as model:
-        endpoint = Endpoint(model.url)
+        endpoint = OpenAIEndpoint(model.url)
         mine, other = (OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK) for seed in (0, 1))
         silent = [mine.silent_s]
         asking = asyncio.create_task(mine.reply(HELLO, []))
@@ -220,7 +220,7 @@ async def test_an_endpoint_that_answers_others_is_not_silent() -> None:
 
 async def nameless(model: ModelServer) -> str:
     """Which model a policy asks that was given none."""
-    endpoint = Endpoint(model.url)
+    endpoint = OpenAIEndpoint(model.url)
     try:
         await OpenAIPolicy(PolicySpec("openai", model.url), endpoint, seed=0, patience=QUICK).reply(HELLO, [])
     finally:
@@ -259,17 +259,17 @@ async def test_a_wait_shows_as_an_outage_and_ends_with_the_first_answer() -> Non
 
     loading = refusal(503, "loading", {"Retry-After": "1000000000"})
     async with serving(ModelServer([loading, held, Say("up")])) as model:
-        endpoint = Endpoint(model.url)
+        endpoint = OpenAIEndpoint(model.url)
         policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
-        outages = [policy.outage]
+        outages = [policy.unavailable_reason]
         waiting = asyncio.create_task(policy.reply(HELLO, []))
         while len(model.requests) < 2:
             model.asked.clear()
             await model.asked.wait()
-        outages.append(policy.outage)
+        outages.append(policy.unavailable_reason)
         release.set()
         assert (await waiting).content == "up"
-        outages.append(policy.outage)
+        outages.append(policy.unavailable_reason)
         await endpoint.close()
     assert outages == [None, f"{model.url} answers 503 (Retry-After: 86400)", None]
 
@@ -343,7 +343,7 @@ async def test_garbage_is_asked_again_and_then_one_plain_line(kind: str) -> None
 )
 async def test_a_full_context_is_a_stop_and_no_failure(message: str) -> None:
     async with serving(ModelServer([Say("ok"), refusal(400, message)])) as model:
-        endpoint = Endpoint(model.url)
+        endpoint = OpenAIEndpoint(model.url)
         policy = OpenAIPolicy(spec(model.url), endpoint, seed=0, patience=QUICK)
         assert (await policy.reply(HELLO, [])).stop is None
         assert (await policy.reply(HELLO, [])).stop is StopReason.CONTEXT_LENGTH
@@ -365,8 +365,8 @@ async def test_a_refusals_half_surrogate_does_no_harm() -> None:
             await ask(model)
 
 
-async def test_malformed_calls_pass_and_travel_back_as_objects() -> None:
-    written = '{"command": "ls"'
+@pytest.mark.parametrize("written", ['{"command": "ls"', '{"x": ' + "[" * 100 + "]" * 100 + "}"])
+async def test_malformed_calls_pass_and_travel_back_as_objects(written: str) -> None:
     async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
         reply = await ask(model)
         assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", written), ("", "")]
@@ -423,7 +423,7 @@ async def test_tokens_that_cannot_be_trusted_are_left_out_and_it_shows_why(
     }
     body = json.dumps({"prompt_token_ids": [7], "choices": [choice | wrong]}).encode()
     async with serving(ModelServer([Response(body), Response(body)])) as model:
-        endpoint = Endpoint(model.url)
+        endpoint = OpenAIEndpoint(model.url)
         for seed in range(2):
             reply = await OpenAIPolicy(spec(model.url), endpoint, seed=seed, patience=QUICK).reply(HELLO, [])
             assert (reply.content, reply.sampled, reply.distrust) == ("hi", None, why)

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind, FileChange
-from farm.episode.prompts import answered, said
+from farm.episode.prompts import assistant_message, tool_messages
 from farm.policy.base import Message, PolicyError
 from farm.policy.oracle import OraclePolicy
 from farm.policy.oracle_edits import replacements, text_of_view
-from farm.policy.oracle_tools import Hands
+from farm.policy.oracle_tools import EditingCalls
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
@@ -52,7 +52,7 @@ async def drive(
                 await toolset.call(sandbox, call.name, call.arguments, timeout_s=5) for call in reply.tool_calls
             ]
             called += [call.name for call in reply.tool_calls]
-            messages += [said(reply), *answered(reply, results)]
+            messages += [assistant_message(reply), *tool_messages(reply, results)]
             if not reply.tool_calls or called[-1] == "submit":
                 break
         entries = await sandbox.walk(WORKSPACE)
@@ -86,7 +86,7 @@ async def test_every_pack_has_what_it_takes(pack: str) -> None:
 
 
 def test_what_the_shell_shows_in_part_is_not_taken_for_the_file() -> None:
-    hands = Hands(["shell", "apply_patch"])
+    hands = EditingCalls(["shell", "apply_patch"])
     assert hands.seen("a\nb\n.\n[exit code 0]") == "a\nb\n"
     assert hands.seen("a.\n[exit code 0 after 1.2 s]") == "a"
     assert hands.seen("a\n[... 1,234 bytes elided; the full output is in /tmp/x ...]\nb\n.\n[exit code 0]") is None
@@ -98,7 +98,7 @@ async def test_without_a_tool_that_edits_files_are_written_by_the_shell() -> Non
     looked = await policy.reply([{"role": "user", "content": "go"}], toolset.schemas())
     assert [call.name for call in looked.tool_calls] == ["bash"]
     edited = await policy.reply(
-        [said(looked), *answered(looked, [ToolResult("old\n.\n[exit code 0]")])], toolset.schemas()
+        [assistant_message(looked), *tool_messages(looked, [ToolResult("old\n.\n[exit code 0]")])], toolset.schemas()
     )
     assert "base64 -d >> " in edited.tool_calls[-1].arguments
 
@@ -154,7 +154,7 @@ async def test_a_solution_script_is_written_and_run() -> None:
     while not commands or commands[-1] != "{}":
         reply = await policy.reply(messages, Toolset.of().schemas())
         commands += [call.arguments for call in reply.tool_calls]
-        messages += [said(reply), *answered(reply, [ToolResult("")] * len(reply.tool_calls))]
+        messages += [assistant_message(reply), *tool_messages(reply, [ToolResult("")] * len(reply.tool_calls))]
     assert "base64 -d >> /solution/solve.sh" in commands[1]
     assert "bash /solution/solve.sh" in commands[-2]
 

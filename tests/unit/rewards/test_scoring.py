@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from farm.rewards import BadRules, Unscored, default_rules, effort_cost, parse_rules, rewarded, score
+from farm.rewards import BadRules, Unscored, apply_rules, default_rules, effort_cost, parse_rules, score
 from farm.rewards.components import ABOUT, EFFORT
 from tests.rollouts import make_rollout
 
@@ -175,7 +175,7 @@ def test_behind_the_gate_only_what_is_named_counts() -> None:
 def test_what_was_not_judged_stays_so_whatever_the_rules_say() -> None:
     generous = parse_rules('name = "generous"\n[weights]\nverdict = 1\n[transforms.verdict]\nmissing = 5\n')
     lost = make_rollout(reward=None)
-    assert rewarded(lost, generous).reward is None
-    assert rewarded(lost, generous).reward_version == generous.version
+    assert apply_rules(lost, generous).reward is None
+    assert apply_rules(lost, generous).reward_version == generous.version
     judged = replace(make_rollout(), reward_components={})
-    assert rewarded(judged, generous).reward == 5.0
+    assert apply_rules(judged, generous).reward == 5.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sandboxes.host.pressure import Pressure, Stall
-from sandboxes.runtimes.boot_limiter import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, Gate, Pace
+from sandboxes.runtimes.boot_limiter import FLOOR_S, LEAST, MOST_PER_CORE, PAUSE_S, STRETCH, AdaptiveLimit, BootLimiter
 
 SHORT = Pressure(memory=Stall(some=0.5), memory_left=0.1)
 CALM = Pressure()
@@ -16,7 +16,7 @@ CALM = Pressure()
 class Machine:
     """Boots in ``alone_s``, ``width`` of them at once; more only wait for each other. Its backlog never ends."""
 
-    def __init__(self, pace: Pace, *, width: int, alone_s: float = 0.01) -> None:
+    def __init__(self, pace: AdaptiveLimit, *, width: int, alone_s: float = 0.01) -> None:
         self.pace = pace
         self.width = width
         self.alone_s = alone_s
@@ -36,7 +36,7 @@ class Machine:
 @pytest.mark.parametrize(("cores", "width"), [(2, 2), (64, 6), (64, 50)])
 def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) -> None:
     """Also where it is not the cores that are short."""
-    pace = Pace(cores)
+    pace = AdaptiveLimit(cores)
     machine = Machine(pace, width=width)
     machine.boot_alone()
     machine.boot(1000)
@@ -44,13 +44,13 @@ def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) 
 
 
 def test_a_wide_machine_takes_up_to_its_bound() -> None:
-    pace = Pace(2)
+    pace = AdaptiveLimit(2)
     Machine(pace, width=100).boot(1000)
     assert pace.limit == 2 * MOST_PER_CORE
 
 
 def test_nobody_waiting_changes_nothing() -> None:
-    pace = Pace(8)
+    pace = AdaptiveLimit(8)
     before = pace.limit
     for number in range(100):
         pace.booted(0.01, others_wait=False, now=float(number))
@@ -58,7 +58,7 @@ def test_nobody_waiting_changes_nothing() -> None:
 
 
 def test_one_slow_boot_is_no_sign() -> None:
-    pace = Pace(8)
+    pace = AdaptiveLimit(8)
     machine = Machine(pace, width=8)
     machine.boot_alone()
     machine.boot(100)
@@ -68,7 +68,7 @@ def test_one_slow_boot_is_no_sign() -> None:
 
 
 def test_however_slow_some_go_on() -> None:
-    pace = Pace(64)
+    pace = AdaptiveLimit(64)
     pace.booted(0.01, others_wait=True, now=0.0)
     for _ in range(10_000):
         pace.booted(5.0, others_wait=True, now=1.0)
@@ -76,7 +76,7 @@ def test_however_slow_some_go_on() -> None:
 
 
 def test_boots_that_take_too_long_count_each() -> None:
-    pace = Pace(64)
+    pace = AdaptiveLimit(64)
     before = pace.limit
     for _ in range(10):
         pace.timed_out()
@@ -91,7 +91,7 @@ def test_boots_that_take_too_long_count_each() -> None:
 
 
 def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
-    pace = Pace(16)
+    pace = AdaptiveLimit(16)
     machine = Machine(pace, width=16)
     machine.boot_alone()
     machine.alone_s *= 10
@@ -104,7 +104,7 @@ def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
 
 
 def test_want_of_memory_halves_and_its_end_brings_back() -> None:
-    pace = Pace(8)
+    pace = AdaptiveLimit(8)
     start = pace.limit
     pace.pressed(SHORT, now=0.0)
     assert pace.limit == start // 2
@@ -120,7 +120,7 @@ def test_want_of_memory_halves_and_its_end_brings_back() -> None:
 
 
 def test_neither_a_busy_processor_nor_a_sandbox_at_its_own_limit_is_a_reason() -> None:
-    pace = Pace(2)
+    pace = AdaptiveLimit(2)
     before = pace.limit
     pace.pressed(Pressure(cpu=Stall(1.0), io=Stall(0.9), memory=Stall(0.9)), now=0.0)
     assert pace.limit == before
@@ -129,14 +129,14 @@ def test_neither_a_busy_processor_nor_a_sandbox_at_its_own_limit_is_a_reason() -
 # The gate itself
 
 
-def gate(*, pressure: Callable[[], Pressure] = lambda: CALM) -> Gate:
-    return Gate(Pace(1), read=pressure)
+def gate(*, pressure: Callable[[], Pressure] = lambda: CALM) -> BootLimiter:
+    return BootLimiter(AdaptiveLimit(1), read=pressure)
 
 
 class Boots:
     """Boots that end when told to; remembers the order in which they began."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: BootLimiter) -> None:
         self.gate = gate
         self.begun: list[int] = []
         self.ends: dict[int, asyncio.Event] = {}
@@ -201,10 +201,10 @@ async def test_a_boot_that_fails_gives_its_turn_on() -> None:
 
 
 async def test_a_time_out_is_told_to_the_pace() -> None:
-    pace = Pace(64)
+    pace = AdaptiveLimit(64)
     before = pace.limit
     with pytest.raises(TimeoutError):
-        async with Gate(pace, read=lambda: CALM).turn():
+        async with BootLimiter(pace, read=lambda: CALM).turn():
             raise TimeoutError
     assert pace.limit == before - 1
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.runtimes.oci.uid_ranges import FIRST_ID, IDS, RANGES, Ranges
+from sandboxes.runtimes.oci.uid_ranges import FIRST_ID, IDS, RANGES, UidRanges
 
 NAMES = "abcdef"
 STEP = st.one_of(
@@ -16,7 +16,7 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=40))
 def test_ids_that_are_given_out_are_free(steps: list[tuple[str, str, str | int]]) -> None:
-    ranges, held = Ranges(), dict[str, int]()
+    ranges, held = UidRanges(), dict[str, int]()
     for kind, name, *told in steps:
         match kind, told:
             case "new", []:
@@ -40,7 +40,7 @@ def test_ids_that_are_given_out_are_free(steps: list[tuple[str, str, str | int]]
 @settings(max_examples=10)
 @given(st.sets(st.integers(0, RANGES - 1), min_size=1, max_size=5))
 def test_the_last_that_are_free_are_found(free: set[int]) -> None:
-    ranges = Ranges()
+    ranges = UidRanges()
     for number in range(RANGES):
         for name in (f"{number}", f"{number}", f"fork of {number}"):
             ranges.hold(name, FIRST_ID + number * IDS)

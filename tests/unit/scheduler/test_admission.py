@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.scheduler.admission import Admission, AdmissionSettings, judge
-from farm.scheduler.messages import Load, NodeBeat, Pressure, RunSubmitted
+from farm.scheduler.messages import Heartbeat, Load, PressureStall, RunSubmitted
 from tests.unit.scheduler.test_state_machine import Driver, starts
 from tests.unit.scheduling import beat, run_spec, task
 
@@ -14,7 +14,7 @@ SETTINGS = AdmissionSettings()
 CALM = Load(cpu=1.0, memory=0.5, disk=0.5)
 
 
-def judged(*beats: NodeBeat, every_s: float = 1.0) -> list[Admission]:
+def judged(*beats: Heartbeat, every_s: float = 1.0) -> list[Admission]:
     """What is thought of a node after each of its beats."""
     found, before = [], Admission()
     for number, told in enumerate(beats):
@@ -23,7 +23,7 @@ def judged(*beats: NodeBeat, every_s: float = 1.0) -> list[Admission]:
     return found
 
 
-def with_load(**figures: float) -> NodeBeat:
+def with_load(**figures: float) -> Heartbeat:
     return beat("a", load=replace(CALM, **figures))
 
 
@@ -37,7 +37,7 @@ def test_a_node_that_is_well_is_open_and_nothing_is_said_of_it() -> None:
         (with_load(memory=0.96), "its memory is 96% used"),
         (with_load(disk=0.96), "its disk is 96% full"),
         (
-            beat("a", load=replace(CALM, memory=0.85), pressure=Pressure(memory_some=0.3)),
+            beat("a", load=replace(CALM, memory=0.85), pressure=PressureStall(memory_some=0.3)),
             "its tasks wait for memory 30% of the time",
         ),
         (
@@ -46,7 +46,7 @@ def test_a_node_that_is_well_is_open_and_nothing_is_said_of_it() -> None:
         ),
     ],
 )
-def test_what_shuts_a_node(told: NodeBeat, why: str) -> None:
+def test_what_shuts_a_node(told: Heartbeat, why: str) -> None:
     [found] = judged(told)
     assert found.closed
     assert found.why == why
@@ -58,12 +58,12 @@ def test_what_shuts_a_node(told: NodeBeat, why: str) -> None:
         with_load(memory=0.85),
         with_load(disk=0.92),
         with_load(cpu=6.0),
-        beat("a", load=CALM, pressure=Pressure(cpu_some=0.95)),
-        beat("a", load=CALM, pressure=Pressure(io_some=0.9, io_full=0.9)),
+        beat("a", load=CALM, pressure=PressureStall(cpu_some=0.95)),
+        beat("a", load=CALM, pressure=PressureStall(io_some=0.9, io_full=0.9)),
         replace(with_load(), disk_free_mib=3000),
     ],
 )
-def test_what_makes_others_preferred(told: NodeBeat) -> None:
+def test_what_makes_others_preferred(told: Heartbeat) -> None:
     [found] = judged(told)
     assert found.near
     assert found.why
@@ -72,7 +72,7 @@ def test_what_makes_others_preferred(told: NodeBeat) -> None:
 
 def test_a_sandbox_at_its_own_limit_shuts_nothing() -> None:
     """It waits for memory, disk and processors all the time, on a machine that has plenty of each."""
-    stalls = Pressure(cpu_some=1.0, memory_some=1.0, memory_full=1.0, io_some=1.0, io_full=1.0)
+    stalls = PressureStall(cpu_some=1.0, memory_some=1.0, memory_full=1.0, io_some=1.0, io_full=1.0)
     [found] = judged(beat("a", load=replace(CALM, cpu=250.0), pressure=stalls))
     assert not found.closed
 
@@ -137,11 +137,11 @@ def test_where_all_are_nearly_pressed_the_image_decides() -> None:
 
 def test_of_an_open_node_it_is_told_what_its_sandboxes_go_without() -> None:
     driver = Driver()
-    driver.tell(replace(with_load(), lacks=("disks have no limits here",)))
+    driver.tell(replace(with_load(), degraded=("disks have no limits here",)))
     (node,) = driver.scheduler.fleet
-    assert node.condition(driver.now, driver.scheduler.settings) == ("open", "disks have no limits here")
-    driver.tell(replace(with_load(memory=0.99), lacks=("disks have no limits here",)))
-    assert node.condition(driver.now, driver.scheduler.settings) == ("pressed", "its memory is 99% used")
+    assert node.availability(driver.now, driver.scheduler.settings) == ("open", "disks have no limits here")
+    driver.tell(replace(with_load(memory=0.99), degraded=("disks have no limits here",)))
+    assert node.availability(driver.now, driver.scheduler.settings) == ("pressed", "its memory is 99% used")
 
 
 def test_why_a_run_waits_names_what_is_short() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from farm.scheduler.messages import Command, Load, RunCancelled, RunPaused, RunSubmitted, WarmUp
+from farm.scheduler.messages import Command, Load, PrewarmSandboxes, RunCancelled, RunPaused, RunSubmitted
 from farm.scheduler.nodes import SchedulerSettings
 from tests.unit.scheduler.test_state_machine import Driver, starts
 from tests.unit.scheduling import beat, run_spec, solved, task
@@ -16,7 +16,7 @@ def driver(warm: int = 2) -> Driver:
 
 def told(commands: list[Command]) -> list[dict[str, int]]:
     """Of each hint, the counts by task."""
-    return [{task.id: count for task, count in c.sandboxes} for c in commands if isinstance(c, WarmUp)]
+    return [{task.id: count for task, count in c.sandboxes} for c in commands if isinstance(c, PrewarmSandboxes)]
 
 
 def held(driver: Driver, node_id: str) -> dict[str, int]:
@@ -26,7 +26,7 @@ def held(driver: Driver, node_id: str) -> dict[str, int]:
 
 
 def running(commands: list[Command]) -> dict[str, int]:
-    return {start.order.rollout_id: start.order.attempt for start in starts(commands)}
+    return {start.assignment.rollout_id: start.assignment.attempt for start in starts(commands)}
 
 
 def test_what_comes_next_is_told_once() -> None:
@@ -43,9 +43,9 @@ def test_it_follows_the_queue() -> None:
     begun = d.tell(beat("a", slots=2, images=ALL))
     assert told(begun) == [{"t": 1, "u": 1}]
     first, second = starts(begun)
-    more = d.tell(solved("a", first.order))
+    more = d.tell(solved("a", first.assignment))
     assert told(more) == [], "the beat that comes with it says what runs"
-    held = {second.order.rollout_id: 1} | running(more)
+    held = {second.assignment.rollout_id: 1} | running(more)
     assert told(d.tell(beat("a", slots=2, images=ALL, running=held))) == [{"u": 2}]
 
 
@@ -91,7 +91,7 @@ def test_of_a_run_at_its_cap_only_where_it_runs() -> None:
     d.tell(RunSubmitted(run_spec("r", groups=50, tasks=(task("t"),), concurrency=1)))
     d.tell(RunSubmitted(run_spec("s", groups=1, tasks=(task("u"),))))
     begun = d.tell(beat("b", slots=1, images=ALL))
-    assert [start.order.run_id for start in starts(begun)] == ["s"]
+    assert [start.assignment.run_id for start in starts(begun)] == ["s"]
     assert told(begun) == [{}]
     assert told(d.tell(beat("a", slots=1, images=ALL, running={"r-g000000-000": 1}))) == [{"t": 1}]
 

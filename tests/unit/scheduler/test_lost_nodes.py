@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.rollout import Failure, Origin
-from farm.scheduler.event_log import OUTAGE_OVER_S, FleetLog
+from farm.scheduler.event_log import OUTAGE_OVER_S, FarmEventLog
 from farm.scheduler.messages import (
     Event,
     NodeDrained,
@@ -18,9 +18,9 @@ from farm.scheduler.messages import (
     StartEpisode,
     Tick,
 )
-from farm.scheduler.metrics import FarmMetrics, Snapshot
+from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
 from farm.scheduler.nodes import SchedulerSettings
-from farm.scheduler.service import SchedulerShell
+from farm.scheduler.service import SchedulerService
 from farm.scheduler.state_machine import Scheduler
 from farm.store import Store
 from tests.unit.scheduling import beat, failed, run_spec
@@ -60,8 +60,8 @@ def test_lost_nodes_are_bounded_in_number_and_time() -> None:
 
 
 async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
-    shell = SchedulerShell(Store("redis://127.0.0.1:1"), lambda node_id, commands: None)
-    shell.tell([beat("a"), beat("b"), NodeLost("a")])
+    shell = SchedulerService(Store("redis://127.0.0.1:1"), lambda node_id, commands: None)
+    shell.handle_events([beat("a"), beat("b"), NodeLost("a")])
     status = shell.status()
     gone, there = status.nodes
     assert (gone.node_id, gone.state, gone.slots, gone.running) == ("a", "lost", 0, 0)
@@ -72,7 +72,7 @@ async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
     assert gone.why.endswith("Z: its node agent has died")
     assert (there.state, there.lost_at) == ("open", None)
     metrics = FarmMetrics()
-    metrics.snapshot = Snapshot(status)
+    metrics.snapshot = FarmSnapshot(status)
     value = metrics.registry.get_sample_value
     assert value("farm_nodes", {"state": "lost"}) == 1.0
     assert value("farm_nodes", {"state": "open"}) == 1.0
@@ -80,7 +80,7 @@ async def test_status_and_metrics_have_lost_nodes_with_the_time() -> None:
     assert value("farm_node_lost_timestamp_seconds", {"node": "b"}) is None
     assert value("farm_node_slots", {"node": "a"}) is None
     assert value("farm_node_beat_age_seconds", {"node": "a"}) is not None
-    shell.tell([beat("a")])
+    shell.handle_events([beat("a")])
     assert {node.state for node in shell.status().nodes} == {"open"}
 
 
@@ -90,7 +90,7 @@ class Told:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "farm.scheduler.event_log")
         self.scheduler = Scheduler()
-        self._log = FleetLog()
+        self._log = FarmEventLog()
         self._caplog = caplog
 
     def handle(self, event: Event, now: float) -> list[tuple[str, ...]]:
@@ -110,7 +110,7 @@ def test_nodes_that_join_leave_and_are_lost_are_logged(caplog: pytest.LogCapture
     assert told.handle(beat("a"), 0.0) == [("INFO", "a", "", "", "the node joined with 2 slots")]
     assert told.handle(beat("a"), 1.0) == []
     told.handle(RunSubmitted(run_spec("run-1")), 1.0)
-    (order,) = [command.order for command in told.commands if isinstance(command, StartEpisode)]
+    (order,) = [command.assignment for command in told.commands if isinstance(command, StartEpisode)]
     assert told.handle(beat("a", running={order.rollout_id: 1}, draining=True), 2.0)[0][-1] == "the node drains"
     assert told.handle(Tick(), 16.0) == []
     assert told.handle(Tick(), 18.0) == [
@@ -142,7 +142,7 @@ def test_failed_episodes_and_cancelled_runs_are_logged(caplog: pytest.LogCapture
     told.handle(beat("a"), 0.0)
     begun = told.handle(RunSubmitted(run_spec("run-1", max_attempts=2)), 1.0)
     assert begun == [("INFO", "", "run-1", "", "the run begins: 1 groups of 1")]
-    (order,) = [command.order for command in told.commands if isinstance(command, StartEpisode)]
+    (order,) = [command.assignment for command in told.commands if isinstance(command, StartEpisode)]
     assert told.handle(failed("a", order), 2.0) == [
         (
             "WARNING",

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from farm.core.run import EpisodeOrder, RunSpec
+from farm.core.run import EpisodeAssignment, RunSpec
 from farm.scheduler.messages import (
     Command,
     DrainNode,
@@ -16,6 +16,7 @@ from farm.scheduler.messages import (
     NodeDrained,
     NodeLeft,
     NodeLost,
+    PrewarmSandboxes,
     PublishFailure,
     RunCancelled,
     RunFinished,
@@ -25,9 +26,8 @@ from farm.scheduler.messages import (
     StartEpisode,
     StopEpisode,
     Tick,
-    WarmUp,
 )
-from farm.scheduler.nodes import Episode, SchedulerSettings
+from farm.scheduler.nodes import RunningEpisode, SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
 from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
 
@@ -45,12 +45,12 @@ class PretendedNode:
         self.incarnation = 1
         self.draining = False
         self.mail: list[Command] = []
-        self.running: dict[str, EpisodeOrder] = {}
+        self.running: dict[str, EpisodeAssignment] = {}
 
     def read_mail(self) -> None:
         for command in self.mail:
             if isinstance(command, StartEpisode):
-                self.running[command.order.rollout_id] = command.order
+                self.running[command.assignment.rollout_id] = command.assignment
             elif isinstance(command, DrainNode):
                 self.draining = command.drain
         self.mail.clear()
@@ -82,7 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case StopEpisode(node_id):
                     if node_id in self.nodes:
                         self.nodes[node_id].mail.append(command)
-                case WarmUp(node_id, sandboxes):
+                case PrewarmSandboxes(node_id, sandboxes):
                     node = self.scheduler.fleet.get(node_id)
                     assert node is not None
                     assert sum(count for _, count in sandboxes) <= min(SETTINGS.warm, len(node.held))
@@ -108,7 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if started[node.id]:
                 assert len(node.held) <= node.slots, f"{node.id} holds {len(node.held)} of {node.slots} after {event}"
 
-    def _check_start(self, order: EpisodeOrder) -> None:
+    def _check_start(self, order: EpisodeAssignment) -> None:
         run_id = order.run_id
         assert run_id not in self.cancelled | self.finished | self.paused
         assert order.rollout_id not in self.store[run_id], "an accepted place was ordered"
@@ -116,7 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         spared = sum(1 for rollout, attempt in self.spared if rollout == order.rollout_id and attempt < order.attempt)
         assert order.final == (order.attempt - spared >= spec.max_attempts), "each attempt has failed or was spared"
 
-    def _running(self) -> list[Episode]:
+    def _running(self) -> list[RunningEpisode]:
         """What the scheduler believes to run."""
         return [episode for run in self.scheduler.runs.values() for episode in run.running.values()]
 
@@ -257,8 +257,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def publish_failure(self) -> None:
         command = self.failures.pop()
-        assert command.order.final
-        self._report(failed("", command.order, command.failure))
+        assert command.assignment.final
+        self._report(failed("", command.assignment, command.failure))
 
     @rule(passed_s=st.floats(0.1, 20.0))
     def tick(self, passed_s: float) -> None:
@@ -323,7 +323,7 @@ def test_a_thousand_nodes_work_off_what_they_are_given() -> None:
         run_id: run_spec(run_id, groups=800, group_size=4, tasks=tuple(task(f"t{i}") for i in range(20)))
         for run_id in ("r", "s", "t")
     }
-    running: dict[str, dict[str, EpisodeOrder]] = {name: {} for name in names}
+    running: dict[str, dict[str, EpisodeAssignment]] = {name: {} for name in names}
     accepted: Counter[str] = Counter()
     finished: set[str] = set()
     now = 0.0

@@ -52,19 +52,19 @@ def test_a_run_goes_from_submission_to_its_end() -> None:
     driver = Driver()
     assert driver.tell(RunSubmitted(run_spec(groups=2, group_size=2))) == []
     begun = starts(driver.tell(beat("a")))
-    assert [start.order.rollout_id for start in begun] == ["r-g000000-000", "r-g000000-001"]
-    begun += starts(driver.tell(solved("a", begun[0].order)))
-    begun += starts(driver.tell(solved("a", begun[1].order)))
-    assert [start.order.group_id for start in begun] == ["r-g000000"] * 2 + ["r-g000001"] * 2
-    assert driver.tell(solved("a", begun[2].order)) == []
-    assert driver.tell(solved("a", begun[3].order)) == [RunFinished("r")]
+    assert [start.assignment.rollout_id for start in begun] == ["r-g000000-000", "r-g000000-001"]
+    begun += starts(driver.tell(solved("a", begun[0].assignment)))
+    begun += starts(driver.tell(solved("a", begun[1].assignment)))
+    assert [start.assignment.group_id for start in begun] == ["r-g000000"] * 2 + ["r-g000001"] * 2
+    assert driver.tell(solved("a", begun[2].assignment)) == []
+    assert driver.tell(solved("a", begun[3].assignment)) == [RunFinished("r")]
 
 
 def test_what_is_accepted_is_not_run_again() -> None:
     driver = Driver()
     driver.tell(beat("a", slots=9))
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=2, group_size=2), {"r-g000000": {1}, "r-g000001": {0, 1}})))
-    assert [start.order.rollout_id for start in begun] == ["r-g000000-000"]
+    assert [start.assignment.rollout_id for start in begun] == ["r-g000000-000"]
     assert driver.tell(RunSubmitted(run_spec("s"), {"s-g000000": {0}})) == [RunFinished("s")]
 
 
@@ -73,20 +73,24 @@ def test_a_failure_is_tried_again_elsewhere_and_the_last_attempt_is_final() -> N
     driver.tell(beat("a"))
     driver.tell(beat("b"))
     [first] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=2))))
-    assert not first.order.final
-    assert driver.tell(failed(first.node_id, first.order)) == []
+    assert not first.assignment.final
+    assert driver.tell(failed(first.node_id, first.assignment)) == []
     [second] = starts(driver.tell(Tick(), after_s=2.0))
-    assert (second.order.rollout_id, second.order.attempt, second.order.final) == (first.order.rollout_id, 2, True)
+    assert (second.assignment.rollout_id, second.assignment.attempt, second.assignment.final) == (
+        first.assignment.rollout_id,
+        2,
+        True,
+    )
     assert second.node_id != first.node_id
-    assert second.order.seed == first.order.seed
-    assert driver.tell(failed(second.node_id, second.order)) == [RunFinished("r")]
+    assert second.assignment.seed == first.assignment.seed
+    assert driver.tell(failed(second.node_id, second.assignment)) == [RunFinished("r")]
 
 
 def test_a_retry_returns_to_its_node_where_there_is_no_other() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
-    driver.tell(failed("a", first.order))
+    driver.tell(failed("a", first.assignment))
     [second] = starts(driver.tell(Tick(), after_s=2.0))
     assert second.node_id == "a"
 
@@ -96,7 +100,7 @@ def test_a_retry_waits_for_another_node_only_so_long() -> None:
     driver.tell(beat("a", slots=1))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
     driver.tell(beat("b", draining=True))
-    driver.tell(failed("a", first.order))
+    driver.tell(failed("a", first.assignment))
     assert driver.tell(Tick(), after_s=2.0) == []
     assert "other than a" in driver.why()
     driver.tell(beat("a", slots=1), after_s=10.0)
@@ -110,8 +114,10 @@ def test_the_episodes_of_a_lost_node_go_elsewhere() -> None:
     begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2))))
     driver.tell(beat("b"))
     moved = starts(driver.tell(NodeLost("a")))
-    assert Counter(start.order.rollout_id for start in moved) == Counter(start.order.rollout_id for start in begun)
-    assert {(start.node_id, start.order.attempt) for start in moved} == {("b", 2)}
+    assert Counter(start.assignment.rollout_id for start in moved) == Counter(
+        start.assignment.rollout_id for start in begun
+    )
+    assert {(start.node_id, start.assignment.attempt) for start in moved} == {("b", 2)}
 
 
 def test_a_silent_node_is_lost() -> None:
@@ -128,16 +134,16 @@ def test_a_new_incarnation_has_lost_what_the_old_one_ran() -> None:
     driver.tell(beat("a"))
     [first] = starts(driver.tell(RunSubmitted(run_spec())))
     [second] = starts(driver.tell(beat("a", incarnation="2")))
-    assert (second.order.rollout_id, second.order.attempt) == (first.order.rollout_id, 2)
+    assert (second.assignment.rollout_id, second.assignment.attempt) == (first.assignment.rollout_id, 2)
 
 
 def test_a_new_incarnation_goes_on_with_what_it_lists() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2, max_attempts=1))))
-    kept, gone = (start.order for start in begun)
+    kept, gone = (start.assignment for start in begun)
     commands = driver.tell(beat("a", running={kept.rollout_id: 1}, incarnation="2"))
-    assert [command.order for command in commands if isinstance(command, PublishFailure)] == [gone]
+    assert [command.assignment for command in commands if isinstance(command, PublishFailure)] == [gone]
     assert starts(commands) == []
     driver.tell(failed("", gone))
     assert driver.tell(solved("a", kept)) == [RunFinished("r")]
@@ -147,9 +153,9 @@ def test_what_was_to_stop_is_stopped_in_the_next_incarnation_too() -> None:
     driver = Driver()
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
-    stop = StopEpisode("a", start.order.rollout_id, 1)
+    stop = StopEpisode("a", start.assignment.rollout_id, 1)
     assert driver.tell(RunCancelled("r")) == [stop]
-    assert driver.tell(beat("a", running={start.order.rollout_id: 1}, incarnation="2")) == [stop]
+    assert driver.tell(beat("a", running={start.assignment.rollout_id: 1}, incarnation="2")) == [stop]
 
 
 def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() -> None:
@@ -158,9 +164,9 @@ def test_when_the_node_of_the_last_attempt_is_lost_the_failure_is_published() ->
     [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=1))))
     [command] = driver.tell(NodeLost("a"))
     assert isinstance(command, PublishFailure)
-    assert command.order == start.order
+    assert command.assignment == start.assignment
     assert "node a was lost" in command.failure.message
-    assert driver.tell(failed("", command.order, command.failure)) == [RunFinished("r")]
+    assert driver.tell(failed("", command.assignment, command.failure)) == [RunFinished("r")]
 
 
 def test_what_a_leaving_node_stopped_has_not_failed() -> None:
@@ -168,11 +174,11 @@ def test_what_a_leaving_node_stopped_has_not_failed() -> None:
     driver.tell(beat("a", slots=9))
     begun = starts(driver.tell(RunSubmitted(run_spec(group_size=2, max_attempts=1))))
     for number in (2, 3):
-        driver.tell(stopped("a", begun[0].order))
+        driver.tell(stopped("a", begun[0].assignment))
         driver.tell(NodeLeft("a"))
         begun = starts(driver.tell(beat("a", slots=9, incarnation=str(number))))
         assert len(begun) == 2
-        assert all(start.order.final for start in begun)
+        assert all(start.assignment.final for start in begun)
     [published] = driver.tell(NodeLost("a"))[:1]
     assert isinstance(published, PublishFailure), "to be lost is a failure"
 
@@ -182,10 +188,10 @@ def test_an_attempt_that_was_lost_and_comes_back_has_not_failed() -> None:
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec(max_attempts=2))))
     driver.tell(NodeLost("a"))
-    driver.tell(beat("a", running={start.order.rollout_id: 1}))
-    driver.tell(failed("a", start.order))
+    driver.tell(beat("a", running={start.assignment.rollout_id: 1}))
+    driver.tell(failed("a", start.assignment))
     [second] = starts(driver.tell(Tick(), after_s=2.0))
-    assert second.order.attempt == 2
+    assert second.assignment.attempt == 2
 
 
 def test_the_earlier_attempts_of_one_that_was_taken_over_count_as_failed() -> None:
@@ -201,7 +207,7 @@ def test_what_no_attempt_can_mend_is_published_at_once() -> None:
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
     refused = Failure(Origin.INFRA, "GroupMismatch", "the store refuses it", retryable=False)
-    [command] = driver.tell(failed("a", start.order, refused))
+    [command] = driver.tell(failed("a", start.assignment, refused))
     assert isinstance(command, PublishFailure)
     assert command.failure == refused
 
@@ -213,10 +219,10 @@ def test_a_stragglers_failure_is_ignored_and_its_success_ends_the_newer_attempt(
     [first] = starts(driver.tell(RunSubmitted(run_spec(groups=2, concurrency=1))))
     driver.tell(beat("b"))
     [second] = starts(driver.tell(NodeLost("a")))
-    assert driver.tell(failed("a", first.order)) == []
-    commands = driver.tell(solved("a", first.order))
-    assert commands[0] == StopEpisode("b", second.order.rollout_id, 2)
-    assert [start.order.group_id for start in starts(commands)] == ["r-g000001"]
+    assert driver.tell(failed("a", first.assignment)) == []
+    commands = driver.tell(solved("a", first.assignment))
+    assert commands[0] == StopEpisode("b", second.assignment.rollout_id, 2)
+    assert [start.assignment.group_id for start in starts(commands)] == ["r-g000001"]
 
 
 def test_a_node_that_comes_back_keeps_what_nobody_else_has_begun() -> None:
@@ -224,8 +230,8 @@ def test_a_node_that_comes_back_keeps_what_nobody_else_has_begun() -> None:
     driver.tell(beat("a"))
     [start] = starts(driver.tell(RunSubmitted(run_spec())))
     driver.tell(NodeLost("a"))
-    assert driver.tell(beat("a", running={start.order.rollout_id: 1})) == []
-    assert driver.tell(solved("a", start.order)) == [RunFinished("r")]
+    assert driver.tell(beat("a", running={start.assignment.rollout_id: 1})) == []
+    assert driver.tell(solved("a", start.assignment)) == [RunFinished("r")]
 
 
 def test_a_restarted_scheduler_takes_over_what_runs() -> None:
@@ -235,7 +241,7 @@ def test_a_restarted_scheduler_takes_over_what_runs() -> None:
     assert "restarted" in driver.why()
     assert driver.tell(beat("a", running={"r-g000001-000": 2})) == []
     [start] = starts(driver.tell(Tick(), after_s=3.0))
-    assert start.order.rollout_id == "r-g000002-000"
+    assert start.assignment.rollout_id == "r-g000002-000"
 
 
 def test_what_a_node_runs_for_nobody_is_stopped() -> None:
@@ -254,7 +260,7 @@ def test_an_order_that_never_arrived_is_given_again() -> None:
     driver.tell(RunSubmitted(run_spec()))
     assert driver.tell(beat("a"), after_s=5.0) == []
     [again] = starts(driver.tell(beat("a"), after_s=11.0))
-    assert again.order.attempt == 2
+    assert again.assignment.attempt == 2
 
 
 def test_a_cancelled_run_stops_and_frees_its_slots_once_its_episodes_have_ended() -> None:
@@ -262,9 +268,9 @@ def test_a_cancelled_run_stops_and_frees_its_slots_once_its_episodes_have_ended(
     driver.tell(beat("a", slots=1))
     [start] = starts(driver.tell(RunSubmitted(run_spec(groups=5))))
     driver.tell(RunSubmitted(run_spec("s")))
-    assert driver.tell(RunCancelled("r")) == [StopEpisode("a", start.order.rollout_id, 1)]
-    [next_start] = starts(driver.tell(stopped("a", start.order)))
-    assert next_start.order.run_id == "s"
+    assert driver.tell(RunCancelled("r")) == [StopEpisode("a", start.assignment.rollout_id, 1)]
+    [next_start] = starts(driver.tell(stopped("a", start.assignment)))
+    assert next_start.assignment.run_id == "s"
 
 
 def test_a_paused_run_starts_nothing_until_it_is_resumed() -> None:
@@ -275,7 +281,7 @@ def test_a_paused_run_starts_nothing_until_it_is_resumed() -> None:
     [start] = starts(driver.tell(RunResumed("r")))
     driver.tell(RunSubmitted(run_spec("s", groups=4)))
     assert driver.tell(RunPaused("s")) == []
-    assert driver.tell(solved("a", start.order)) == [RunFinished("r")]
+    assert driver.tell(solved("a", start.assignment)) == [RunFinished("r")]
 
 
 def test_runs_share_the_slots() -> None:
@@ -283,10 +289,10 @@ def test_runs_share_the_slots() -> None:
     driver.tell(RunSubmitted(run_spec("r", groups=100)))
     driver.tell(RunSubmitted(run_spec("s", groups=100)))
     begun = starts(driver.tell(beat("a", slots=10)))
-    assert Counter(start.order.run_id for start in begun) == {"r": 5, "s": 5}
+    assert Counter(start.assignment.run_id for start in begun) == {"r": 5, "s": 5}
     driver.tell(RunSubmitted(run_spec("t", groups=100)))
     for start in begun[:6]:
-        driver.tell(solved("a", start.order))
+        driver.tell(solved("a", start.assignment))
     assert {run_id: len(run.running) for run_id, run in driver.scheduler.runs.items()} == {"r": 3, "s": 3, "t": 4}
 
 
@@ -296,7 +302,7 @@ def test_concurrency_caps_a_run() -> None:
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=5, concurrency=2))))
     assert len(begun) == 2
     assert "cap of 2" in driver.why()
-    assert len(starts(driver.tell(solved("a", begun[0].order)))) == 1
+    assert len(starts(driver.tell(solved("a", begun[0].assignment)))) == 1
 
 
 def test_a_group_goes_where_its_image_is() -> None:
@@ -337,7 +343,7 @@ def test_memory_ordered_since_the_last_beat_is_taken_to_be_used() -> None:
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=20))))
     assert len(begun) == 4
     assert "needs 100 MiB" in driver.why()
-    running = {start.order.rollout_id: 1 for start in begun}
+    running = {start.assignment.rollout_id: 1 for start in begun}
     seen = beat("a", slots=20, memory_mib=1000, available_mib=60, running=running)
     assert len(starts(driver.tell(seen))) == 2
 
@@ -350,7 +356,7 @@ def test_limits_add_up_to_so_many_times_the_memory(overcommit: float, fit: int) 
     running: dict[str, int] = {}
     for _ in range(20):
         begun = starts(driver.tell(beat("a", slots=50, memory_mib=300, available_mib=300, running=dict(running))))
-        running |= {start.order.rollout_id: 1 for start in begun}
+        running |= {start.assignment.rollout_id: 1 for start in begun}
     assert len(running) == fit
     assert "the most that an open node has room for is 0 MiB, on a" in driver.why()
 
@@ -374,7 +380,7 @@ def test_a_task_too_large_for_every_node_says_so_and_blocks_nobody() -> None:
     driver.tell(beat("a", slots=3, memory_mib=1000))
     giant = task("giant", memory_mib=10**6)
     begun = starts(driver.tell(RunSubmitted(run_spec(groups=2, tasks=(giant, task())))))
-    assert [start.order.task.id for start in begun] == ["t"]
+    assert [start.assignment.task.id for start in begun] == ["t"]
     assert "giant needs 1000000 MiB" in driver.why()
     assert len(starts(driver.tell(RunSubmitted(run_spec("s"))))) == 1
 
@@ -386,8 +392,8 @@ def test_a_node_that_only_fails_rests() -> None:
     for _ in range(5):
         [episode] = driver.scheduler.runs["r"].running.values()
         run = driver.scheduler.runs["r"]
-        assert episode.place is not None
-        commands = driver.tell(failed("a", run.order(episode.place, 1)))
+        assert episode.member is not None
+        commands = driver.tell(failed("a", run.assignment(episode.member, 1)))
     assert commands == []
     assert "rests after 5" in driver.why()
     assert len(starts(driver.tell(beat("a", slots=1), after_s=3.0))) == 1

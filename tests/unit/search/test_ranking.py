@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sandboxes.search.embeddings.word_table import WordEmbedder
 from sandboxes.search.errors import BadIndex
-from sandboxes.search.index.segment import Segment, SourceFile, build
+from sandboxes.search.index.segment import IndexSegment, SourceFile, build
 from sandboxes.search.index.segment_format import pack, unpack
 from sandboxes.search.ranking import Hit, Part, Question, search
 from tests.sandboxes.searching import toy
@@ -53,7 +53,7 @@ def sources(files: Mapping[str, str]) -> list[SourceFile]:
     return [SourceFile(path, hashlib.sha256(text.encode()).digest(), text.encode()) for path, text in files.items()]
 
 
-def part(segment: Segment, *gone: str) -> Part:
+def part(segment: IndexSegment, *gone: str) -> Part:
     live = np.array([path not in gone for path in segment.paths], np.bool_)
     return Part(segment, live[segment.files])
 
@@ -130,7 +130,7 @@ def test_what_is_found_depends_on_the_tree_alone(
     assert [hit.score for hit in apart] == pytest.approx([hit.score for hit in whole])
 
 
-def same(left: Sequence[Segment], right: Sequence[Segment]) -> bool:
+def same(left: Sequence[IndexSegment], right: Sequence[IndexSegment]) -> bool:
     return [pack(segment) for segment in left] == [pack(segment) for segment in right]
 
 

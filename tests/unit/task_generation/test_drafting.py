@@ -13,8 +13,8 @@ from farm.task_generation.mutation.generator import journal_path
 from farm.task_generation.mutation.hide_tests import hide_tests, without
 from farm.task_generation.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
 from farm.task_generation.mutation.repository import open_repository
-from farm.task_generation.mutation.trials import Result, Survey
-from farm.task_generation.progress_log import Journal
+from farm.task_generation.mutation.trials import BaselineRun, TrialResult
+from farm.task_generation.progress_log import ProgressLog
 from farm.tasks import TaskError
 from farm.tasks.bundle import BundleFile
 
@@ -62,9 +62,9 @@ def test_other():
 ONE, DUMP, OTHER = "test_a.py::TestSqueeze::test_one[a b]", "test_a.py::test_dump", "test_a.py::test_other"
 
 
-def survey() -> Survey:
+def survey() -> BaselineRun:
     lines = dict.fromkeys(range(7, 18), (ONE,)) | dict.fromkeys(range(20, 24), (DUMP,))
-    return Survey((ONE, DUMP, OTHER), (), {"a.py": lines}, {}, (), 0.1)
+    return BaselineRun((ONE, DUMP, OTHER), (), {"a.py": lines}, {}, (), 0.1)
 
 
 def fault(key: str, function: str, *, tests: tuple[str, ...] = (ONE,)) -> Fault:
@@ -112,14 +112,14 @@ def test_a_file_whose_test_is_not_found_goes_as_a_whole() -> None:
 
 
 def test_verdicts_on_trials() -> None:
-    assert judged(Result(key="a", status="timeout"), 5) == "timeout"
-    assert judged(Result(key="a", status="ran", passed=3), 5) == "unnoticed"
-    assert judged(Result(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
-    assert judged(Result(key="a", status="ran", failed=["t"]), 5) == "usable"
+    assert judged(TrialResult(key="a", status="timeout"), 5) == "timeout"
+    assert judged(TrialResult(key="a", status="ran", passed=3), 5) == "unnoticed"
+    assert judged(TrialResult(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
+    assert judged(TrialResult(key="a", status="ran", failed=["t"]), 5) == "usable"
 
 
 def test_faults_are_combined_from_several_functions() -> None:
-    usable = [(fault(str(n), f"f{n // 2}"), Result(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(10)]
+    usable = [(fault(str(n), f"f{n // 2}"), TrialResult(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(10)]
     plans = combine(usable, (1, 1, 2, 1, 3), random.Random(0))
     assert plans == combine(usable, (1, 1, 2, 1, 3), random.Random(0))
     assert [len(plan.faults) for plan in plans][:3] == [1, 1, 2]
@@ -131,16 +131,16 @@ def test_faults_are_combined_from_several_functions() -> None:
 
 
 def test_combined_faults_must_each_still_show() -> None:
-    usable = [(fault(str(n), f"f{n}"), Result(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(3)]
+    usable = [(fault(str(n), f"f{n}"), TrialResult(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(3)]
     alone, two = combine(usable, (1, 2), random.Random(0))
-    assert confirmed(alone, Result(key="", status="ran", failed=["t0"]), 5) == "usable"
-    assert confirmed(alone, Result(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
-    assert confirmed(two, Result(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
-    assert confirmed(two, Result(key="", status="ran", failed=["t1"]), 5) == "masked"
+    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0"]), 5) == "usable"
+    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
+    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
+    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1"]), 5) == "masked"
 
 
 def test_faults_in_each_others_way_are_no_plan() -> None:
-    pairs = [(one, Result(key=one.key, status="ran", failed=["t"])) for one in chosen(1)]
+    pairs = [(one, TrialResult(key=one.key, status="ran", failed=["t"])) for one in chosen(1)]
     plan = combine([pairs[0]], (1,), random.Random(0))[0]
     assert confirming(plan, {"a.py": SOURCE}, 5) is not None
     assert apply_faults({"a.py": SOURCE}, plan.faults)["a.py"] != SOURCE
@@ -148,16 +148,16 @@ def test_faults_in_each_others_way_are_no_plan() -> None:
 
 def test_a_journal_goes_on_behind_a_line_half_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "journal.jsonl"
-    journal = Journal(path)
+    journal = ProgressLog(path)
     journal.put("a", {"b": 1})
     with path.open("a") as file:
         file.write('["c", ')
-    again = Journal(path)
+    again = ProgressLog(path)
     assert again.get("a") == {"b": 1}
     assert again.get("c") is None
     again.put("c", "")
-    assert Journal(path).get("c") == ""
-    assert Journal(path).get("a") == {"b": 1}
+    assert ProgressLog(path).get("c") == ""
+    assert ProgressLog(path).get("a") == {"b": 1}
 
 
 def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from farm.task_generation.mutation.faults import Fault
-from farm.task_generation.mutation.trials import Failure
+from farm.task_generation.mutation.trials import FailedTest
 from farm.task_generation.wording.failing_statement import Example
 from farm.task_generation.wording.failure_examples import best, tell, tell_wanted
 from farm.task_generation.wording.instructions import Symptom, instruction, names_a_file
@@ -73,12 +73,12 @@ def line_of(text: str, nth: int = 0) -> int:
     return [number for number, line in enumerate(TESTS.decode().splitlines(), 1) if text in line][nth]
 
 
-def failure(test: str, line: int, **fields: object) -> Failure:
+def failure(test: str, line: int, **fields: object) -> FailedTest:
     plain = {"error": "AssertionError", "message": "", "deeper": False, "compared": None, "names": {}}
-    return Failure.model_validate({"test": f"test_a.py::{test}", "line": line, **plain, **fields})
+    return FailedTest.model_validate({"test": f"test_a.py::{test}", "line": line, **plain, **fields})
 
 
-def told(one: Failure) -> str | None:
+def told(one: FailedTest) -> str | None:
     example = tell(one, {"test_a.py": TESTS})
     return None if example is None else example.text
 
@@ -216,7 +216,7 @@ def brief(text):
     return text[:3]
 
 
-class TestNames:
+class StatementNames:
     def test_own(self, tmp_path):
         assert brief(lib.wrap("a", WIDTH)) == shape("b")
 
@@ -268,7 +268,7 @@ class TestNames:
 
 def told_of(test: str, text: str, **fields: object) -> Example | None:
     line = next(number for number, line in enumerate(BORROWED.decode().splitlines(), 1) if text in line)
-    one = failure("", line, **fields).model_copy(update={"test": f"tests/test_b.py::TestNames::{test}"})
+    one = failure("", line, **fields).model_copy(update={"test": f"tests/test_b.py::StatementNames::{test}"})
     return tell(one, {"tests/test_b.py": BORROWED, "tests/support.py": b"def shape(text): ...\n"})
 
 
@@ -325,7 +325,7 @@ def test_what_is_to_equal_another_such() -> None:
     assert example is not None
     assert example.text == "`lib.Box(1) == lib.Box(1)` is to hold, and does not."
     one = failure("", BORROWED[: BORROWED.index(b"lib.Box(1) ==")].count(b"\n") + 1)
-    one = one.model_copy(update={"test": "tests/test_b.py::TestNames::test_same"})
+    one = one.model_copy(update={"test": "tests/test_b.py::StatementNames::test_same"})
     assert [wanted.text for wanted in tell_wanted(one, {"tests/test_b.py": BORROWED})] == [
         "`lib.Box(1) == lib.Box(1)` is to hold."
     ]

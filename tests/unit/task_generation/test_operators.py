@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.task_generation.mutation.edits import Edit, apply_edits, functions_of, meaning, parsed
+from farm.task_generation.mutation.edits import ByteEdit, apply_edits, functions_of, meaning, parsed
 from farm.task_generation.mutation.operators import Site, find_sites
 
 SOURCE = '''\
@@ -234,7 +234,7 @@ def test_what_cannot_be_read_has_no_sites(source: bytes) -> None:
 
 def test_edits_that_overlap_are_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
-        apply_edits(b"abcdef", [Edit(0, 3, b""), Edit(2, 4, b"")])
+        apply_edits(b"abcdef", [ByteEdit(0, 3, b""), ByteEdit(2, 4, b"")])
 
 
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=8, unique=True))
@@ -242,7 +242,7 @@ def test_edits_that_overlap_are_refused() -> None:
 def test_edits_are_applied_in_any_order(cuts: list[int]) -> None:
     source = bytes(range(65, 106))
     cuts.sort()
-    edits = [Edit(start, end, b"-") for start, end in zip(cuts[::2], cuts[1::2], strict=False)]
+    edits = [ByteEdit(start, end, b"-") for start, end in zip(cuts[::2], cuts[1::2], strict=False)]
     assert apply_edits(source, edits) == apply_edits(source, edits[::-1])
     assert apply_edits(source, []) == source
 
@@ -283,3 +283,13 @@ def test_places_are_found_while_another_thread_parses() -> None:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(collected)
     assert len(found) > 200
+
+
+@pytest.mark.parametrize("depth", [150, 900, 3000, 30_000])
+@pytest.mark.parametrize("kind", ["sum", "attributes"])
+def test_a_file_that_is_nested_too_deeply_has_no_sites(kind: str, depth: int) -> None:
+    nested = {"sum": "1+" * depth + "1", "attributes": "a" + ".b" * depth}[kind]
+    source = f"def f(a):\n    x = {nested}\n    return a > 3\n".encode()
+    assert find_sites(source) == []
+    assert parsed(source) is None
+    assert find_sites(source.replace(nested.encode(), b"1"))

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from farm.core.change import ChangeKind
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.task_generation.instruction import changes_of, draft, spoken
-from farm.task_generation.release_pair import Wish, check_order, sort_out
+from farm.task_generation.release_pair import ReleasePairSpec, check_order, sort_out
 from farm.task_generation.release_pair_directory import task_files
 from farm.tasks import BundleFile, TaskError
-from farm.tasks.schema.manifest import Release
+from farm.tasks.schema.manifest import ReleaseTable
 from farm.tasks.sdist.release_pair import compare, pytest_modules
 from farm.tasks.sdist.sdist import read_sdist
 
-RELEASE = Release(package="thing", old="1.0", new="1.1", old_sha256="a" * 64, new_sha256="b" * 64)
-WISH = Wish("thing", "1.0", "1.1", Path("out"))
-PASSED, FAILED = Outcome.PASSED, Outcome.FAILED
+RELEASE = ReleaseTable(package="thing", old="1.0", new="1.1", old_sha256="a" * 64, new_sha256="b" * 64)
+WISH = ReleasePairSpec("thing", "1.0", "1.1", Path("out"))
+PASSED, FAILED = CaseOutcome.PASSED, CaseOutcome.FAILED
 
 
 def files(**content: str) -> dict[str, BundleFile]:
@@ -112,7 +112,7 @@ def test_ids_are_sorted_out() -> None:
     before.append({**before[0], "flaky": FAILED})
     after = [{"new": PASSED, "mend": PASSED, "keep": PASSED, "break": FAILED, "flaky": PASSED, "out": PASSED}] * 3
     after[2] = {**after[2], "wild": PASSED}
-    made = sort_out(Wish("thing", "1.0", "1.1", Path("out"), exclude=("o*",)), before, after)
+    made = sort_out(ReleasePairSpec("thing", "1.0", "1.1", Path("out"), exclude=("o*",)), before, after)
     assert made.fail_to_pass == ("mend", "new")
     assert made.pass_to_pass == ("keep",)
     assert made.flaky == ("flaky", "wild")
@@ -177,11 +177,11 @@ def test_the_directory_holds_nothing_of_the_package() -> None:
 )
 def test_a_pair_that_goes_back_or_nowhere_is_refused(old: str, new: str) -> None:
     with pytest.raises(TaskError, match="name the older release first"):
-        check_order(Wish("thing", old, new, Path("out")))
+        check_order(ReleasePairSpec("thing", old, new, Path("out")))
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("1.9", "1.10"), ("1.0rc1", "1.0"), ("1.0", "1.0.post1"), ("v1.9", "2"), ("1", "1.0.1")]
 )
 def test_a_pair_that_goes_on_is_taken(old: str, new: str) -> None:
-    check_order(Wish("thing", old, new, Path("out")))
+    check_order(ReleasePairSpec("thing", old, new, Path("out")))

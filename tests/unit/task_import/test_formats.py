@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import read_report
-from farm.task_import.draft import Command, Commands, Draft
+from farm.task_import.draft import Command, Commands, ImportDraft
 from farm.task_import.fields import Fields, RowError
 from farm.task_import.importer import ROWS as IMPORTERS
 from farm.tasks.unified_diff import apply_patch, parse_patch
@@ -21,7 +21,7 @@ CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/acti
 ENDING = "--continue-on-collection-errors --junitxml={report} {files}"
 
 
-def draft(format_: str, row: dict[str, Any], commands: Commands | None = None) -> Draft:
+def draft(format_: str, row: dict[str, Any], commands: Commands | None = None) -> ImportDraft:
     return IMPORTERS[format_](Fields(row), commands or Commands())
 
 
@@ -208,9 +208,9 @@ def test_sympy_is_run_by_a_program_of_ours(tmp_path: Path) -> None:
     report = (tmp_path / "deep" / "report.xml").read_bytes()
     outcomes = read_report(report, ReportFormat.JUNIT, ["sympy"], str(tmp_path))
     assert outcomes == {
-        "sympy::test_add": Outcome.PASSED,
-        "sympy::test_same": Outcome.ERROR,
-        "sympy::test_odd": Outcome.SKIPPED,
+        "sympy::test_add": CaseOutcome.PASSED,
+        "sympy::test_same": CaseOutcome.ERROR,
+        "sympy::test_odd": CaseOutcome.SKIPPED,
     }
 
 

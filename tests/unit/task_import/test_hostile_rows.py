@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farm.task_import.fields import Fields, RowError, literal
-from farm.task_import.importer import Wish, import_all
+from farm.task_import.importer import ImportOptions, import_all
 from farm.task_import.rows import read_rows
 from tests import importing as rows
 
@@ -70,7 +70,7 @@ def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_:
         source = Path(home) / "rows.jsonl"
         source.write_text(json.dumps(row) + "\n")
         out = Path(home) / "out"
-        summary = import_all(Wish(format_, source, out), state_dir=Path(home) / "state", say=lambda line: None)
+        summary = import_all(ImportOptions(format_, source, out), state_dir=Path(home) / "state", say=lambda line: None)
         assert len(summary.taken) + len(summary.refused) == 1
         assert {path.name for path in Path(home).iterdir()} <= {"out", "rows.jsonl", "state"}
         assert {path.suffix for path in Path(home, "state").rglob("*") if path.is_file()} <= {".jsonl"}

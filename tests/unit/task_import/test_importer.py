@@ -16,7 +16,7 @@ from pyarrow import parquet
 from farm.core.task import ReportFormat
 from farm.grading.reports.junit import junit_name
 from farm.task_import.draft import Command, Commands, read_commands
-from farm.task_import.importer import FORMATS, Summary, Wish, import_all
+from farm.task_import.importer import FORMATS, ImportOptions, ImportSummary, import_all
 from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, load_task, load_taskset
 from tests import importing as rows
@@ -29,9 +29,11 @@ def jsonl(path: Path, *found: Any) -> Path:
     return path
 
 
-def take(format_: str, source: Path, out: Path, **wishes: Any) -> Summary:
+def take(format_: str, source: Path, out: Path, **wishes: Any) -> ImportSummary:
     return import_all(
-        Wish(format_, source, out, **wishes), state_dir=out.with_name(f"{out.name}-state"), say=lambda line: None
+        ImportOptions(format_, source, out, **wishes),
+        state_dir=out.with_name(f"{out.name}-state"),
+        say=lambda line: None,
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
 from farm.grading.decoys.python_source import parse_tests
-from farm.task_validation.cheats import MOST_HOLLOWED, hollowed, scripted_cheats, stock_cheats
+from farm.task_validation.cheats import MOST_HOLLOWED, scripted_cheats, stock_cheats, stub_out_functions
 from tests.unit.grading_fixtures import change, delete, make_verifier, write
 from tests.unit.rollout_fixtures import task
 
@@ -50,7 +50,7 @@ def stub():
 
 def test_each_changed_function_loses_its_body() -> None:
     gold = change(write("src/a.py", NEW), write("notes.txt", b"def x():\n    y\n"), delete("gone.py"))
-    made = hollowed(gold, {"src/a.py": OLD})
+    made = stub_out_functions(gold, {"src/a.py": OLD})
     assert list(made) == ["src/a.py:A.changed", "src/a.py:added"]
     for name, hollow in made.items():
         files = {file.path: file for file in hollow.files}
@@ -67,14 +67,14 @@ def test_each_changed_function_loses_its_body() -> None:
 
 def test_no_more_than_a_few_are_made_and_from_all_over() -> None:
     many = b"".join(b"def f%d():\n    return %d\n" % (number, number) for number in range(100))
-    made = hollowed(change(write("a.py", many)), {})
+    made = stub_out_functions(change(write("a.py", many)), {})
     assert 1 < len(made) <= MOST_HOLLOWED
     assert int(list(made)[-1].removeprefix("a.py:f")) > 80
 
 
 @given(st.text(max_size=200))
 def test_what_is_no_python_is_left_alone(text: str) -> None:
-    for hollow in hollowed(change(write("a.py", text.encode("utf-8", "surrogatepass"))), {}).values():
+    for hollow in stub_out_functions(change(write("a.py", text.encode("utf-8", "surrogatepass"))), {}).values():
         ast.parse(hollow.files[0].content)
 
 
@@ -128,7 +128,7 @@ def test_functions_are_found_while_other_threads_make_trees() -> None:
         other.start()
     try:
         for _ in range(10):
-            assert list(hollowed(change(write("src/a.py", NEW + deep.encode())), {"src/a.py": OLD})) == [
+            assert list(stub_out_functions(change(write("src/a.py", NEW + deep.encode())), {"src/a.py": OLD})) == [
                 *("src/a.py:A.changed", "src/a.py:added")
             ]
     finally:

@@ -20,7 +20,7 @@ import pytest
 
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.task_validation.leak_scanner import Scan
-from farm.task_validation.solution_leaks import Secrets, secrets_of
+from farm.task_validation.solution_leaks import SolutionFingerprint, solution_fingerprint
 
 SOLVED = b'''\
 def neighbours(cells, width):
@@ -36,8 +36,8 @@ def gather_neighbours(cells):
 PRESENT = SOLVED.replace(b"index - 1", b"index + 1").partition(b"\n\ndef gather")[0]
 
 
-def secrets() -> Secrets:
-    return secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, SOLVED),)), {"a.py": PRESENT})
+def secrets() -> SolutionFingerprint:
+    return solution_fingerprint(Change((FileChange("a.py", ChangeKind.WRITE, SOLVED),)), {"a.py": PRESENT})
 
 
 def findings(root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
@@ -46,12 +46,12 @@ def findings(root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
 
 def sought(solved: bytes, faulty: bytes, root: Path) -> list[tuple[str, str]]:
     """Lines alone: names, and what the changed functions compile to, are another matter."""
-    wanted = secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, solved),)), {"a.py": faulty})
+    wanted = solution_fingerprint(Change((FileChange("a.py", ChangeKind.WRITE, solved),)), {"a.py": faulty})
     assert wanted.passages
     return scanned(replace(wanted, modules=(), names=()), root)
 
 
-def scanned(wanted: Secrets, root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+def scanned(wanted: SolutionFingerprint, root: Path, prune: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     scan = Scan(
         {
             "passages": [base64.b64encode(passage).decode() for passage in wanted.passages],
@@ -110,7 +110,7 @@ def test_a_solution_that_stands_in_the_standard_library_is_found_there(tmp_path:
 
 def test_names_of_the_standard_library_are_no_secret() -> None:
     added = b"def add_argument_group(): ...\ndef gather_neighbours_of(): ...\nclass _SubParsersAction: ...\n"
-    wanted = secrets_of(Change((FileChange("a.py", ChangeKind.WRITE, added),)), {"a.py": b""})
+    wanted = solution_fingerprint(Change((FileChange("a.py", ChangeKind.WRITE, added),)), {"a.py": b""})
     assert wanted.names == ("gather_neighbours_of",)
 
 
@@ -196,7 +196,7 @@ def compiled(place: Path, source: bytes, as_path: str) -> bytes:
 
 def in_bytecode(root: Path, solved: bytes, faulty: bytes, path: str = "src/walks/steps.py") -> list[tuple[str, str]]:
     """Findings, where the gold change is of the file at ``path``; bytecode alone is looked at."""
-    wanted = secrets_of(Change((FileChange(path, ChangeKind.WRITE, solved),)), {path: faulty})
+    wanted = solution_fingerprint(Change((FileChange(path, ChangeKind.WRITE, solved),)), {path: faulty})
     return scanned(replace(wanted, passages=(), names=()), root)
 
 

@@ -13,14 +13,22 @@ import pytest
 
 from farm.core.task import ReportFormat
 from farm.grading.decoys.canary_file import NONE
-from farm.grading.decoys.test_plan import Exam, set_exam
+from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
 from farm.task_validation.cheats import with_content
 from farm.task_validation.fixes import revise
 from farm.task_validation.flakiness import MOST_NAMED, agree, sort_out
 from farm.task_validation.mutants import MOST_MUTANTS, mutants
-from farm.task_validation.result import Finding, How, Reason, Try, fitting_timeout, least_timeout, summarize
+from farm.task_validation.result import (
+    Condition,
+    GradingSample,
+    Reason,
+    ValidationResult,
+    fitting_timeout,
+    least_timeout,
+    summarize,
+)
 from farm.task_validation.validate_set import validated_tasks
 from farm.tasks import TaskError, each_task, read_taskset
 from farm.tasks.bundle import BundleFile
@@ -36,22 +44,24 @@ from tests.unit.grading_fixtures import change, make_verifier, write
 from tests.unit.tasks.test_loader import write_task
 
 MEND, KEEP = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
-NOP = Try(How.PLAIN, 0.0, 1.0, missing=(MEND,))
-GOLD = Try(How.PLAIN, 1.0, 1.0)
+NOP = GradingSample(Condition.PLAIN, 0.0, 1.0, missing=(MEND,))
+GOLD = GradingSample(Condition.PLAIN, 1.0, 1.0)
 
 
-def failing(how: How, *missing: str) -> Try:
-    return Try(how, 0.0, 1.0, missing=missing)
+def failing(how: Condition, *missing: str) -> GradingSample:
+    return GradingSample(how, 0.0, 1.0, missing=missing)
 
 
-def sorted_out(nop: Sequence[Try], gold: Sequence[Try]) -> Finding:
-    finding = Finding("t", "0" * 64, "image:1")
+def sorted_out(nop: Sequence[GradingSample], gold: Sequence[GradingSample]) -> ValidationResult:
+    finding = ValidationResult("t", "0" * 64, "image:1")
     sort_out(make_verifier(), nop, gold, finding)
     return finding
 
 
 def test_a_sound_task_has_no_problem() -> None:
-    finding = sorted_out([NOP], [GOLD, Try(How.ORDER, 1.0, 1.0), Try(How.LOAD, 1.0, 1.0)])
+    finding = sorted_out(
+        [NOP], [GOLD, GradingSample(Condition.ORDER, 1.0, 1.0), GradingSample(Condition.LOAD, 1.0, 1.0)]
+    )
     assert (finding.fit, finding.flaky, finding.notes) == (True, [], [])
 
 
@@ -59,21 +69,21 @@ def test_a_sound_task_has_no_problem() -> None:
     ("nop", "gold", "reasons", "prune"),
     [
         # what fails under load, or now and then as it is, is flaky
-        ([NOP], [GOLD, failing(How.LOAD, KEEP)], [Reason.FLAKY_KEPT], [KEEP]),
-        ([NOP], [GOLD, failing(How.PLAIN, MEND)], [Reason.FLAKY_MENDED], []),
-        ([NOP, failing(How.PLAIN, MEND, KEEP)], [GOLD], [Reason.FLAKY_KEPT], [KEEP]),
-        ([NOP, failing(How.PLAIN)], [GOLD], [], []),  # a run without a report says nothing
+        ([NOP], [GOLD, failing(Condition.LOAD, KEEP)], [Reason.FLAKY_KEPT], [KEEP]),
+        ([NOP], [GOLD, failing(Condition.PLAIN, MEND)], [Reason.FLAKY_MENDED], []),
+        ([NOP, failing(Condition.PLAIN, MEND, KEEP)], [GOLD], [Reason.FLAKY_KEPT], [KEEP]),
+        ([NOP, failing(Condition.PLAIN)], [GOLD], [], []),  # a run without a report says nothing
         # in random order alone: no episode runs them so
-        ([NOP], [GOLD, failing(How.ORDER, KEEP)], [], [KEEP]),
-        ([NOP], [GOLD, failing(How.ORDER, MEND)], [], []),
-        ([NOP], [GOLD, failing(How.ORDER, MEND), failing(How.LOAD, MEND)], [Reason.FLAKY_MENDED], []),
+        ([NOP], [GOLD, failing(Condition.ORDER, KEEP)], [], [KEEP]),
+        ([NOP], [GOLD, failing(Condition.ORDER, MEND)], [], []),
+        ([NOP], [GOLD, failing(Condition.ORDER, MEND), failing(Condition.LOAD, MEND)], [Reason.FLAKY_MENDED], []),
         # each time the same, and wrong
-        ([failing(How.PLAIN, MEND, KEEP)], [GOLD], [Reason.NOTHING], []),
-        ([failing(How.PLAIN, KEEP)], [failing(How.PLAIN, KEEP)] * 3, [Reason.NOTHING, Reason.GOLD], []),
+        ([failing(Condition.PLAIN, MEND, KEEP)], [GOLD], [Reason.NOTHING], []),
+        ([failing(Condition.PLAIN, KEEP)], [failing(Condition.PLAIN, KEEP)] * 3, [Reason.NOTHING, Reason.GOLD], []),
     ],
 )
 def test_ids_are_sorted_out(
-    nop: Sequence[Try], gold: Sequence[Try], reasons: Sequence[Reason], prune: Sequence[str]
+    nop: Sequence[GradingSample], gold: Sequence[GradingSample], reasons: Sequence[Reason], prune: Sequence[str]
 ) -> None:
     finding = sorted_out(nop, gold)
     assert finding.reasons == reasons, finding.problems
@@ -82,22 +92,24 @@ def test_ids_are_sorted_out(
 
 
 def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
-    finding = sorted_out([NOP], [GOLD, failing(How.LOAD, KEEP), failing(How.ORDER, KEEP)])
+    finding = sorted_out([NOP], [GOLD, failing(Condition.LOAD, KEEP), failing(Condition.ORDER, KEEP)])
     assert finding.problems == [
         f"{KEEP} of pass_to_pass is flaky: it fails in 2 of 3 runs, under load and in random order; "
         "validate with --write to take it out"
     ]
     many = tuple(f"tests/test_a.py::test_{number}" for number in range(50))
-    finding = Finding("t", "0" * 64, "image:1")
-    sort_out(make_verifier(pass_to_pass=many), [NOP], [failing(How.PLAIN, *many)] * 3, finding)
+    finding = ValidationResult("t", "0" * 64, "image:1")
+    sort_out(make_verifier(pass_to_pass=many), [NOP], [failing(Condition.PLAIN, *many)] * 3, finding)
     assert len(finding.problems) == MOST_NAMED + 1
     assert finding.problems[-1] == "30 further tests are wrong in the same way"
 
 
 def test_judgements_that_come_to_the_same_agree() -> None:
-    assert agree([GOLD, Try(How.LOAD, 1.0, 9.0), Try(How.LOAD, 0.0, 90.0, timed_out=True)])
-    assert not agree([failing(How.PLAIN, KEEP), failing(How.PLAIN, MEND)])
-    assert not agree([GOLD, failing(How.ORDER, KEEP)])
+    assert agree(
+        [GOLD, GradingSample(Condition.LOAD, 1.0, 9.0), GradingSample(Condition.LOAD, 0.0, 90.0, timed_out=True)]
+    )
+    assert not agree([failing(Condition.PLAIN, KEEP), failing(Condition.PLAIN, MEND)])
+    assert not agree([GOLD, failing(Condition.ORDER, KEEP)])
 
 
 @pytest.mark.parametrize(("slowest", "fits", "least"), [(0.5, 30, 30), (6.1, 40, 30), (40, 200, 80)])
@@ -107,10 +119,10 @@ def test_the_time_out_follows_from_the_slowest(slowest: float, fits: float, leas
 
 
 def test_a_set_is_summed_up() -> None:
-    unfit = Finding("a", "1", "i", flaky=[KEEP], took_s=2.0)
+    unfit = ValidationResult("a", "1", "i", flaky=[KEEP], took_s=2.0)
     unfit.refuse(Reason.FLAKY_KEPT, "one")
     unfit.refuse(Reason.FLAKY_KEPT, "other")
-    weak = Finding("b", "2", "i", wrong=4, weak=["x"], took_s=3.0)
+    weak = ValidationResult("b", "2", "i", wrong=4, weak=["x"], took_s=3.0)
     summary = summarize([unfit, weak])
     assert (summary.tasks, summary.fit, summary.unfit) == (2, 1, {"flaky pass_to_pass": 1})
     assert (summary.weak, summary.wrong_passed, summary.wrong, summary.flaky, summary.seconds) == (1, 1, 4, 1, 5.0)
@@ -269,9 +281,9 @@ def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -
 
 def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     write_validated(tmp_path, {"a": FIT, "b": FIT})
-    away = Finding("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
-    other = Finding("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
-    judged = Finding("c", "d3", "i:1")
+    away = ValidationResult("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    other = ValidationResult("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    judged = ValidationResult("c", "d3", "i:1")
     report = validated_tasks([away, other, judged], read_validated(tmp_path))
     assert set(report) == {"a", "c"}
     assert report["a"] == FIT
@@ -323,7 +335,7 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
     (directory / "test_a.py").write_text(SUITE)
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"
-    exam = Exam(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
+    exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
     for path, program in exam.programs.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(program)
@@ -358,7 +370,7 @@ def test_files_change_places_and_our_last_one_stays_last() -> None:
     verifier = make_verifier(fail_to_pass=tuple(f"{path}::test_x" for path in tests), pass_to_pass=())
 
     def files(seed: int | None) -> list[str]:
-        exam = set_exam(verifier, tests, (), random.Random(1), seed=seed)
+        exam = build_verifier_plan(verifier, tests, (), random.Random(1), seed=seed)
         assert exam.seed == seed
         return [path for path in exam.holders if path in tests]
 
@@ -368,7 +380,7 @@ def test_files_change_places_and_our_last_one_stays_last() -> None:
 
 
 def test_busy_neighbours_end_nothing_and_are_waited_for_by_nobody() -> None:
-    command = Stress(busy=2).around("wait; echo done; kill -9 0")
+    command = Stress(cpu_hogs=2).around("wait; echo done; kill -9 0")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, start_new_session=True, timeout=60)
     assert done.stdout == "done\n"
     assert Stress().around("x") == "x"

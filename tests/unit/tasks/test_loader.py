@@ -32,7 +32,7 @@ from farm.tasks import (
     unpack,
 )
 from farm.tasks.directory import digest_of
-from farm.tasks.images import image_as
+from farm.tasks.images import image_for_user
 
 MANIFEST = """
 [metadata.farm]
@@ -398,11 +398,11 @@ def test_policy_and_tests_may_be_other_users_than_the_images(
     path = write_task(tmp_path, task_DOT_toml=keys, tests__test_DOT_sh="true\n", environment__Dockerfile=dockerfile)
     task = load(path).task
     assert (task.user, task.verifier.user) == (policy, tests)
-    named = {image_as(task, policy), image_as(task, tests)}
+    named = {image_for_user(task, policy), image_for_user(task, tests)}
     assert (task.image in named) is ("" in (policy, tests))
     assert images_of(task) == {task.image, *named}
-    assert policy_spec(task, labels={}).image == image_as(task, policy)
-    assert sandbox_spec(task, labels={}).image == image_as(task, tests)
+    assert policy_spec(task, labels={}).image == image_for_user(task, policy)
+    assert sandbox_spec(task, labels={}).image == image_for_user(task, tests)
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_steps_say_what_differs_from_the_task(tmp_path: Path) -> None:
         ["solve.sh"],
         [],
     ]
-    part = bundle.at(1)
+    part = bundle.for_step(1)
     assert (part.task.instruction, part.tests, part.task.verifier) == ("Second.\n", second.tests, two.verifier)
     assert unpack(pack(bundle)) == bundle
     (tmp_path / "one/steps/two/instruction.md").write_text("Other.\n")

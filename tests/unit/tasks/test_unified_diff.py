@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.tasks.unified_diff import FilePatch, PatchError, apply_patch, parse_patch
+from farm.tasks.unified_diff import FilePatch, UnifiedDiffError, apply_patch, parse_patch
 from tests.services import require_program
 
 GIT_ENV = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}
@@ -71,7 +71,7 @@ def test_a_binary_file_comes_whole_where_the_patch_brings_it(tmp_path: Path) -> 
     whole = parse_patch(written_by_git(tmp_path / "one", {}, new, "--binary"))
     assert applied(whole, {}) == new
     for patch in parse_patch(written_by_git(tmp_path / "two", old, new)):
-        with pytest.raises(PatchError, match="does not bring the binary content"):
+        with pytest.raises(UnifiedDiffError, match="does not bring the binary content"):
             apply_patch(patch, b"")
 
 
@@ -81,7 +81,7 @@ def test_lines_that_have_moved_are_found(tmp_path: Path) -> None:
     (patch,) = parse_patch(written_by_git(tmp_path, {"f": b"".join(old)}, {"f": b"".join(new)}))
     moved = [b"above\n"] * 7
     assert apply_patch(patch, b"".join(moved + old)) == b"".join(moved + new)
-    with pytest.raises(PatchError, match=r"f: the lines from 18 on are not there"):
+    with pytest.raises(UnifiedDiffError, match=r"f: the lines from 18 on are not there"):
         apply_patch(patch, b"".join(old[:20]))
 
 
@@ -107,7 +107,7 @@ def test_a_plain_diff_without_git_words() -> None:
 )
 def test_no_path_leads_out(name: str, said: str) -> None:
     prefixed = name if name.startswith('"') else f"b/{name}"
-    with pytest.raises(PatchError, match=said):
+    with pytest.raises(UnifiedDiffError, match=said):
         parse_patch(f"--- /dev/null\n+++ {prefixed}\n@@ -0,0 +1 @@\n+x\n".encode())
 
 
@@ -142,7 +142,7 @@ def test_links_and_submodules_are_refused_however_git_tells_of_them(
     old: tuple[str, str], new: tuple[str, str], what: str, tmp_path: Path
 ) -> None:
     patch = git(tmp_path, "diff", tree_of(tmp_path, *old), tree_of(tmp_path, *new))
-    with pytest.raises(PatchError, match=f"^x is {what}"):
+    with pytest.raises(UnifiedDiffError, match=f"^x is {what}"):
         parse_patch(patch)
 
 
@@ -167,18 +167,18 @@ def test_a_file_is_renamed_and_a_copy_made(tmp_path: Path) -> None:
     ],
 )
 def test_a_rename_that_says_two_things_is_refused(how: str, source: str, target: str, lines: str, said: str) -> None:
-    with pytest.raises(PatchError, match=said):
+    with pytest.raises(UnifiedDiffError, match=said):
         parse_patch(f"diff --git a/a b/b\n{how} from {source}\n{how} to {target}\n{lines}".encode())
 
 
 def test_a_file_is_made_once() -> None:
     section = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
-    with pytest.raises(PatchError, match="x is made twice over"):
+    with pytest.raises(UnifiedDiffError, match="x is made twice over"):
         parse_patch(section + section)
 
 
 def test_a_hunk_that_breaks_off_is_refused() -> None:
-    with pytest.raises(PatchError, match="breaks off"):
+    with pytest.raises(UnifiedDiffError, match="breaks off"):
         parse_patch(b"--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n")
 
 
@@ -186,7 +186,7 @@ def test_a_hunk_of_one_line_repeated_is_given_up_in_time() -> None:
     body = b"a\n" * 60_000
     hunk = b" a\n" * 20_000 + b"-b\n"
     (patch,) = parse_patch(b"--- a/x\n+++ b/x\n@@ -1,20001 +1,20000 @@\n" + hunk)
-    with pytest.raises(PatchError, match="are not there"):
+    with pytest.raises(UnifiedDiffError, match="are not there"):
         apply_patch(patch, body)
 
 
@@ -221,7 +221,7 @@ def test_a_hunk_of_one_line_repeated_is_given_up_in_time() -> None:
     st.binary(max_size=60),
 )
 def test_whatever_it_is_nothing_but_a_patch_error_comes_of_it(lines: list[bytes], old: bytes) -> None:
-    with suppress(PatchError):
+    with suppress(UnifiedDiffError):
         for patch in parse_patch(b"\n".join(lines)):
             for name in (patch.old, patch.new):
                 assert name is None or not ({"", ".", ".."} & set(name.split("/")))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.tasks.schema.unsupported import unheeded
+from farm.tasks.schema.unsupported import unsupported_features
 from tests.unit.tasks.test_loader import MANIFEST, load, write_steps, write_task
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -12,7 +12,7 @@ SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 
 def told(path: Path) -> list[str]:
     load(path)
-    warnings = unheeded(path)
+    warnings = unsupported_features(path)
     assert not any("\n" in warning for warning in warnings)
     return [warning.split(" is not heeded: ")[0] for warning in warnings]
 

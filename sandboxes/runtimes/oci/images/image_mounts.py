@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandboxes.cancellation import uninterrupted
+from sandboxes.cancellation import shielded
 from sandboxes.docker_engine.api import Engine, EngineError, Image
 from sandboxes.errors import ImageError, SandboxError, SpecError
 from sandboxes.ownership.labels import LABEL_PIN, labels, of_container, pin_name
 from sandboxes.ownership.owner import Owner
-from sandboxes.runtimes.oci.images.image_user import User, find_user
+from sandboxes.runtimes.oci.images.image_user import ImageUser, find_user
 from sandboxes.runtimes.oci.images.layers import directories, sweep_copies
 from sandboxes.runtimes.oci.starter import LAYERS_MAX
 
@@ -32,7 +32,7 @@ class MountedImage:
     id: str
     workdir: str
     env: Mapping[str, str]
-    user: User
+    user: ImageUser
     layers: tuple[Path, ...]
     pin: str
     pin_at: Path | None = None
@@ -141,10 +141,10 @@ class MountedImages:
             "NetworkDisabled": True,
         }
         try:
-            yield await uninterrupted(self._pin(name, config))
+            yield await shielded(self._pin(name, config))
         except BaseException as error:
             if image.id not in self._mounted:  # cancelled as it was ready: the next to ask has it
-                await uninterrupted(self._engine.remove(name))
+                await shielded(self._engine.remove(name))
             if isinstance(error, EngineError) and error.status == 404:
                 raise ImageError(f"image {image.id} was removed just now; build or pull it again") from None
             raise

@@ -15,7 +15,7 @@ QUOTED = 80
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class ImageUser:
     """``groups``: all of them, as Docker gives them."""
 
     uid: int = 0
@@ -24,7 +24,7 @@ class User:
     home: str = "/"
 
 
-def find_user(wanted: str, layers: Sequence[Path]) -> User:
+def find_user(wanted: str, layers: Sequence[Path]) -> ImageUser:
     """``wanted`` as a Dockerfile has it: a user, or a user, a colon and a group, each a name or a number.
 
     Raises SpecError for one that the image does not know, or that no sandbox can have.
@@ -38,12 +38,12 @@ def find_user(wanted: str, layers: Sequence[Path]) -> User:
     groups = list(_rows(layers, "group", 4))
     if group:
         gid = _group_id(group, groups)
-        return _checked(User(uid, gid, (gid,), home))
+        return _checked(ImageUser(uid, gid, (gid,), home))
     further = {int(g[2]) for g in groups if own and own in g[3].split(",")}
-    return _checked(User(uid, gid, tuple(sorted({gid, *further})), home))
+    return _checked(ImageUser(uid, gid, tuple(sorted({gid, *further})), home))
 
 
-def _checked(user: User) -> User:
+def _checked(user: ImageUser) -> ImageUser:
     if not all(number < IDS for number in (user.uid, user.gid, *user.groups)):
         raise SpecError(
             f"the image's user {user.uid}:{user.gid}, or a group of it, is not below {IDS}: "

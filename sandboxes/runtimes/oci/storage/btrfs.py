@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sandboxes.errors import DiskFull, RuntimeUnavailable
 from sandboxes.interface import MIB
-from sandboxes.linux.small_files import read_brief
+from sandboxes.linux.small_files import read_small_file
 from sandboxes.runtimes.oci.storage import mounts
-from sandboxes.runtimes.oci.storage.disk_quota import Room
+from sandboxes.runtimes.oci.storage.disk_quota import DiskQuota
 from sandboxes.runtimes.oci.storage.loop_device import attached, device_of
 
 IMAGE = "disk.img"
@@ -87,7 +87,7 @@ class QuotaDisk:
         self._reclaimed_at = 0.0
         self._subvolumes: dict[str, int] = {}
         size = os.statvfs(self._root)
-        self._room = Room(size.f_blocks * size.f_frsize // MIB, places)
+        self._room = DiskQuota(size.f_blocks * size.f_frsize // MIB, places)
         for name in set(os.listdir(self.path)) - self.names():
             self._destroy(name)
         for name in self.names():  # of sandboxes that outlived their owner
@@ -271,7 +271,7 @@ class QuotaDisk:
 
     def _counted(self, name: str, what: str) -> int:
         """Bytes, by the kernel's last count."""
-        return int(read_brief(self._counts / f"0_{self._subvolumes[name]}" / what))
+        return int(read_small_file(self._counts / f"0_{self._subvolumes[name]}" / what))
 
     def _outlook(self) -> dict[str, int]:
         """What there is room for, in MiB: in all, and now."""

@@ -23,7 +23,7 @@ COPY_S = 120.0
 SCARCE_MIB = 256
 
 
-class Disk(Protocol):
+class SandboxDisk(Protocol):
     @property
     def path(self) -> Path:
         """Of the directory that holds all, as this process reaches it."""
@@ -82,7 +82,7 @@ class Disk(Protocol):
     def close(self) -> None: ...
 
 
-def open_disk(home: Path, places: int) -> tuple[Disk, str]:
+def open_disk(home: Path, places: int) -> tuple[SandboxDisk, str]:
     """The disk of the owner whose directory is ``home``, and what it lacks ("" for nothing). Blocks for some 0.1 s.
 
     ``places``: for so many sandboxes. Raises DiskFull.

@@ -16,7 +16,7 @@ tenth of it, each for files or for tables alone."""
 BEYOND_MIB = 64
 
 
-class Room:
+class DiskQuota:
     """Of one disk, in MiB. Its calls may come from several threads."""
 
     def __init__(self, size_mib: int, places: int) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from sandboxes.cancellation import uninterrupted
-from sandboxes.runtimes.oci.storage.disk import Disk
+from sandboxes.cancellation import shielded
+from sandboxes.runtimes.oci.storage.disk import SandboxDisk
 
 LOOK_S, LONGEST_S = 0.02, 0.32
 """Between two looks at one that writes; at one that does not it is twice as long each time, up to the second."""
@@ -21,10 +21,10 @@ class _Looks:
     next_at: float = 0.0
 
 
-class EarlyWriting:
+class EarlyWriteback:
     """Those that are never copied pay nothing: much of what they write goes again before it is ever written down."""
 
-    def __init__(self, disk: Callable[[], Disk]) -> None:
+    def __init__(self, disk: Callable[[], SandboxDisk]) -> None:
         self._disk = disk
         self._copied: dict[str, _Looks] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -50,7 +50,7 @@ class EarlyWriting:
         while self._copied:
             began = time.monotonic()
             due = {name: looks for name, looks in self._copied.items() if looks.next_at <= began}
-            writing = await uninterrupted(asyncio.to_thread(self._write_down, tuple(due))) if due else set()
+            writing = await shielded(asyncio.to_thread(self._write_down, tuple(due))) if due else set()
             for name, looks in due.items():
                 looks.rest_s = LOOK_S if name in writing else min(2 * looks.rest_s, LONGEST_S)
                 looks.next_at = time.monotonic() + looks.rest_s

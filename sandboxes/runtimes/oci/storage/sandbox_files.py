@@ -13,33 +13,33 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandboxes.cancellation import uninterrupted
-from sandboxes.linux.small_files import write_brief
-from sandboxes.runtimes.oci.host import Ground
-from sandboxes.runtimes.oci.storage.disk import Disk
-from sandboxes.runtimes.oci.storage.early_writeback import EarlyWriting
+from sandboxes.cancellation import shielded
+from sandboxes.linux.small_files import write_small_file
+from sandboxes.runtimes.oci.host import OciHost
+from sandboxes.runtimes.oci.storage.disk import SandboxDisk
+from sandboxes.runtimes.oci.storage.early_writeback import EarlyWriteback
 from sandboxes.runtimes.oci.storage.sandbox_dir import listen, make_empty, make_fresh, root_of
-from sandboxes.runtimes.oci.uid_ranges import Ranges
+from sandboxes.runtimes.oci.uid_ranges import UidRanges
 
 THREADS = 8
 
 T = TypeVar("T")
 
 
-class Files:
+class SandboxFiles:
     """``mapped``: those of each belong to users of its own."""
 
-    def __init__(self, ground: Ground, *, mapped: bool) -> None:
+    def __init__(self, ground: OciHost, *, mapped: bool) -> None:
         self._ground = ground
         self._mapped = mapped
-        self._ranges = Ranges()
-        self._early = EarlyWriting(lambda: ground.disk)
+        self._ranges = UidRanges()
+        self._early = EarlyWriteback(lambda: ground.disk)
         self._threads = ThreadPoolExecutor(THREADS, "disk of sandboxes")
         self._reclaiming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reclaiming.set_result(None)
 
     @property
-    def _disk(self) -> Disk:
+    def _disk(self) -> SandboxDisk:
         return self._ground.disk
 
     def place(self, name: str) -> Path:
@@ -95,7 +95,7 @@ class Files:
             self._disk.make(name, limit_mib)
             make_empty(place, self._ranges.of(name))
         root = root_of(place)
-        write_brief(place / "config.json", json.dumps(described(root)), os.O_CREAT | os.O_TRUNC)
+        write_small_file(place / "config.json", json.dumps(described(root)), os.O_CREAT | os.O_TRUNC)
         listen(listener, place)
         return root
 
@@ -127,4 +127,4 @@ class Files:
         await self._early.close()
 
     async def _in_thread(self, work: Callable[..., T], *told: Any) -> T:
-        return await uninterrupted(asyncio.get_running_loop().run_in_executor(self._threads, work, *told))
+        return await shielded(asyncio.get_running_loop().run_in_executor(self._threads, work, *told))

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.core.change import Change, ChangeKind
-from farm.grading import Baseline, ChangeRefused, ChangeTooLarge, apply_change, take_baseline, take_change
+from farm.grading import ChangeRefused, ChangeTooLarge, WorkspaceBaseline, apply_change, take_baseline, take_change
 from farm.grading.changes import capture
 from sandboxes.errors import PathError
 from sandboxes.interface import FileKind
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
-from sandboxes.testing.files import Node
+from sandboxes.testing.files import FakeNode
 from tests.unit.grading_fixtures import IMAGE, WORKSPACE, busybox, change, delete, image, link, write
 
 PRISTINE = {"src/a.py": b"a\n", "src/b.py": b"b\n", "run.sh": b"#!/bin/sh\n", "docs/one/two.md": b"2\n"}
@@ -37,18 +37,18 @@ def tree(sandbox: FakeSandbox) -> dict[str, tuple[FileKind, bytes, bool]]:
 
 
 @pytest.fixture
-async def agent() -> AsyncIterator[tuple[FakeSandbox, Baseline]]:
+async def agent() -> AsyncIterator[tuple[FakeSandbox, WorkspaceBaseline]]:
     sandbox = await boot()
     yield sandbox, await take_baseline(sandbox, WORKSPACE)
     await sandbox.remove()
 
 
-async def test_an_untouched_workspace_is_an_empty_change(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_an_untouched_workspace_is_an_empty_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_what_an_agent_does_is_seen(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_what_an_agent_does_is_seen(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.write_file("src/a.py", b"A\n")
     await sandbox.write_file("src/new.py", b"n\n", parents=True)
@@ -65,7 +65,7 @@ async def test_what_an_agent_does_is_seen(agent: tuple[FakeSandbox, Baseline]) -
     )
 
 
-async def test_processes_are_dead_before_the_change_is_read(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_processes_are_dead_before_the_change_is_read(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.shell("(sleep 0.05 && echo late > src/late.py) &", timeout_s=5)
     taken = await take_change(sandbox, WORKSPACE, baseline)
@@ -74,21 +74,21 @@ async def test_processes_are_dead_before_the_change_is_read(agent: tuple[FakeSan
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_residue_is_no_part_of_a_change(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_residue_is_no_part_of_a_change(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     for path in (".git/HEAD", "src/__pycache__/a.pyc", "src/a.pyc", ".pytest_cache/v", ".a.py.swp", "sub/.git/x"):
         await sandbox.write_file(path, b"x", parents=True)
-    sandbox.files.put(f"{WORKSPACE}/fifo", Node(FileKind.OTHER))
+    sandbox.files.put(f"{WORKSPACE}/fifo", FakeNode(FileKind.OTHER))
     assert (await take_change(sandbox, WORKSPACE, baseline)).empty
 
 
-async def test_a_file_replaced_by_a_fifo_is_gone(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_a_file_replaced_by_a_fifo_is_gone(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
-    sandbox.files.put(f"{WORKSPACE}/src/a.py", Node(FileKind.OTHER))
+    sandbox.files.put(f"{WORKSPACE}/src/a.py", FakeNode(FileKind.OTHER))
     assert await take_change(sandbox, WORKSPACE, baseline) == change(delete("src/a.py"))
 
 
-async def test_names_of_any_bytes_survive(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_names_of_any_bytes_survive(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     names = ["new\nline", "tab\t", "\udcff\udc80", " ", "-rf", "ünï"]
     for name in names:
@@ -99,7 +99,7 @@ async def test_names_of_any_bytes_survive(agent: tuple[FakeSandbox, Baseline]) -
 
 @pytest.mark.parametrize("replacement", [None, b"a file"])
 async def test_a_workspace_that_is_gone_deletes_everything(
-    agent: tuple[FakeSandbox, Baseline], replacement: bytes | None
+    agent: tuple[FakeSandbox, WorkspaceBaseline], replacement: bytes | None
 ) -> None:
     sandbox, baseline = agent
     await sandbox.remove_path(WORKSPACE)
@@ -110,7 +110,7 @@ async def test_a_workspace_that_is_gone_deletes_everything(
     assert {file.kind for file in taken.files} == {ChangeKind.DELETE}
 
 
-async def test_too_many_files_are_refused(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_too_many_files_are_refused(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     for number in range(capture.MAX_FILES + 1):
         sandbox.files.write(f"{WORKSPACE}/src/{number}", b"")
@@ -118,7 +118,7 @@ async def test_too_many_files_are_refused(agent: tuple[FakeSandbox, Baseline]) -
         await take_change(sandbox, WORKSPACE, baseline)
 
 
-async def test_too_many_bytes_are_refused_before_they_are_read(agent: tuple[FakeSandbox, Baseline]) -> None:
+async def test_too_many_bytes_are_refused_before_they_are_read(agent: tuple[FakeSandbox, WorkspaceBaseline]) -> None:
     sandbox, baseline = agent
     await sandbox.write_file("src/big", bytes(capture.MAX_BYTES + 1))
     with pytest.raises(ChangeTooLarge, match="64 MiB"):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.decoys.canary_file import Canary
+from farm.grading.decoys.canary_file import DecoyFile
 from farm.grading.decoys.control_run import (
     MOST_KEPT,
-    Chosen,
+    ChosenDecoys,
     ControlRun,
     after_control,
     choose_false,
@@ -21,8 +21,8 @@ from farm.grading.decoys.control_run import (
     unsteady,
     without_unconfirmed,
 )
-from farm.grading.reports.outcome import Outcome
-from farm.grading.verdict import Evidence, Verdict, decide, discredit
+from farm.grading.reports.outcome import CaseOutcome
+from farm.grading.verdict import Verdict, VerifierEvidence, decide, discredit
 from tests.unit.grading_fixtures import make_verifier
 
 NEW, OTHER, OLD, FAR = (
@@ -32,12 +32,12 @@ NEW, OTHER, OLD, FAR = (
     "tests/test_b.py::test_far",
 )
 VERIFIER = replace(make_verifier(), fail_to_pass=(NEW, OTHER, f"{OTHER[:-3]}[2]"), pass_to_pass=(OLD, FAR))
-ALL = dict.fromkeys((*VERIFIER.fail_to_pass, *VERIFIER.pass_to_pass), Outcome.PASSED)
+ALL = dict.fromkeys((*VERIFIER.fail_to_pass, *VERIFIER.pass_to_pass), CaseOutcome.PASSED)
 
 
-def judged(outcomes: dict[str, Outcome], *false: str) -> Verdict:
-    canary = Canary("", b"", (), (), false)
-    verdict = decide(VERIFIER, canary, Evidence(outcomes), pristine=False)
+def judged(outcomes: dict[str, CaseOutcome], *false: str) -> Verdict:
+    canary = DecoyFile("", b"", (), (), false)
+    verdict = decide(VERIFIER, canary, VerifierEvidence(outcomes), pristine=False)
     return replace(verdict, command_s=2.0, total_s=3.0)
 
 
@@ -48,16 +48,16 @@ def test_all_files_run_again() -> None:
 
 
 def test_a_test_that_failed_once_stays_as_it_is() -> None:
-    asked = confirmable(VERIFIER, judged(ALL | {OTHER: Outcome.FAILED}))
+    asked = confirmable(VERIFIER, judged(ALL | {OTHER: CaseOutcome.FAILED}))
     assert asked is not None
     assert asked.fail_to_pass == (NEW,)
     assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD, FAR}
 
 
 def test_nothing_runs_again_if_nothing_was_gained() -> None:
-    failed = dict.fromkeys(VERIFIER.fail_to_pass, Outcome.FAILED)
+    failed = dict.fromkeys(VERIFIER.fail_to_pass, CaseOutcome.FAILED)
     assert confirmable(VERIFIER, judged(ALL | failed)) is None
-    assert confirmable(VERIFIER, judged(ALL | {"c": Outcome.PASSED}, "c")) is None
+    assert confirmable(VERIFIER, judged(ALL | {"c": CaseOutcome.PASSED}, "c")) is None
     assert is_controlled(VERIFIER)
     assert not is_controlled(replace(VERIFIER, report=ReportFormat.GO))
     assert not is_controlled(replace(VERIFIER, fail_to_pass=()))
@@ -72,13 +72,13 @@ def test_a_false_test_that_passes_takes_all_credit() -> None:
 
 
 def test_a_false_test_that_passes_by_chance_takes_no_other_credit() -> None:
-    first = judged(ALL | {NEW: Outcome.FAILED})
+    first = judged(ALL | {NEW: CaseOutcome.FAILED})
     by_chance = after_control(VERIFIER, first, judged(ALL, NEW))
     assert (by_chance.tampered, by_chance.components["fail_to_pass_passed"]) == (False, 2.0)
 
 
 def test_a_run_without_a_report_shows_no_result_that_is_made_up() -> None:
-    crashed = decide(VERIFIER, Canary("", b"", (), ()), Evidence(fault="no report"), pristine=False)
+    crashed = decide(VERIFIER, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
     verdict = after_control(VERIFIER, crashed, judged(ALL, NEW))
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
@@ -96,7 +96,7 @@ def test_a_test_that_passes_only_in_the_run_that_counts_is_flagged() -> None:
 
 
 def test_a_false_test_that_fails_takes_nothing() -> None:
-    control = judged(ALL | {NEW: Outcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
+    control = judged(ALL | {NEW: CaseOutcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
     kept = after_control(VERIFIER, judged(ALL), control)
     assert (kept.reward, kept.tampered, kept.components["false_unreported"]) == (1.0, False, 1.0)
 
@@ -112,11 +112,11 @@ def test_tests_that_pass_only_once_earn_nothing() -> None:
 def test_a_control_run_without_results_confirms_nothing() -> None:
     asked = confirmable(VERIFIER, judged(ALL))
     assert asked is not None
-    crashed = decide(asked, Canary("", b"", (), ()), Evidence(fault="no report"), pristine=False)
+    crashed = decide(asked, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
     assert unconfirmed(asked, crashed) == asked.fail_to_pass
-    assert unconfirmed(asked, judged(ALL | {NEW: Outcome.FAILED}, NEW)) == ()
-    must_pass = Canary("", b"", (), (), late=(NEW,))
-    control = decide(asked, must_pass, Evidence(ALL | {NEW: Outcome.FAILED}), pristine=False)
+    assert unconfirmed(asked, judged(ALL | {NEW: CaseOutcome.FAILED}, NEW)) == ()
+    must_pass = DecoyFile("", b"", (), (), late=(NEW,))
+    control = decide(asked, must_pass, VerifierEvidence(ALL | {NEW: CaseOutcome.FAILED}), pristine=False)
     assert unconfirmed(asked, control) == (NEW,)
 
 
@@ -128,7 +128,7 @@ MANY = {
 }
 
 
-def chosen_of(mended: str, kept: str, run: ControlRun, seed: int, failed: str = "") -> Chosen:
+def chosen_of(mended: str, kept: str, run: ControlRun, seed: int, failed: str = "") -> ChosenDecoys:
     asked = make_verifier()
     asked = replace(
         asked,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.grading.decoys.false_tests import Falsified, false_versions, falsify
+from farm.grading.decoys.false_tests import FalsifiedFiles, false_versions, falsify_tests
 from farm.grading.decoys.python_source import edited, functions, read_source
 from farm.grading.reports.junit import node_ids, parse_junit
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 
 SOURCE = b'''\
 """Tests."""
@@ -175,11 +175,11 @@ def test_swallowed():
 FIT = [name for name, test, _ in functions(ast.parse(SOURCE).body) if test.name.startswith("test")]
 
 
-def make_false(*names: str, source: bytes = SOURCE, seed: int = 1) -> Falsified:
-    return falsify({"test_a.py": source}, [f"test_a.py::{name}" for name in names], random.Random(seed))
+def make_false(*names: str, source: bytes = SOURCE, seed: int = 1) -> FalsifiedFiles:
+    return falsify_tests({"test_a.py": source}, [f"test_a.py::{name}" for name in names], random.Random(seed))
 
 
-def run(directory: Path, files: Mapping[str, bytes]) -> Mapping[str, Outcome]:
+def run(directory: Path, files: Mapping[str, bytes]) -> Mapping[str, CaseOutcome]:
     for name, content in files.items():
         (directory / name).write_bytes(content)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "."]
@@ -194,7 +194,7 @@ def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
     assert made.names == {f"test_a.py::{name}" for name in FIT}
     outcomes = run(tmp_path, made.files)
     asynchronous = "test_a.py::test_never_awaited"
-    passed = {test for test, outcome in outcomes.items() if outcome is Outcome.PASSED}
+    passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
     assert len({test.split("[")[0] for test in outcomes}) == len(FIT)
     assert passed <= {asynchronous}, made.files["test_a.py"].decode()
 
@@ -211,8 +211,8 @@ def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
     assert sum("testParts" in name for name in files) == 7
     outcomes = run(tmp_path, {name: content for name, (content, _) in files.items()})
     false = {test for _, test in files.values()} - {"test_test_never_awaited_0.py::test_never_awaited"}
-    failed = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is Outcome.FAILED}
-    still = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is Outcome.PASSED} & false
+    failed = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is CaseOutcome.FAILED}
+    still = {test.split("[")[0] for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED} & false
     assert false <= failed
     assert not still
 
@@ -279,7 +279,7 @@ def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
     names = [name for name, test, _ in functions(ast.parse(SOUND).body) if test.name.startswith("test")]
     made = make_false(*names, source=SOUND, seed=seed)
     outcomes = run(tmp_path, made.files)
-    passed = {test for test, outcome in outcomes.items() if outcome is Outcome.PASSED}
+    passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
     assert not passed & made.names, made.files["test_a.py"].decode()
 
 
@@ -325,11 +325,11 @@ INHERITED = {
 
 
 def test_an_inherited_test_is_made_false_at_its_definition() -> None:
-    made = falsify(INHERITED, ["test_one.py::TestOne::test_size"], random.Random(1))
+    made = falsify_tests(INHERITED, ["test_one.py::TestOne::test_size"], random.Random(1))
     assert list(made.files) == ["shared.py"]
     assert set(made.names) == {"test_one.py::TestOne::test_size"}
     doubtful = {**INHERITED, "other.py": INHERITED["shared.py"]}
-    assert not falsify(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).names
+    assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).names
 
 
 def test_a_test_that_two_classes_share_is_made_false_once() -> None:
@@ -339,7 +339,7 @@ def test_a_test_that_two_classes_share_is_made_false_once() -> None:
     }
     ids = ["test_base.py::TestBase::test_word", "test_sub.py::TestBase::test_word"]
     for seed in range(40):
-        made = falsify(files, ids, random.Random(seed))
+        made = falsify_tests(files, ids, random.Random(seed))
         assert made.names == set(ids)
         assert b"f() == 'red'" not in made.files["test_base.py"]
 

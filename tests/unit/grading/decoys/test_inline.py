@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from farm.core.task import ReportFormat, Verifier
-from farm.core.test_frameworks import FRAMEWORKS, fault_of, holders
-from farm.grading.decoys.inline import plant_among
-from farm.grading.decoys.locate import Anchor, find_tests
+from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, invalid_test_id_reason
+from farm.grading.decoys.inline import add_inline_decoys
+from farm.grading.decoys.locate import LocatedTest, find_tests
 from farm.grading.decoys.python_source import NOUNS
-from farm.grading.decoys.test_plan import Exam, set_exam
-from farm.grading.reports.outcome import Outcome
-from farm.grading.verdict import Evidence, decide
+from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
+from farm.grading.reports.outcome import CaseOutcome
+from farm.grading.verdict import VerifierEvidence, decide
 from farm.tasks.bundle import BundleFile
 from tests.unit.grading_fixtures import make_verifier
 
@@ -107,25 +107,25 @@ def verifier(kind: ReportFormat, expected: tuple[str, ...] = ()) -> Verifier:
 
 def exam(
     kind: ReportFormat, seed: int, source: bytes = b"", expected: tuple[str, ...] = (), *, before: bool = True
-) -> Exam:
+) -> VerifierPlan:
     path, usual = FILES[kind]
-    return set_exam(
+    return build_verifier_plan(
         verifier(kind, expected), {path: BundleFile(source or usual)}, (), random.Random(seed), before=before
     )
 
 
-def found(kind: ReportFormat, source: bytes) -> dict[str, Anchor]:
+def found(kind: ReportFormat, source: bytes) -> dict[str, LocatedTest]:
     suffix = FILES[kind][0].rpartition(".")[2]
     return {one.scope + one.name: one for one in find_tests(suffix, source)}
 
 
-def added(kind: ReportFormat, made: Exam) -> Iterator[tuple[str, bytes, bool]]:
+def added(kind: ReportFormat, made: VerifierPlan) -> Iterator[tuple[str, bytes, bool]]:
     """The name of each test in the expected file that is ours, its text, and whether it must fail."""
     path, usual = FILES[kind]
     grown = made.tests[path].content
     for name, one in found(kind, grown).items():
         if name not in found(kind, usual):
-            (held,) = holders(EXPECTED[kind])
+            (held,) = containers_of_tests(EXPECTED[kind])
             yield name, grown[slice(*one.whole)], f"{held}::{name}" in made.canary.must_fail
 
 
@@ -141,16 +141,16 @@ def test_the_expected_tests_stand_among_ours_as_they_were(kind: ReportFormat) ->
         ours = list(added(kind, made))
         assert {must_fail for _, _, must_fail in ours} == {True, False}
         for name, text, must_fail in ours:
-            identity = f"{holders(EXPECTED[kind])[0]}::{name}"
+            identity = f"{containers_of_tests(EXPECTED[kind])[0]}::{name}"
             assert must_fail or identity in made.canary.must_pass
-            assert fault_of(identity, kind) is None
+            assert invalid_test_id_reason(identity, kind) is None
             places.add(sum(usual[slice(*one.whole)] in grown.split(text)[0] for one in found(kind, usual).values()))
         known = {*made.canary.must_fail, *made.canary.must_pass}
         assert not known & set(EXPECTED[kind])
     assert len(places) >= len(EXPECTED[kind]), places
 
 
-def double_of(usual: bytes, one: Anchor, text: bytes) -> set[bytes] | None:
+def double_of(usual: bytes, one: LocatedTest, text: bytes) -> set[bytes] | None:
     """What ``text`` says in place of the name and the wanted value; None where it is no double of that test."""
     pattern, last = b"", one.whole[0]
     for start, end in sorted((one.title, one.wanted)) if one.wanted is not None else ():
@@ -197,17 +197,17 @@ def test_whose_double_may_run_first_is_told_and_none_does_where_that_is_forbidde
 @pytest.mark.parametrize("kind", FILES)
 def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFormat) -> None:
     made = exam(kind, 1)
-    truth = dict.fromkeys((*EXPECTED[kind], *made.canary.must_pass), Outcome.PASSED)
-    truth |= dict.fromkeys(made.canary.must_fail, Outcome.FAILED)
+    truth = dict.fromkeys((*EXPECTED[kind], *made.canary.must_pass), CaseOutcome.PASSED)
+    truth |= dict.fromkeys(made.canary.must_fail, CaseOutcome.FAILED)
 
-    def judged(outcomes: dict[str, Outcome]) -> tuple[float, bool]:
-        verdict = decide(verifier(kind), made.canary, Evidence(outcomes), pristine=False)
+    def judged(outcomes: dict[str, CaseOutcome]) -> tuple[float, bool]:
+        verdict = decide(verifier(kind), made.canary, VerifierEvidence(outcomes), pristine=False)
         return verdict.reward, verdict.tampered
 
     assert judged(truth) == (1.0, False)
-    held = holders(EXPECTED[kind])[0]
+    held = containers_of_tests(EXPECTED[kind])[0]
     ours = [test for test in truth if test.startswith(f"{held}::") and test not in EXPECTED[kind]]
-    assert judged(truth | dict.fromkeys(ours, Outcome.PASSED)) == (0.0, True)
+    assert judged(truth | dict.fromkeys(ours, CaseOutcome.PASSED)) == (0.0, True)
     assert judged({test: outcome for test, outcome in truth.items() if test not in ours}) == (0.0, True)
 
 
@@ -228,7 +228,7 @@ def test_where_others_would_suffer_there_are_fewer(
     path = FILES[kind][0]
     most, passes = 0, 0
     for seed in range(12):
-        planted = plant_among(verifier(kind), {path: source}, random.Random(seed), NOUNS, before=True)
+        planted = add_inline_decoys(verifier(kind), {path: source}, random.Random(seed), NOUNS, before=True)
         most, passes = max(most, len(planted.must_fail)), passes + len(planted.must_pass)
     assert (most > 1, passes > 0) == (bool(doubles), bool(passing))
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_told_apart_gets_one_at_its_end(kind: ReportFormat, sourc
 def test_a_module_in_a_file_of_its_own_is_named_by_where_it_is() -> None:
     tests = {"tests/it/main.rs": b"mod prices;\n", "tests/it/prices.rs": RUST}
     expected = ("tests/it/main.rs::prices::discounts::a_quarter_less",)
-    planted = plant_among(verifier(CARGO, expected), tests, random.Random(2), NOUNS, before=True)
+    planted = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, before=True)
     assert list(planted.files) == ["tests/it/prices.rs"]
     assert all(test.startswith("tests/it/main.rs::prices::discounts::") for test in planted.must_pass)
 

@@ -5,7 +5,7 @@ import pytest
 from farm.core.change import Change
 from farm.grading.diff.patch import render
 from farm.grading.diff.style import is_python
-from farm.grading.diff.suspicious_lines import MOST_FOUND, screen
+from farm.grading.diff.suspicious_lines import MOST_FOUND, find_suspicious_lines
 from tests.attacks.test_forged_output import ATTACKS
 from tests.unit.grading_fixtures import write
 
@@ -13,7 +13,7 @@ from tests.unit.grading_fixtures import write
 def screened(*changes: tuple[str, str], old: str = "") -> tuple[str, ...]:
     change = Change(tuple(write(path, text.encode()) for path, text in changes))
     before = write("", old.encode()) if old else None
-    return screen(render(change, lambda path: before, is_python).files)
+    return find_suspicious_lines(render(change, lambda path: before, is_python).files)
 
 
 @pytest.mark.parametrize(

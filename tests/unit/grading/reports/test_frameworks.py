@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.core.task import ReportFormat
-from farm.core.test_frameworks import FRAMEWORKS, fault_of
+from farm.core.test_frameworks import FRAMEWORKS, invalid_test_id_reason
 from farm.grading import ReportError
-from farm.grading.decoys.test_plan import RUNNER, Exam, set_exam
-from farm.grading.reports.outcome import Outcome
+from farm.grading.decoys.verifier_plan import RUNNER, VerifierPlan, build_verifier_plan
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import MAX_JSON_BYTES, read_report
 from farm.tasks.bundle import BundleFile
 from tests.unit.grading_fixtures import make_verifier
 
 RECORDED = Path(__file__).with_name("recorded")
 GO, CARGO, JEST, TAP = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST, ReportFormat.TAP
-PASSED, SKIPPED, FAILED, ERROR = Outcome
+PASSED, SKIPPED, FAILED, ERROR = CaseOutcome
 OTHERS = [kind for kind in FRAMEWORKS if kind is not ReportFormat.PYTEST]
 IDS = {
     ReportFormat.UNITTEST: "tests/test_a.py::TestB::test_sum_of_two",
@@ -44,7 +44,7 @@ TESTS = {
 }
 
 
-def read(kind: ReportFormat, name: str) -> dict[str, Outcome]:
+def read(kind: ReportFormat, name: str) -> dict[str, CaseOutcome]:
     return dict(read_report((RECORDED / name).read_bytes(), kind, (), "/srv/repo"))
 
 
@@ -64,7 +64,7 @@ def test_cargo() -> None:
     [(CARGO, "cargo.txt", "wide"), (GO, "go.jsonl", "TestAdd"), (GO, "go.jsonl", "TestAdd/two")],
 )
 def test_a_test_may_be_told_by_its_name_alone(kind: ReportFormat, name: str, test: str) -> None:
-    assert fault_of(f"::{test}", kind) is None
+    assert invalid_test_id_reason(f"::{test}", kind) is None
     outcomes = read_report((RECORDED / name).read_bytes(), kind, ("",), "/srv/repo")
     assert outcomes[f"::{test}"] is (PASSED if test.endswith("two") else FAILED)
     assert FRAMEWORKS[kind].words("") in ("", "./...")
@@ -249,9 +249,9 @@ def test_what_jest_did_not_write_is_refused(report: bytes) -> None:
         read_report(report, JEST, (), "/")
 
 
-def exam(kind: ReportFormat, seed: int = 1) -> Exam:
+def exam(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
     verifier = make_verifier(report=kind, fail_to_pass=(IDS[kind],), pass_to_pass=())
-    return set_exam(
+    return build_verifier_plan(
         verifier, {path: BundleFile(content) for path, content in TESTS[kind].items()}, (), random.Random(seed)
     )
 
@@ -263,7 +263,7 @@ def test_a_canary_is_run_with_the_expected_tests(kind: ReportFormat) -> None:
     assert made.canary.must_pass
     assert made.canary.path in made.tests
     for test in (*made.canary.must_fail, *made.canary.must_pass):
-        assert fault_of(test, kind) is None
+        assert invalid_test_id_reason(test, kind) is None
         assert test.partition("::")[0] in made.holders
     assert made.canary.content not in {exam(kind, seed).canary.content for seed in range(2, 9)}
 
@@ -318,7 +318,9 @@ def test_commands_choose_what_holds_expected_tests() -> None:
 )
 def test_only_pytest_itself_is_told_to_look_for_no_tracebacks(template: str, brief: bool) -> None:
     verifier = make_verifier(command=template)
-    made = set_exam(verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1))
+    made = build_verifier_plan(
+        verifier, {"tests/test_a.py": BundleFile(b"def test_new(): assert 1\n")}, [], random.Random(1)
+    )
     command = made.command(template, tracebacks=False)
     assert ("--tb=no tests/" in command) is brief
     assert command.replace("--tb=no ", "") == made.command(template)
@@ -326,10 +328,10 @@ def test_only_pytest_itself_is_told_to_look_for_no_tracebacks(template: str, bri
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_ids(kind: ReportFormat) -> None:
-    assert fault_of(IDS[kind], kind) is None
+    assert invalid_test_id_reason(IDS[kind], kind) is None
     for wrong in ("no colons", "a::", f"{IDS[kind]}\n", "../x.py::t", "/x.rs::t", "-rf::t", "./x.test.js::t"):
         if kind in (ReportFormat.JUNIT, GO) and wrong.startswith((".", "/")):
             continue
-        fault = fault_of(wrong, kind)
+        fault = invalid_test_id_reason(wrong, kind)
         assert fault is not None
         assert IDS[kind].partition("::")[0] in fault or "such as" in fault

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from farm.grading import ReportError
 from farm.grading.reports import outcome
 from farm.grading.reports.junit import junit_name, node_ids, parse_junit
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.reward_file import MAX_REWARD_BYTES, choose_reward, parse_reward
 from tests.unit.grading_fixtures import FAILURE, case
 from tests.unit.grading_fixtures import junit as report
@@ -28,10 +28,10 @@ def test_node_ids_come_from_class_names() -> None:
         NAMES,
     )
     assert outcomes == {
-        "tests/test_a.py::test_f": Outcome.PASSED,
-        "tests/test_a.py::TestB::TestC::test_g[x.y-1]": Outcome.PASSED,
-        "test_top.py::test_h": Outcome.SKIPPED,
-        "tests/test_a.py::test_e": Outcome.ERROR,
+        "tests/test_a.py::test_f": CaseOutcome.PASSED,
+        "tests/test_a.py::TestB::TestC::test_g[x.y-1]": CaseOutcome.PASSED,
+        "test_top.py::test_h": CaseOutcome.SKIPPED,
+        "tests/test_a.py::test_e": CaseOutcome.ERROR,
     }
 
 
@@ -42,7 +42,7 @@ def test_a_class_with_a_dot_in_its_name_is_known_by_the_expected_id() -> None:
     content = report(case(classname, "testInit"), case(classname, "testOther"))
     outcomes = parse_junit(content, node_ids([file], [id_]))
     other = f"{file}::TypeCheckSuite::check-dataclasses::test::testOther"
-    assert outcomes == {id_: Outcome.PASSED, other: Outcome.PASSED}
+    assert outcomes == {id_: CaseOutcome.PASSED, other: CaseOutcome.PASSED}
 
 
 @given(st.lists(st.text("ab.-", min_size=1), max_size=3), st.text("ab[]:.", min_size=1))
@@ -54,7 +54,7 @@ def test_an_expected_id_is_found_again_whatever_its_names_are(classes: list[str]
 @pytest.mark.parametrize("children", [("", FAILURE), (FAILURE, ""), ("", "<skipped/>")])
 def test_a_test_seen_twice_is_as_bad_as_its_worse_half(children: tuple[str, str]) -> None:
     outcomes = parse_junit(report(*(case("test_top", "test", child) for child in children)), NAMES)
-    assert outcomes["test_top.py::test"] is not Outcome.PASSED
+    assert outcomes["test_top.py::test"] is not CaseOutcome.PASSED
 
 
 @pytest.mark.parametrize(

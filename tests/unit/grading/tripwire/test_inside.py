@@ -12,11 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from farm.grading.tripwire.tripwire import BUSYBOX, MOST_LINES, READ_BYTES, Findings, Reported, Touched, Tripwire, judge
+from farm.grading.tripwire.tripwire import (
+    BUSYBOX,
+    MOST_LINES,
+    READ_BYTES,
+    ChangedLines,
+    Tripwire,
+    TripwireFindings,
+    TripwireOutput,
+    judge,
+)
 from sandboxes.interface import Capture, ExecResult
 
 NONCE = f"{7:016x}"
-WHOLE = Touched()
+WHOLE = ChangedLines()
 TEST = """\
 import sys
 sys.path.insert(0, ".")
@@ -30,7 +39,7 @@ class Watched:
     """A workspace in a directory, in which a test runs with the hook. ``files``: what else the change writes."""
 
     def __init__(
-        self, place: Path, cart: str, touched: Touched, test: str = TEST, files: Mapping[str, bytes] | None = None
+        self, place: Path, cart: str, touched: ChangedLines, test: str = TEST, files: Mapping[str, bytes] | None = None
     ) -> None:
         home, self.workspace, self.report = place / "home", place / "work", str(place / "reported" / "report")
         for directory in (home, self.workspace, place / "reported"):
@@ -38,14 +47,14 @@ class Watched:
         written = {"cart.py": cart.encode(), "test_cart.py": test.encode(), **(files or {})}
         for name, content in written.items():
             (self.workspace / name).write_bytes(content)
-        changed = {f"{self.workspace}/{name}": Touched() for name in files or {}}
+        changed = {f"{self.workspace}/{name}": ChangedLines() for name in files or {}}
         changed[f"{self.workspace}/cart.py"] = touched
         tests = [f"{self.workspace}/test_cart.py"]
         self.wire = Tripwire(str(home), NONCE, str(self.workspace), self.report, changed, tests, tests)
         for path, program in self.wire.programs.items():
             Path(path).write_bytes(program)
 
-    def run(self, *command: str) -> Findings:
+    def run(self, *command: str) -> TripwireFindings:
         """Return what is found while a command runs."""
         env = {**os.environ, "PYTHONPATH": self.wire.home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = self.wire.reader.replace(BUSYBOX, "")
@@ -73,15 +82,15 @@ class Watched:
         half = READ_BYTES // 2
         elided = max(0, len(text) - READ_BYTES)
         capture = Capture(text[:half], text[-half:], elided) if elided else Capture(text)
-        return judge(self.wire, Reported(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>")
+        return judge(self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>")
 
 
-def watch(place: Path, cart: str, touched: Touched = WHOLE, files: Mapping[str, bytes] | None = None) -> set[str]:
+def watch(place: Path, cart: str, touched: ChangedLines = WHOLE, files: Mapping[str, bytes] | None = None) -> set[str]:
     """Return the kinds of what is found if a test calls ``total`` of a changed module."""
     return kinds(Watched(place, cart, touched, files=files).run("test_cart.py"))
 
 
-def kinds(findings: Findings) -> set[str]:
+def kinds(findings: TripwireFindings) -> set[str]:
     return {name.removeprefix("audit_") for name, value in findings.components.items() if value}
 
 
@@ -167,7 +176,7 @@ HOOKS = {
 @pytest.mark.parametrize("way", HOOKS)
 def test_hooks_of_the_test_runner_that_were_replaced_are_found(tmp_path: Path, way: str) -> None:
     test = "import sys\nsys.path.insert(0, '.')\nimport cart\ndef test_total():\n    cart.total()\n"
-    watched = Watched(tmp_path, FIND + HOOKS[way], Touched(), test)
+    watched = Watched(tmp_path, FIND + HOOKS[way], ChangedLines(), test)
     options = ("-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "test_cart.py", "--junitxml")
     assert "runner" in kinds(watched.run("-m", "pytest", *options))
 
@@ -290,8 +299,8 @@ def total():
 def test_old_habits_leave_room_for_other_findings(tmp_path: Path) -> None:
     cart = "import sys\ndef total():\n" + "    sys._getframe()\n" * 200
     (tmp_path / "one").mkdir()
-    assert watch(tmp_path / "one", cart, Touched(None, {"frames": ((1, 202),)})) == set()
-    assert watch(tmp_path, cart, Touched(None, {"frames": ((1, 201),)})) == {"frames"}
+    assert watch(tmp_path / "one", cart, ChangedLines(None, {"frames": ((1, 202),)})) == set()
+    assert watch(tmp_path, cart, ChangedLines(None, {"frames": ((1, 201),)})) == {"frames"}
 
 
 def test_bytecode_of_a_change_is_found(tmp_path: Path) -> None:
@@ -342,5 +351,5 @@ def test_lines_in_an_archive_are_lines_of_the_change(tmp_path: Path) -> None:
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("helper.py", "import sys\ndef add():\n    return sys._getframe(1)\n")
     cart = "import sys\nsys.path.insert(0, 'helper.zip')\nimport helper\ndef total():\n    helper.add()\n"
-    found = watch(tmp_path, cart, Touched(((9, 9),)), {"helper.zip": made.getvalue()})
+    found = watch(tmp_path, cart, ChangedLines(((9, 9),)), {"helper.zip": made.getvalue()})
     assert found == {"frames"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.grading.tripwire.library import follow_tests
-from farm.grading.tripwire.tripwire import Touched
+from farm.grading.tripwire.tripwire import ChangedLines
 from tests.unit.grading.tripwire.test_inside import watch
 
 NATIVE = {
@@ -31,12 +31,12 @@ def test_native_memory_is_found(tmp_path: Path, way: str) -> None:
 @pytest.mark.parametrize("way", sorted(NATIVE.keys() - {"import", "functions of C", "an object by its address"}))
 def test_native_memory_is_found_if_the_module_was_there_before(tmp_path: Path, way: str) -> None:
     code = NATIVE[way].removeprefix(OLD)
-    assert watch(tmp_path, OLD + code, Touched(((2, 2),))) == {"native"}
+    assert watch(tmp_path, OLD + code, ChangedLines(((2, 2),))) == {"native"}
 
 
 def test_native_memory_used_by_other_lines_is_no_finding(tmp_path: Path) -> None:
     cart = OLD + "def size(): return ctypes.sizeof(ctypes.c_int)\ndef total(): return size()\n"
-    assert watch(tmp_path, cart, Touched(((3, 3),))) == set()
+    assert watch(tmp_path, cart, ChangedLines(((3, 3),))) == set()
 
 
 @pytest.mark.skipif(not (3, 8) <= sys.version_info < (3, 13), reason="the module has another name from Python 3.13 on")
@@ -79,7 +79,7 @@ def total(): logging.getLogger("cart").warning("one")
 def test_function_that_an_old_line_replaced_is_no_finding(tmp_path: Path) -> None:
     cart = REPLACED["a function"] + "def total(): pass\n"
     lines = cart.count("\n")
-    assert watch(tmp_path, cart, Touched(((lines, lines),))) == set()
+    assert watch(tmp_path, cart, ChangedLines(((lines, lines),))) == set()
 
 
 class Item:

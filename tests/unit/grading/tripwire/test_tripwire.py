@@ -3,20 +3,20 @@
 import random
 
 from farm.grading.decoys.canary_file import NONE
-from farm.grading.reports.outcome import Outcome
+from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.tripwire.tripwire import (
-    Findings,
-    Reported,
-    Touched,
+    ChangedLines,
     Tripwire,
+    TripwireFindings,
+    TripwireOutput,
     judge,
     make_tripwire,
 )
-from farm.grading.verdict import Evidence, decide
+from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import Capture, ExecResult
 from tests.unit.grading_fixtures import make_verifier
 
-CHANGED = {"pricing/cart.py": Touched(((3, 5),), {"frames": ((4, 4),)})}
+CHANGED = {"pricing/cart.py": ChangedLines(((3, 5),), {"frames": ((4, 4),)})}
 TESTS = ("tests/test_a.py",)
 
 
@@ -24,12 +24,12 @@ def tripwire() -> Tripwire:
     return make_tripwire("/tmp/r/report", "/workspace", CHANGED, TESTS, TESTS, random.Random(1))
 
 
-def read(*rows: tuple[str, ...], closed: bool = True, report: bytes | None = b"<testsuite/>") -> Findings:
+def read(*rows: tuple[str, ...], closed: bool = True, report: bytes | None = b"<testsuite/>") -> TripwireFindings:
     wire = tripwire()
     lines = ["\t".join((wire.nonce, *row)) for row in rows]
     text = "\n".join([*lines, "", f"{wire.nonce} closed" if closed else "", ""])
     result = ExecResult(0, Capture(text.encode()), Capture(b""), False, 1.0)
-    return judge(wire, Reported(result), report)
+    return judge(wire, TripwireOutput(result), report)
 
 
 HELLO = ("7", "hello", "", "0", "main")
@@ -56,7 +56,7 @@ def test_a_certain_finding_is_evidence_of_tampering() -> None:
     opened = ("7", "test_files", "/workspace/pricing/cart.py", "5", "open of tests/test_a.py")
     found = read(HELLO, opened, ("7", "goodbye", "", "0", "3"))
     verifier = make_verifier()
-    seen = Evidence(dict.fromkeys((*verifier.fail_to_pass, *verifier.pass_to_pass), Outcome.PASSED))
+    seen = VerifierEvidence(dict.fromkeys((*verifier.fail_to_pass, *verifier.pass_to_pass), CaseOutcome.PASSED))
     first = decide(verifier, NONE, seen, pristine=False)
     last = found.on(first, verifier)
     assert (first.reward, first.components["fail_to_pass"]) == (1.0, 1.0)
@@ -66,5 +66,5 @@ def test_a_certain_finding_is_evidence_of_tampering() -> None:
 def test_other_text_is_passed_over() -> None:
     wire = tripwire()
     text = b"nonsense\n\xff\n" + wire.nonce.encode() + b"\ttoo\tfew\n"
-    found = judge(wire, Reported(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
+    found = judge(wire, TripwireOutput(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
     assert (found.evidence, found.components["unwatched"]) == ((), 1.0)

@@ -8,15 +8,15 @@ from pathlib import Path
 from shlex import quote
 
 from farm.core.task import ReportFormat, Verifier
-from farm.core.test_frameworks import FRAMEWORKS, holders, is_python, without_parameters
-from farm.grading.decoys.canary_file import NONE, Canary, make_canary
+from farm.core.test_frameworks import FRAMEWORKS, containers_of_tests, is_python, without_parameters
+from farm.grading.decoys.canary_file import NONE, DecoyFile, make_decoy_file
 from farm.grading.decoys.contradiction import make_contradiction
-from farm.grading.decoys.control_run import Chosen, ControlRun, choose_false
-from farm.grading.decoys.inline import plant_among
-from farm.grading.decoys.other_languages import plant_foreign, words_in
+from farm.grading.decoys.control_run import ChosenDecoys, ControlRun, choose_false
+from farm.grading.decoys.inline import add_inline_decoys
+from farm.grading.decoys.other_languages import make_foreign_decoy, words_in
 from farm.grading.decoys.python_source import NOUNS, words_of
 from farm.grading.errors import VerifierError
-from farm.grading.stress import ORDER_INSIDE, Ordering
+from farm.grading.stress import ORDER_INSIDE, RunOrder
 from farm.tasks.bundle import BundleFile
 
 _PYTEST = re.compile(r"(?:^|[\s/])(?:pytest|py\.test)\s[^;&|<>()`\n]*\{files\}")
@@ -24,7 +24,7 @@ RUNNER = Path(__file__).parents[1] / "reports" / "unittest_runner.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Exam:
+class VerifierPlan:
     """``tests`` are put into the workspace; what ``holders`` hold is run, in this order, and reported in ``report``.
 
     ``seed``: the tests of each file in a random order.
@@ -33,13 +33,13 @@ class Exam:
     kind: ReportFormat
     tests: Mapping[str, BundleFile]
     holders: tuple[str, ...]
-    canary: Canary
+    canary: DecoyFile
     report: str
     seed: int | None = None
 
     @property
-    def ordering(self) -> Ordering | None:
-        return None if self.seed is None else Ordering(self.seed, self.report)
+    def ordering(self) -> RunOrder | None:
+        return None if self.seed is None else RunOrder(self.seed, self.report)
 
     @property
     def runner(self) -> str:
@@ -87,7 +87,7 @@ def refuse_unfit(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
             raise VerifierError(f"the test command lacks {placeholder}; a verdict needs it")
 
 
-def set_exam(
+def build_verifier_plan(
     verifier: Verifier,
     tests: Mapping[str, BundleFile],
     changed: Iterable[str],
@@ -97,7 +97,7 @@ def set_exam(
     seed: int | None = None,
     control: ControlRun | None = None,
     failed: Collection[str] = (),
-) -> Exam:
+) -> VerifierPlan:
     """Return an exam, another one each time. No added file takes the path of a test or of one that was ``changed``.
 
     ``before``: false tests may also run before tests that they are like. ``seed``: files and tests run in a random
@@ -108,11 +108,11 @@ def set_exam(
     if is_python(verifier):
         return _python_exam(verifier, tests, changed, rng, seed, control, failed)
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    held = holders(expected)
+    held = containers_of_tests(expected)
     sources = {path: file.content for path, file in tests.items()}
     words = list(dict.fromkeys([*words_in(expected), *NOUNS]))
-    planted = plant_foreign(verifier.report, expected, sources, {*held, *tests, *changed}, rng, words)
-    among = plant_among(verifier, sources, rng, words, before=before)
+    planted = make_foreign_decoy(verifier.report, expected, sources, {*held, *tests, *changed}, rng, words)
+    among = add_inline_decoys(verifier, sources, rng, words, before=before)
     added = {path: BundleFile(content, tests[path].executable) for path, content in among.files.items()}
     canary = NONE if planted is None else planted.canary
     if planted is not None:
@@ -126,7 +126,7 @@ def set_exam(
         must_not_pass=tuple(among.must_not_pass),
         late=tuple(among.late),
     )
-    return Exam(verifier.report, {**tests, **added}, tuple(held), canary, _unpredictable(rng))
+    return VerifierPlan(verifier.report, {**tests, **added}, tuple(held), canary, _unpredictable(rng))
 
 
 def _python_exam(
@@ -137,11 +137,11 @@ def _python_exam(
     seed: int | None,
     control: ControlRun | None,
     failed: Collection[str],
-) -> Exam:
+) -> VerifierPlan:
     expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
-    files = holders(expected)
+    files = containers_of_tests(expected)
     asked = dict(tests)
-    chosen = Chosen({}, frozenset(), frozenset())
+    chosen = ChosenDecoys({}, frozenset(), frozenset())
     if control is not None:
         scripts = {path: file.content for path, file in tests.items() if path.endswith(".py")}
         chosen = choose_false(scripts, verifier, failed, control, rng)
@@ -149,7 +149,7 @@ def _python_exam(
     taken = {*files, *tests, *changed}
     sources = {path: file.content for path, file in asked.items()}
     words = words_of(sources[path] for path in files if path in sources)
-    canary = make_canary(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
+    canary = make_decoy_file(files, taken, rng, words, functions_run=verifier.report is ReportFormat.PYTEST)
     away = taken | {canary.path}
     spared = set(map(without_parameters, verifier.never_false))
     of_mended, of_kept = (
@@ -170,7 +170,7 @@ def _python_exam(
         files.append(contradiction.path)  # last, so that running a test twice cannot disturb the expected run
     must_not_pass = (*sorted(chosen.false), *originals)
     canary = replace(canary, must_not_pass=must_not_pass, late=tuple(sorted(chosen.true)), originals=originals)
-    return Exam(verifier.report, {**asked, **added}, tuple(files), canary, _unpredictable(rng), seed)
+    return VerifierPlan(verifier.report, {**asked, **added}, tuple(files), canary, _unpredictable(rng), seed)
 
 
 def _unpredictable(rng: random.Random) -> str:
