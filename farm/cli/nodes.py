@@ -25,8 +25,10 @@ def nodes_table(nodes: "Iterable[NodeAnswer]") -> Table:
     names = ("node", "state", "running", "slots", "load per core", "memory", "disk", "note")
     table = Table(*names, box=None, pad_edge=False)
     for node in nodes:
+        counts = (str(node.running), str(node.slots))
         loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
-        table.add_row(node.node_id, node.state, str(node.running), str(node.slots), *loads, node.why)
+        known = (*counts, *loads) if node.state != "lost" else ("-",) * len((*counts, *loads))
+        table.add_row(node.node_id, node.state, *known, node.why)
     return table
 
 

@@ -89,7 +89,12 @@ def _sweep(run_dir: Path) -> None:
 
 
 def write_farm_info(info: FarmInfo) -> None:
-    """Write the description that ``running_farm`` reads."""
+    """Write the description that ``running_farm`` reads. What a node joins is kept after its end."""
+    joined = _run_dir(info.state_dir) / "joined"
+    if info.role == "node":
+        joined.write_text(info.address)
+    else:
+        joined.unlink(missing_ok=True)
     _write_json(_run_dir(info.state_dir) / "farm.json", {**asdict(info), "state_dir": str(info.state_dir)})
 
 
@@ -137,6 +142,13 @@ def record_crash(state_dir: Path, cause: str) -> None:
 def recorded_crash(state_dir: Path) -> str:
     with contextlib.suppress(FileNotFoundError):
         return (_run_dir(state_dir) / "death").read_text().strip()
+    return ""
+
+
+def last_joined(state_dir: Path) -> str:
+    """Return the address that the last farm of a state directory joined, or "" if it was no node."""
+    with contextlib.suppress(FileNotFoundError):
+        return (_run_dir(state_dir) / "joined").read_text()
     return ""
 
 

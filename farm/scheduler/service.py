@@ -147,7 +147,7 @@ class SchedulerService:
                 self._spawn(self._publish_failure(assignment, failure))
             case RunFinished(run_id):
                 self._control_epoch += 1
-                _log.info("every episode of the run has its rollout", extra={"run": run_id})
+                _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
     # Runs: the store has each before the scheduler does

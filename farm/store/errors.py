@@ -16,6 +16,8 @@ StoreError
 └── BadCursor          the page cursor is not from this store
 """
 
+RUNS_LISTED = "`farm runs list` and GET /v1/runs list all"
+
 
 class StoreError(Exception):
     """The root of the errors of the store."""

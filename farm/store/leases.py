@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
-from farm.store.errors import LeaseNotHeld, UnknownLease, UnknownRun
+from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import LeasedGroup, StoredLease, StreamState
 
@@ -160,7 +160,7 @@ class LeaseStore:
             await asyncio.shield(self._undo(step, f"{run_id}.{token}"))
             raise
         if raw == b"unknown":
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         _refuse_ended(f"{run_id}.{token}", raw)
         return _parse(run_id, raw)
 

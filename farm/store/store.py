@@ -13,6 +13,7 @@ from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
+    RUNS_LISTED,
     BadCursor,
     GroupMismatch,
     RulesChanged,
@@ -146,7 +147,7 @@ class Store:
         answer = await self._connection.run_script(self._base(run_id), "delete")
         match answer:
             case b"unknown":
-                raise UnknownRun(f"there is no run {run_id}")
+                raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
             case b"running":
                 raise RunInUse(f"the run {run_id} has not ended; cancel it first")
             case b"leased":
@@ -159,7 +160,7 @@ class Store:
         """
         answer = await self._connection.run_script(self._base(run_id), "set_state", RunState(state).value, reason)
         if answer < 0:
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         return bool(answer)
 
     # Rollouts
@@ -221,7 +222,7 @@ class Store:
         """See ``rescoring.rescore``. Raises UnknownRun, UnknownRules."""
         run = await self.get_run(run_id)
         if run is None:
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         rules = await self.rules.get(version)
         base = self._base(run_id)
         return await rescore(self._connection, base, run.spec, rules, first=first, budget_s=budget_s, dry_run=dry_run)

@@ -123,7 +123,7 @@ class FitTasks:
         return not why
 
     def leave_out(self, fault: TaskFault) -> None:
-        self.left_out.append((fault.name, str(fault.error)))
+        self.left_out.append((fault.name, f"cannot be used: {fault.error}"))
 
     def none_left(self) -> TaskError:
         """Return what to say if no task is fit."""

@@ -31,10 +31,15 @@ def list_runs(
         return
     table = Table("run", "state", "made", "policy", "rollouts", "solved", "failed", "note", box=None, pad_edge=False)
     for run in runs[:limit]:
-        table.add_row(run.run_id, run.state, _time(run.created_at), run.policy.model or run.policy.kind, *_counts(run))
+        table.add_row(run.run_id, run.state, _time(run.created_at), policy_name(run), *_counts(run))
     table_console.print(table)
     if len(runs) > limit:
         progress_console.print(f"{limit} of {len(runs)} runs; --limit {len(runs)} lists all")
+
+
+def policy_name(run: "RunAnswer") -> str:
+    """Return what tells the policies of runs apart: the model, without one the endpoint."""
+    return run.policy.model or run.policy.endpoint or run.policy.kind
 
 
 def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:

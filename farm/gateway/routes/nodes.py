@@ -47,7 +47,7 @@ async def _set_drain(request: Request, node_id: str, *, drain: bool) -> NodeAnsw
         if node.node_id == node_id and node.lost_at is not None:
             until = "it is listed until it comes back; bring it up again on its machine with `farm up`"
             raise ApiError(ProblemType.NOT_FOUND, f"the node {node_id} is lost and runs nothing: {node.why}; {until}")
-    raise ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; GET /v1/nodes lists those there are")
+    raise ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; `farm nodes list` and GET /v1/nodes list all")
 
 
 async def _nodes(request: Request) -> tuple[NodeAnswer, ...]:

@@ -9,6 +9,7 @@ from farm.gateway.idempotency import IdempotentRoute
 from farm.schemas.requests import RULES_VERSION, RescoreBody, RewardsBody
 from farm.schemas.responses import DistributionAnswer, RescoreAnswer, RulesAnswer, RulesListAnswer
 from farm.store import Store, StoredRules, UnknownRun
+from farm.store.errors import RUNS_LISTED
 
 router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["rewards"])
 VersionPath = Annotated[str, Path(pattern=RULES_VERSION)]
@@ -45,7 +46,7 @@ async def rescore(body: RescoreBody, request: Request, role: AsOperator) -> Resc
     store: Store = request.app.state.store
     run = await store.get_run(body.run_id)
     if run is None:
-        raise UnknownRun(f"there is no run {body.run_id}; GET /v1/runs lists those there are")
+        raise UnknownRun(f"there is no run {body.run_id}; {RUNS_LISTED}")
     version = body.version or await store.rules.current_version()
     found = await store.rescore(body.run_id, version, first=body.first, dry_run=body.dry_run)
     return RescoreAnswer(

@@ -48,7 +48,7 @@ async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewe
     form = negotiate_format(request)
     (frame,) = await store.payloads([rollout_id])
     if frame is None:
-        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise _unknown(rollout_id)
     try:
         body = await asyncio.to_thread(record_body, frame, form)
     except (MalformedFrame, MalformedRecord) as error:
@@ -65,9 +65,14 @@ async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer)
     except (MalformedFrame, MalformedRecord) as error:
         raise _unreadable(rollout_id, error) from None
     if sidecar is None:
-        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise _unknown(rollout_id)
     return sidecar
 
 
 def _unreadable(rollout_id: str, error: Exception) -> ApiError:
     return ApiError(ProblemType.UNREADABLE, f"{rollout_id}: {error}; the others of its run can be read without it")
+
+
+def _unknown(rollout_id: str) -> ApiError:
+    listed = "`farm rollouts list` and GET /v1/rollouts list all"
+    return ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}; {listed}")

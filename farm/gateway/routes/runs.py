@@ -34,6 +34,7 @@ from farm.schemas.responses import (
     TaskAnswer,
 )
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
+from farm.store.errors import RUNS_LISTED
 from farm.tasks import TaskError
 from farm.tasks.validation_file import FitTasks, refuse_unvalidated
 
@@ -163,7 +164,9 @@ async def _set_state(request: Request, run_id: str, state: RunState) -> RunAnswe
     store: Store = request.app.state.store
     scheduler: SchedulerClient = request.app.state.scheduler
     if not await store.set_run_state(run_id, state):
-        raise ApiError(ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with POST /v1/runs")
+        raise ApiError(
+            ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with `farm run` or POST /v1/runs"
+        )
     tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
     await _notify_scheduler(tell[state](run_id))
     return await _load_run(request, run_id)
@@ -173,7 +176,7 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     store: Store = request.app.state.store
     run = await store.get_run(run_id)
     if run is None:
-        raise UnknownRun(f"there is no run {run_id}; GET /v1/runs lists those there are")
+        raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
     return _answer(run, await _status(request))
 
 

@@ -55,6 +55,18 @@ def fault(hint: str) -> str:
     return f"no option {unknown[0]}" if unknown else ""
 
 
+def test_what_is_not_there_has_a_remedy_that_lists_what_is() -> None:
+    found = [
+        text
+        for room in SHARED
+        for path in sorted((ROOT / "farm" / room).rglob("*.py"))
+        for text in strings(path)
+        if text.startswith(("there is no run X", "there is no rollout X", "there is no node X"))
+    ]
+    assert len(found) > 5
+    assert [text for text in found if "; " not in text] == []
+
+
 def test_each_command_that_is_named_exists_with_its_options() -> None:
     found = list(hints())
     assert len(found) > 50

@@ -391,6 +391,17 @@ def test_a_wrong_value_that_is_wanted_by_chance_is_no_tampering(pristine: bool) 
     assert (both.reward, both.tampered) == (0.0, True)
 
 
+def test_a_control_run_with_nothing_changed_may_ask_for_what_the_code_gives() -> None:
+    """A policy that only changes protected files would be given no reward otherwise, as if the task were unfit."""
+    control = VerifierEvidence(BOTH | HONEST)
+    verdict = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=True)
+    assert (verdict.tampered, verdict.passed_false) == (False, ())
+    changed = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=False)
+    assert (changed.tampered, changed.passed_false) == (True, (NEW,))
+    with pytest.raises(VerifierError, match="with nothing changed, a false version"):
+        decide(make_verifier(), replace(CANARY, must_not_pass=(OLD,)), control, pristine=True)
+
+
 def test_no_test_counts_if_a_false_version_passed() -> None:
     false = "tests/test_a.py::test_like_new"
     canary = replace(CANARY, must_not_pass=(false,), originals={false: NEW})

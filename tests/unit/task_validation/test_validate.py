@@ -271,6 +271,7 @@ def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -
     assert "was changed since" in whys["changed"]
     assert whys["unfit"] == "was found unfit (gold)"
     assert "is not in" in whys["new"]
+    assert whys["broken"].startswith("cannot be used: ")
     assert "broken/task.toml: not TOML" in whys["broken"]
     with pytest.raises(
         TaskError, match=r"is not there, and only what it calls fit was asked for; make it: `farm tasks"
