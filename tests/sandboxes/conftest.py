@@ -1,5 +1,6 @@
 import pytest
 
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run all tests that start tool servers outside a sandbox in one worker.
