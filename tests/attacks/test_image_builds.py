@@ -253,6 +253,7 @@ async def test_daemon_made_to_fetch_from_the_machine_does_not(name: str, builder
     attacks = {
         "add": dockerfile(f"ADD http://{internal}/v1/add /loot"),
         "add by variable": dockerfile(f"ARG U=http://{internal}/v1/variable", "ADD $U /loot"),
+        "add in a continued name": dockerfile("AD\\", f"D http://{internal}/v1/name /loot"),
         "from": f"FROM {internal}/loot\n",
         "from by variable": f"ARG R={internal}\nFROM ${{R}}/loot\n",
         "copy": dockerfile(f"COPY --from={internal}/loot / /loot"),

@@ -72,6 +72,43 @@ def test_blanks_in_a_directive_are_linear(tmp_path: Path) -> None:
         re.match(r"^\s*#\s*([A-Za-z]+)\s*=\s*(.+?)\s*$", open(sys.argv[1]).readline())
     """
     assert both(naive, OURS_INSTRUCTIONS, path) == "2 ('a',) 1\n"
+    assert output_of(textwrap.dedent(OURS_SCREENING), str(path)) == "('a',)\n"
+
+
+OURS_SCREENING = """
+    import sys
+    from sandboxes.images.confinement import screen
+    from sandboxes.errors import ImageError
+    begin()
+    try:
+        print(screen(open(sys.argv[1]).read()).bases)
+    except ImageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "output"),
+    [
+        ("RUN \\\n" * 10_000, "Dockerfile line"),
+        ("RUN \\\n" + "x\\\n" * 40_000, "Dockerfile line 2: the instruction is longer"),
+        ("#\n" * 50_000 + "FROM a AS b\n" * 5_000, "('a',)"),
+    ],
+)
+def test_instructions_inside_instructions_are_bounded(tmp_path: Path, lines: str, output: str) -> None:
+    path = tmp_path / "Dockerfile"
+    path.write_text(f"FROM a\n{lines}x\n")
+    naive = """
+        import sys
+        begin()
+        lines = open(sys.argv[1]).read().split("\\n")
+        for index in range(len(lines)):
+            [counted for counted in reversed(lines[:index]) if not counted.startswith("#")]
+            for split in map(str.split, lines[index:]):
+                pass
+    """
+    assert output_of(textwrap.dedent(naive), str(path)) is None
+    assert (output_of(textwrap.dedent(OURS_SCREENING), str(path)) or "").startswith(output)
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 12 + "b", "**/a/" * 14 + "b", "*?" * 60 + "b"])
