@@ -184,6 +184,37 @@ def test_keys_of_many_parts_took_long_before(tmp_path: Path) -> None:
     assert output_of("import sys, tomllib\nbegin()\ntomllib.loads(open(sys.argv[1]).read())\n", str(path)) is None
 
 
+LONG_KEY = '"="' + '."="' * 8_000
+"""Quoted parts hold what otherwise ends a key."""
+
+
+@pytest.mark.parametrize(
+    ("ours", "output"),
+    [
+        ("from farm.rewards.rules import parse_rules as read", "a key of more than 100 parts"),
+        ("from farm.core.toml import read_toml\nread = lambda text: read_toml(text.encode())", "more than 100 parts"),
+        (
+            "import asyncio\nfrom sandboxes.tools.actions.syntax_check import fault_brought_in\n"
+            "read = lambda text: print(asyncio.run(fault_brought_in(None, 'a.toml', None, text)))",
+            "None",
+        ),
+    ],
+    ids=["rules of rewards", "manifest", "edit of a policy"],
+)
+def test_a_long_key_is_never_parsed(tmp_path: Path, ours: str, output: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f"[{LONG_KEY}]\n" + "".join(f"b{number}=1\n" for number in range(3_000)))
+    naive = """
+        import sys, tomllib
+        begin()
+        tomllib.loads(open(sys.argv[1]).read())
+    """
+    program = (
+        f"import sys\n{ours}\nbegin()\ntry: read(open(sys.argv[1]).read())\nexcept ValueError as error: print(error)"
+    )
+    assert output in (both(naive, program, path) or "")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
