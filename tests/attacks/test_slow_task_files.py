@@ -309,6 +309,34 @@ def test_many_ids_are_refused(tmp_path: Path) -> None:
         load_taskset(path, state_dir=tmp_path)
 
 
+@pytest.mark.parametrize("form", ['{"a": [%s[]]}', "[%s[]]", '{"a": [%s[]', '{"a": {"b": [%s[]]}}'])
+def test_arguments_of_millions_of_items_are_refused(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "arguments"
+    path.write_text(form % ("[]," * 2_700_000))
+    naive = """
+        import json, sys
+        begin()
+        text = open(sys.argv[1]).read()
+        for _ in range(8):
+            try:
+                json.loads(text)
+            except ValueError:
+                pass
+    """
+    ours = """
+        import sys
+        from sandboxes.tools.parse_call import MalformedCall, parse_arguments
+        begin()
+        text = open(sys.argv[1]).read()
+        for _ in range(8):  # as many as a large reply may hold, and more
+            try:
+                parse_arguments(None, text)
+            except MalformedCall as error:
+                print(str(error)[:20])
+    """
+    assert (both(naive, ours, path) or "").count("\n") == 8
+
+
 def test_hunks_that_have_moved_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "test.patch"
     hunks = "".join(f"@@ -{number} +{number} @@\n-l\n+m\n" for number in range(50_000, 0, -1))
