@@ -32,8 +32,6 @@ A component that a vector lacks counts as its transform's ``missing``, without t
 import difflib
 import hashlib
 import json
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -41,13 +39,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from farm.core.nesting_limit import TooDeep, within_depth
+from farm.core.nesting_limit import TooDeep
+from farm.core.toml import read_toml
 from farm.rewards.components import ABOUT, EFFORT, PLUGIN_PREFIX, is_component
 
 MOST_CHARS = 64 * 1024
 MOST_TERMS = 200
-MOST_PARTS = 500
-"""Of one key: what they take to be read grows with their square."""
 _FORM = 1
 """Part of each version: what rules mean is this module's affair too."""
 
@@ -129,10 +126,8 @@ def parse_rules(text: str) -> Rules:
     """Raises BadRules; a name that is not known is refused with the nearest one there is."""
     if len(text) > MOST_CHARS:
         raise BadRules(f"the rules have {len(text)} characters; at most {MOST_CHARS} are taken")
-    if any(piece.count(".") > MOST_PARTS for piece in re.split(r"[={},\n]", text)):
-        raise BadRules(f"the rules are nested too deeply: a key of theirs has more than {MOST_PARTS} parts")
     try:
-        plain = within_depth(lambda: tomllib.loads(text))
+        plain = read_toml(text.encode())
     except TooDeep:
         raise BadRules("the rules are nested too deeply") from None
     except ValueError as error:  # also a number of thousands of digits

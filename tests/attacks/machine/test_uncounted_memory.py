@@ -108,6 +108,15 @@ async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
     assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
 
 
+@pytest.mark.parametrize(("kind", "count"), [("backlog", 40_000), ("fullbacklog", 20_000)])
+async def test_connections_that_nobody_accepts_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
+    assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
+
+
+async def test_connections_that_nobody_accepts_are_kept_without_the_watch(wide: Scene) -> None:
+    await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
+
+
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
 async def test_listings_are_kept_without_the_watch(wide: Scene, kind: str) -> None:
     await keeps_without_the_watch(wide, f"{kind} {LISTINGS} 1", LISTINGS // 2 * MIB)
