@@ -39,30 +39,35 @@ farm/docs/architecture/grading.md explains it.
 
 from farm.grading.changes.apply import apply_change
 from farm.grading.changes.capture import WorkspaceBaseline, take_baseline, take_change
-from farm.grading.changes.collect import collect_change
+from farm.grading.collect import collect_work
 from farm.grading.diff.patch import render_patch
 from farm.grading.errors import ChangeRefused, ChangeTooLarge, GradingError, ReportError, UnfitTask, VerifierError
 from farm.grading.grader import grade, passed_false
+from farm.grading.request import GradingRequest
 from farm.grading.retrieval import decide_answer
-from farm.grading.separate_verifier import grade_artifacts
 from farm.grading.verdict import Verdict
 from farm.grading.verifier_check import VerifierCheck
+from farm.grading.work import Artifacts, Forfeit, Work, WrittenAnswer
 
 __all__ = [
+    "Artifacts",
     "ChangeRefused",
     "ChangeTooLarge",
+    "Forfeit",
     "GradingError",
+    "GradingRequest",
     "ReportError",
     "UnfitTask",
     "Verdict",
     "VerifierCheck",
     "VerifierError",
+    "Work",
     "WorkspaceBaseline",
+    "WrittenAnswer",
     "apply_change",
-    "collect_change",
+    "collect_work",
     "decide_answer",
     "grade",
-    "grade_artifacts",
     "passed_false",
     "render_patch",
     "take_baseline",

@@ -182,6 +182,11 @@ def _bare(resolved: bool) -> dict[str, float]:
     return {"resolved": float(resolved), **_UNGUARDED}
 
 
+def forfeit_verdict(reason: str) -> Verdict:
+    """Return the verdict on work that the policy itself made impossible to judge, which is no failure of the farm."""
+    return Verdict(0.0, False, reason, components={"resolved": 0.0})
+
+
 def zero_verdict(reason: str) -> Verdict:
     """The verdict on a change that nothing was run for."""
     return Verdict(0.0, False, reason, components={"resolved": 0.0, "tampered": 0.0})

@@ -91,7 +91,7 @@ class NodeResources:
     image_cache: ImageCache
     pool: WarmPool | None = None
     image_disk: Path | None = None
-    library: IndexStore | None = None
+    index_store: IndexStore | None = None
     plugins: Plugins | None = None
 
 
@@ -128,7 +128,7 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
         retention = ImageRetention(images, uses, prefix=TASK_PREFIX, marks=plan.image_disk, release=release)
         stack.callback(retention.close)
         here = [info.name for info in await images.list(TASK_PREFIX)]
-        shelf = ImageCache(partial(ensure_image, images=images), here, keeper=retention)
-        library = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
+        image_cache = ImageCache(partial(ensure_image, images=images), here, keeper=retention)
+        index_store = await stack.enter_async_context(IndexStore(plan.state_dir / "search", embedder=plan.embedder))
         plugins = await asyncio.to_thread(Plugins.installed)
-        yield NodeResources(runtime, shelf, pool, await images.root(), library, plugins)
+        yield NodeResources(runtime, image_cache, pool, await images.root(), index_store, plugins)
