@@ -52,7 +52,7 @@ from sandboxes.tools import Toolset
 from sandboxes.tools.packs.answer import Answer
 
 GRADED_ELSEWHERE = (GradingMode.PATCH, GradingMode.SEPARATE)
-"""In these modes grading needs only the work. In other modes it needs the sandbox where the work was done."""
+"""Modes in which grading needs only the work. In other modes it needs the policy's sandbox too."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ async def run_episode(
 
 @dataclass(slots=True)
 class _Workplace:
-    """The sandbox in which the policy works, and its removal if that has begun."""
+    """The sandbox in which the policy works, and the task that removes it, if any."""
 
     sandbox: Sandbox
     removal: asyncio.Task[None] | None = None
@@ -108,7 +108,7 @@ class _Episode:
         self._bundle = bundle
         self._services = services
         self._on_event = on_event
-        # No journal holds what steps leave between them: an interrupted task of several steps begins anew.
+        # The state between two steps is in no journal: an interrupted task of several steps starts over.
         self._journal = journal = EpisodeJournal() if bundle.steps else journal
         self._past = past = journal.past
         self._watch = Stopwatch(past.spent_s if past else 0.0)
@@ -270,7 +270,7 @@ class _Episode:
     # Grading
 
     async def _record(self, work: Work) -> None:
-        """Write work into the journal if it can be graded without the sandbox where it was done."""
+        """Write work into the journal if it can be graded without the policy's sandbox."""
         match work:
             case Forfeit(reason):
                 self._journal.record_forfeit(self._progress.stop, reason)
@@ -313,14 +313,14 @@ class _Episode:
             if request.verifier.mode is GradingMode.SHARED:  # the sandbox is about to change, so no resume is possible
                 self._journal.remove()
             self._emit(EventKind.GRADING, len(self._conversation.turns))
-            verdict = await self._run_verifier(request, check_verifier=step.rule is None)
+            verdict = await self._grade_by_verifier(request, check_verifier=step.rule is None)
         else:
             verdict = await grade(request)
         result = StepResult(work, self._progress.stop, verdict)
         self._progress.steps.append(result)
         return result
 
-    async def _run_verifier(self, request: GradingRequest, *, check_verifier: bool) -> Verdict:
+    async def _grade_by_verifier(self, request: GradingRequest, *, check_verifier: bool) -> Verdict:
         """Grade by the task's verifier. ``check_verifier``: if it gives no result, run it with nothing changed as well;
         a later step cannot be checked so, because it needs what the steps before it left."""
         try:

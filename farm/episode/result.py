@@ -46,7 +46,7 @@ class EpisodeResult:
 
 @dataclass(slots=True)
 class EpisodeProgress:
-    """What an episode has done so far. It stays if the episode fails.
+    """The progress of an episode, which a failure keeps.
 
     ``lives``: how many processes have run the episode. ``graded``: the work that was handed to a verifier last.
     ``steps``: the steps that have a verdict.

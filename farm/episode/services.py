@@ -1,4 +1,4 @@
-"""What a node offers to its episodes."""
+"""The services of a node for its episodes."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -54,7 +54,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a whole episode is worth, and why."""
+    """The reward of a whole episode, and the reason for it."""
 
     reward: float
     components: Mapping[str, float]

@@ -49,7 +49,7 @@ class LoopLimits:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What the steps of an episode share: who takes part, and all turns so far.
+    """The part of an episode that its steps share: its participants and all turns so far.
 
     ``turns`` and ``replies`` hold what happened also if the episode raised or was interrupted.
     """

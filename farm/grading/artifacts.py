@@ -58,7 +58,7 @@ async def take_artifacts(sandbox: Sandbox, separate: Separate) -> Artifacts:
 
 
 async def list_artifact(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
-    """Return regular files by absolute path. Links and all else stay where they are, and so do the verifier's files."""
+    """Return regular files by absolute path, without links and all else, and without the verifier's own files."""
     try:
         entry = await sandbox.stat(artifact.path)
     except PathError:

@@ -1,4 +1,4 @@
-"""The work of a policy, taken out of the sandbox where it was done."""
+"""Take the work of a policy out of its sandbox."""
 
 import asyncio
 

@@ -70,14 +70,15 @@ async def passed_false(request: GradingRequest) -> tuple[str, ...]:
     """
     assert isinstance(request.work, Change)
     run = PlannedRun(request.verifier, control=ControlRun.ALL)
-    return (await _run_verifier(request, request.work, run)).passed_false
+    return (await _run_once(request, request.work, run)).passed_false
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """One run of the expected tests of ``asked``. The other fields are as ``build_verifier_plan`` takes them."""
+    """One run of the tests that ``verifier`` expects: all of the task, or a part of them. The other fields are as
+    ``build_verifier_plan`` takes them."""
 
-    asked: Verifier
+    verifier: Verifier
     decoys_first: bool = False
     control: ControlRun | None = None
     failed: Collection[str] = ()
@@ -89,7 +90,7 @@ RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
 async def _grade_change(request: GradingRequest, change: Change) -> Verdict:
     verifier = request.verifier
     refuse_unfit(verifier, request.bundle.tests)
-    run = partial(_run_verifier, request, change)
+    run = partial(_run_once, request, change)
     # Decoy tests of another language may disturb the tests that run behind them. Tests run once in the agent's own
     # sandbox, in another order, and with nothing changed.
     twice = verifier.mode is not GradingMode.SHARED and request.stress.order is None and not request.single_run
@@ -112,25 +113,26 @@ async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random
             return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
         controls.append(control)
     first = await run(PlannedRun(verifier))
-    asked = confirmable(verifier, first)
-    for _ in range(after if asked is not None else 0):
-        controls.append(await run(PlannedRun(asked or verifier, control=ControlRun.SOME, failed=first.missing)))
+    passed = confirmable(verifier, first)
+    if passed is not None:
+        for _ in range(after):
+            controls.append(await run(PlannedRun(passed, control=ControlRun.SOME, failed=first.missing)))
     verdict = first
     for control in controls:
         verdict = after_control(verifier, keep_findings(control, verdict), control)
-    if asked is None or verdict.tampered:
+    if passed is None or verdict.tampered:
         return verdict
-    open_tests = {test for control in controls for test in unconfirmed(asked, control)}
+    open_tests = {test for control in controls for test in unconfirmed(passed, control)}
     if not open_tests:
         return verdict
-    control = await run(PlannedRun(asked, control=ControlRun.LAST, failed=first.missing))
+    control = await run(PlannedRun(passed, control=ControlRun.LAST, failed=first.missing))
     verdict = unsteady(after_control(verifier, keep_findings(control, verdict), control))
-    if verdict.tampered or not unconfirmed(asked, control):
+    if verdict.tampered or not unconfirmed(passed, control):
         return verdict
-    return without_unconfirmed(verifier, verdict, unconfirmed(asked, control), control.reason)
+    return without_unconfirmed(verifier, verdict, unconfirmed(passed, control), control.reason)
 
 
-async def _run_verifier(request: GradingRequest, change: Change, run: PlannedRun) -> Verdict:
+async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) -> Verdict:
     """Run the tests of ``run`` once on ``change``, in sandboxes of their own."""
     started = time.monotonic()
     task, mode = request.bundle.task, request.verifier.mode
@@ -139,7 +141,7 @@ async def _run_verifier(request: GradingRequest, change: Change, run: PlannedRun
         None,
         partial(
             build_verifier_plan,
-            run.asked,
+            run.verifier,
             changed=[file.path for file in change.files],
             rng=request.rng,
             before=run.decoys_first,
@@ -164,7 +166,7 @@ async def _run_verifier(request: GradingRequest, change: Change, run: PlannedRun
         try:
             if names_tests:
                 ready = await (plan or build_plan(await tests_of(request.bundle, sandboxes.pristine)))
-                verdict = await grading.run_verifier_plan(change, ready, run.asked)
+                verdict = await grading.run_verifier_plan(change, ready, run.verifier)
             elif request.verifier.report is ReportFormat.EXIT_CODE:
                 verdict = await grading.run_for_exit_code(change)
             else:

@@ -39,7 +39,7 @@ from sandboxes.errors import PathError
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What the tests gave, and their report as it was written; None if there is none."""
+    """The result of the tests, and their report as it was written; None if there is none."""
 
     outcome: VerifierEvidence
     report: bytes | None = None
@@ -61,11 +61,11 @@ class GradingRun:
         """End work beside the tests if no verdict waits for it."""
         await self._preparer.close()
 
-    async def run_verifier_plan(self, change: Change, plan: VerifierPlan, asked: Verifier) -> Verdict:
-        """Return the verdict of a verifier that reports on single tests."""
+    async def run_verifier_plan(self, change: Change, plan: VerifierPlan, verifier: Verifier) -> Verdict:
+        """Return the verdict by the report on the tests that ``verifier`` expects: all of the task or a part."""
         injected = (*plan.tests, *owned_files(self._task.verifier))
         prepared = await self._preparer.prepare(change, injected=injected)
-        return await self._judge_prepared(prepared, partial(self._judge_report, prepared, plan, asked))
+        return await self._judge_prepared(prepared, partial(self._judge_report, prepared, plan, verifier))
 
     async def run_for_exit_code(self, change: Change) -> Verdict:
         """Return the verdict of a verifier that tells only by its exit code whether it succeeded."""
@@ -87,28 +87,27 @@ class GradingRun:
         )
         return await prepared.add_facts(await judge_run(run, placement))
 
-    async def _judge_report(self, prepared: PreparedChange, plan: VerifierPlan, asked: Verifier) -> Verdict:
-        verifier = self._task.verifier
+    async def _judge_report(self, prepared: PreparedChange, plan: VerifierPlan, verifier: Verifier) -> Verdict:
         await self._put(prepared, plan.tests)
-        tripwire = self._tripwire(prepared, plan, asked)
+        tripwire = self._tripwire(prepared, plan, verifier)
         for path, program in {**plan.programs, **(tripwire.programs if tripwire else {})}.items():
             await self._sandbox.write_file(path, program, parents=True)
         command = plan.command(verifier.command, tracebacks=self._request.tracebacks)
         env = {**dict(verifier.env), **TEST_ENV, **(plan.ordering.env if plan.ordering else {})}
-        run = await self._run(command, env, tripwire)
-        evidence = await self._read_evidence(run, plan, asked)
+        run = await self._run_command(command, env, tripwire)
+        evidence = await self._read_evidence(run, plan, verifier)
         if plan.ordering is not None:
             self.facts = {**self.facts, ORDERED: await plan.ordering.was_applied(self._sandbox)}
-        decide_outcome = partial(decide, asked, plan.canary, evidence.outcome, pristine=prepared.is_pristine)
+        decide_outcome = partial(decide, verifier, plan.canary, evidence.outcome, pristine=prepared.is_pristine)
         verdict = await asyncio.to_thread(decide_outcome)  # a report may name half a million tests
         findings = NOTHING
         if tripwire is not None:
             findings = await asyncio.to_thread(judge, tripwire, run.hook_output, evidence.report)
-        return replace(findings.on(verdict, asked), output=run.output, screened=findings.evidence)
+        return replace(findings.on(verdict, verifier), output=run.output, screened=findings.evidence)
 
     async def _judge_exit_code(self, prepared: PreparedChange, tests: Mapping[str, BundleFile]) -> Verdict:
         await self._put(prepared, tests)
-        run = await self._run(self._task.verifier.command, {**dict(self._task.verifier.env), **TEST_ENV})
+        run = await self._run_command(self._task.verifier.command, {**dict(self._task.verifier.env), **TEST_ENV})
         verdict = decide_exit_code(run.result.exit_code, run.timeout_fault, pristine=prepared.is_pristine)
         return replace(verdict, output=run.output)
 
@@ -116,7 +115,7 @@ class GradingRun:
         await self._put(prepared, {})
         await put_tests(self._sandbox, self._request.bundle.tests)
         await clear_logs(self._sandbox)
-        run = await self._run(self._task.verifier.command or COMMAND, dict(self._task.verifier.env))
+        run = await self._run_command(self._task.verifier.command or COMMAND, dict(self._task.verifier.env))
         verdict = decide_reward_file(await reward_of_run(self._sandbox, run), pristine=prepared.is_pristine)
         return replace(verdict, output=run.output)
 
@@ -131,14 +130,14 @@ class GradingRun:
         plan = plan_change(Change(tuple(merged.values())), prepared.workspace_files)
         await execute_plan(self._sandbox, self._task.workspace, plan)
 
-    def _tripwire(self, prepared: PreparedChange, plan: VerifierPlan, asked: Verifier) -> Tripwire | None:
+    def _tripwire(self, prepared: PreparedChange, plan: VerifierPlan, verifier: Verifier) -> Tripwire | None:
         """Return None if the tests are not Python's or nothing of the agent's is in the sandbox."""
-        if not prepared.changed_lines or not is_python(asked):
+        if not prepared.changed_lines or not is_python(verifier):
             return None
         workspace, tests = self._task.workspace, list(plan.tests)
         return make_tripwire(plan.report, workspace, prepared.changed_lines, tests, plan.holders, self._request.rng)
 
-    async def _run(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> VerifierRun:
+    async def _run_command(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> VerifierRun:
         stress, request = self._request.stress, self._request
         text = stress.around(tripwire.around(command) if tripwire else command)
         verifier_command = VerifierCommand(text, env, request.limit_s, self._task.workspace)
@@ -146,13 +145,13 @@ class GradingRun:
         self.facts = await stress.facts(self._sandbox)
         return run
 
-    async def _read_evidence(self, run: VerifierRun, plan: VerifierPlan, asked: Verifier) -> _Evidence:
+    async def _read_evidence(self, run: VerifierRun, plan: VerifierPlan, verifier: Verifier) -> _Evidence:
         if run.timeout_fault is not None:
             return _Evidence(VerifierEvidence(fault=run.timeout_fault, timed_out=True))
         content: bytes | None = None
         try:
             content = await self._sandbox.read_file(plan.report, limit=MAX_REPORT_BYTES + 1)
-            expected = (*asked.fail_to_pass, *asked.pass_to_pass)
+            expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
             outcomes = await asyncio.to_thread(
                 read_report, content, plan.kind, plan.holders, self._task.workspace, expected
             )

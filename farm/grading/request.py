@@ -14,7 +14,7 @@ from sandboxes.interface import Runtime, Sandbox
 
 @dataclass(frozen=True, slots=True)
 class GradingRequest:
-    """What ``grade`` judges, and by which means.
+    """The work for ``grade`` to judge, and the means.
 
     ``bundle``: the task, or one of its steps as a task. ``runtime``: where grading sandboxes boot.
     ``rng`` chooses decoy tests and names, which the agent must not be able to guess.
@@ -24,8 +24,8 @@ class GradingRequest:
     its slot.
     ``agent_sandbox``: the sandbox from which the work was taken. Modes ``snapshot`` and ``shared`` need it.
     ``tracebacks``: pytest shows where tests failed, which takes up to a third of the command. No verdict depends on it.
-    ``stress``: load or another order of tests. If an order was asked for, the component ``ordered`` tells whether the
-    tests ran in it.
+    ``stress``: load or another order of tests. If an order was asked for, the component ``ordered`` is 1 if the tests
+    ran in it, else 0.
     ``single_run``: there is no control run, and no test runs behind a decoy test that is like it.
     """
 

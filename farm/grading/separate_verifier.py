@@ -36,7 +36,7 @@ async def grade_artifacts(request: GradingRequest, artifacts: Change, separate: 
     started = time.monotonic()
     summary = await _summarize(request, artifacts, separate)
     try:
-        verdict = await _run_verifier(request, artifacts, separate)
+        verdict = await _judge_artifacts(request, artifacts, separate)
     except VerifierError:
         if (await take_pristine_artifacts(request, separate)).empty:
             raise
@@ -82,7 +82,7 @@ def _overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-async def _run_verifier(request: GradingRequest, artifacts: Change, separate: Separate) -> Verdict:
+async def _judge_artifacts(request: GradingRequest, artifacts: Change, separate: Separate) -> Verdict:
     started, times = time.monotonic(), CommandTimes()
     verifier = request.verifier
     placement = Placement(
@@ -110,7 +110,7 @@ async def _run_verifier(request: GradingRequest, artifacts: Change, separate: Se
 
 
 async def take_pristine_artifacts(request: GradingRequest, separate: Separate) -> Change:
-    """Return the artifacts of a sandbox in which nobody has worked."""
+    """Return the artifacts of an untouched sandbox of the task."""
     task = request.bundle.task
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"})
     async with request.runtime.scope(spec, boot_timeout_s=request.boot_timeout_s) as untouched:

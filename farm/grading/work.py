@@ -1,4 +1,4 @@
-"""What an episode hands over for grading."""
+"""The kinds of work that an episode hands over for grading."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class WrittenAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """Nothing, because the policy itself made grading impossible, which is worth 0."""
+    """No work, because the policy itself made grading impossible; worth 0."""
 
     reason: str
 

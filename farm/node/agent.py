@@ -156,9 +156,9 @@ class NodeAgent:
             older.stop()
         episode = AssignedEpisode(assignment, journal or self._journals.of(assignment))
         self._episodes[assignment.rollout_id] = episode
-        episode.task = asyncio.create_task(self._run(episode, older.task if older else None))
+        episode.task = asyncio.create_task(self._run_and_report(episode, older.task if older else None))
 
-    async def _run(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> None:
+    async def _run_and_report(self, episode: AssignedEpisode, predecessor: asyncio.Task[None] | None) -> None:
         report = await self._runner.run(episode, predecessor)
         if self._episodes.get(report.rollout_id) is episode:
             del self._episodes[report.rollout_id]

@@ -97,7 +97,7 @@ class EpisodeRunner:
                     if predecessor:
                         await asyncio.wait({predecessor})
                     async with self._free_slots:
-                        rollout = await self._run(episode)
+                        rollout = await self._play(episode)
                         episode.is_finished = True
                         rollout = replace(rollout, metrics={**rollout.metrics, **episode.seconds})
                         rollout, published = await self._parts.publisher.publish(assignment, rollout)
@@ -105,7 +105,7 @@ class EpisodeRunner:
                     await shielded(self._discard(episode.journal))
         except asyncio.CancelledError:
             _log.info("attempt %d was stopped", assignment.attempt)
-            if not episode.is_stopped:  # reported as a stop it would be tried again for ever
+            if not episode.is_stopped:  # reported as a stop it would be retried without end
                 defect = OSError("episode task was cancelled without a stop request; this is a bug in the farm")
                 rollout = failed_rollout(assignment, defect, node=self._services.node_id)
         except Exception:  # the scheduler needs a report also then
@@ -116,7 +116,7 @@ class EpisodeRunner:
         turnaround = {"turnaround_s": time.monotonic() - episode.assigned_at}
         return replace(report, metrics={**report.metrics, **turnaround})
 
-    async def _run(self, episode: AssignedEpisode) -> Rollout:
+    async def _play(self, episode: AssignedEpisode) -> Rollout:
         assignment, parts = episode.assignment, self._parts
         try:
             began = time.monotonic()
@@ -134,22 +134,22 @@ class EpisodeRunner:
                     )
             finally:
                 await policy.close()
-        except Exception as error:  # whatever keeps an episode from beginning becomes its failure
+        except Exception as error:  # any error before the episode begins becomes its failure
             return failed_rollout(assignment, error, node=self._services.node_id)
         if rollout.error and rollout.error.type == ImageError.__name__:
             parts.images.invalidate(bundle)
         return rollout
 
     async def _recall(self, episode: AssignedEpisode) -> None:
-        """Read what is left of the episode; if it cannot be read the episode begins anew.
+        """Read the journal of an interrupted episode. If it cannot be read, the episode starts over.
 
-        One journal is read at a time, because they may be long.
+        One journal is read at a time, because journals may be long.
         """
         try:
             async with self._recalling:
                 await shielded(asyncio.to_thread(episode.journal.recall))
         except (JournalError, OSError) as error:
-            _log.warning("the episode begins anew: %s", error)
+            _log.warning("the episode starts over: %s", error)
             await self._discard(episode.journal)
             episode.journal = self._parts.journals.of(episode.assignment)
 

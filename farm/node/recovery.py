@@ -1,4 +1,4 @@
-"""What a process of this node agent left when it was killed: episodes that can go on, and sandboxes to remove."""
+"""Find what a killed process of this node agent left: episodes that can go on, and sandboxes to remove."""
 
 import asyncio
 import logging
@@ -31,21 +31,21 @@ class Recovered:
 async def recover(runtime: Runtime, journals: JournalDirectory) -> Recovered:
     """Adopt the sandboxes that were left, and match them with the journals.
 
-    A journal whose episode needs a sandbox that is gone is removed; the scheduler assigns such an episode anew.
+    A journal is removed if its episode needs a sandbox that is gone; the scheduler assigns such an episode again.
     """
     living = {sandbox.id: sandbox for sandbox in await runtime.adopt()}
     interrupted = await asyncio.to_thread(journals.find_interrupted)
     episodes = []
-    for journal, left in sorted(interrupted, key=lambda found: found[1].order.attempt):
-        labels = {"run": left.order.run_id, "rollout": left.order.rollout_id}
+    for journal, left in sorted(interrupted, key=lambda pair: pair[1].assignment.attempt):
+        labels = {"run": left.assignment.run_id, "rollout": left.assignment.rollout_id}
         if not left.settled:
             journal.sandbox = living.pop(left.sandbox_id, None)
             if journal.sandbox is None:
-                _log.warning("the episode begins anew: its sandbox is gone", extra=labels)
+                _log.warning("the episode starts over: its sandbox is gone", extra=labels)
                 journal.remove()
                 continue
-        _log.info("attempt %d goes on at turn %d", left.order.attempt, left.turn, extra=labels)
-        episodes.append(ResumableEpisode(left.order, journal))
+        _log.info("attempt %d goes on at turn %d", left.assignment.attempt, left.turn, extra=labels)
+        episodes.append(ResumableEpisode(left.assignment, journal))
     for sandbox in living.values():
         _log.info("sandbox %s is removed, because no episode needs it: %s", sandbox.id, sandbox.spec.labels)
     return Recovered(tuple(episodes), tuple(living.values()))

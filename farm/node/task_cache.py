@@ -1,4 +1,4 @@
-"""Task bundles on a node: fetched once from the store, kept on disk and, unpacked, in memory."""
+"""The task bundles of a node: fetched once from the store, cached on disk and, unpacked, in memory."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ class BundleSource(Protocol):
 
 
 class TaskCache:
-    """``directory`` may be deleted at any time, even while this is in use."""
+    """Task bundles by digest. ``directory`` may be deleted at any time, also while the cache is in use."""
 
     def __init__(self, source: BundleSource, directory: Path) -> None:
         self._source = source

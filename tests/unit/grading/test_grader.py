@@ -8,7 +8,16 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading import GradingRequest, VerifierError, WorkspaceBaseline, grade
+from farm.grading import (
+    Artifacts,
+    Forfeit,
+    GradingRequest,
+    VerifierError,
+    Work,
+    WorkspaceBaseline,
+    WrittenAnswer,
+    grade,
+)
 from farm.grading.changes.protected_paths import split_change
 from farm.grading.decoys.verifier_plan import build_verifier_plan
 from farm.grading.reports.parsers import read_report
@@ -284,3 +293,20 @@ async def test_an_empty_junit_report_is_no_success() -> None:
 
     reward, reason = await judge(change(FIX), runtime(empty))
     assert (reward, "not reported" in reason) == (0.0, True)
+
+
+async def test_a_forfeit_is_worth_nothing_and_boots_nothing() -> None:
+    farm = runtime()
+    verdict = await grade(GradingRequest(make_bundle(), Forfeit("too large"), farm))
+    assert (verdict.reward, verdict.reason, dict(verdict.components)) == (0.0, "too large", {"resolved": 0.0})
+    assert verdict.total_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [(WrittenAnswer("{}"), "asks for a change"), (Artifacts(Change()), "no verifier of its own")],
+    ids=["answer", "artifacts"],
+)
+async def test_work_of_another_kind_than_the_tasks_is_refused(work: Work, remedy: str) -> None:
+    with pytest.raises(VerifierError, match=remedy):
+        await grade(GradingRequest(make_bundle(), work, runtime()))
