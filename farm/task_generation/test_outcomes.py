@@ -7,10 +7,10 @@ from farm.core.task import Verifier
 from farm.grading import ReportError, apply_change
 from farm.grading.decoys.canary_file import NONE
 from farm.grading.decoys.verifier_plan import VerifierPlan
-from farm.grading.grading_run import SHELL, TEST_ENV
 from farm.grading.reports.outcome import MAX_REPORT_BYTES, CaseOutcome
 from farm.grading.reports.parsers import read_report
 from farm.grading.test_files import tests_of
+from farm.grading.verifier_run import SHELL, TEST_ENV
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.errors import TaskError
 from farm.tasks.healthcheck import await_health

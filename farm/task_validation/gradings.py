@@ -3,7 +3,6 @@
 import asyncio
 import math
 import os
-import random
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from farm.core.change import Change
 from farm.core.task import ReportFormat
 from farm.core.test_frameworks import is_python
-from farm.grading import Verdict, grade, passed_false
+from farm.grading import GradingRequest, Verdict, grade, passed_false
 from farm.grading.stress import NO_STRESS, ORDERED, PROCESSOR_S, Stress
 from farm.task_validation.cheats import earned_reward_message, stock_cheats, stub_out_functions
 from farm.task_validation.flakiness import agree, sort_out
@@ -128,7 +127,7 @@ class TaskValidator:
         verdict = await self._grade(Change(), self._first_limit_s)
         if set(verdict.tests_after_decoy) & set(self._bundle.task.verifier.pass_to_pass):
             # Other tests must fail, so that no second go told whether these did for the false tests before them alone.
-            verdict = await self._grade(Change(), self._first_limit_s, alone=True)
+            verdict = await self._grade(Change(), self._first_limit_s, single_run=True)
         return GradingSample(Condition.PLAIN, verdict.reward, verdict.command_s, verdict.reason, verdict.missing)
 
     async def _gold(self, gold: Change, how: Condition, limit_s: float, seed: int | None = None) -> GradingSample:
@@ -152,7 +151,7 @@ class TaskValidator:
 
         async def once() -> tuple[str, ...]:
             async with self._turns:
-                return await passed_false(self._bundle, gold, self._runtime, rng=random.SystemRandom())
+                return await passed_false(GradingRequest(self._bundle, gold, self._runtime))
 
         return set().union(*await gather_all(*(once() for _ in range(FALSE_RUNS))))
 
@@ -168,13 +167,12 @@ class TaskValidator:
             )
 
     async def _grade(
-        self, change: Change, limit_s: float, stress: Stress = NO_STRESS, *, alone: bool = False
+        self, change: Change, limit_s: float, stress: Stress = NO_STRESS, *, single_run: bool = False
     ) -> Verdict:
         task = self._bundle.task
         granted = replace(self._bundle, task=replace(task, verifier=replace(task.verifier, timeout_s=limit_s)))
         async with self._turns:
-            rng = random.SystemRandom()
-            verdict = await grade(granted, change, self._runtime, verify_s=None, rng=rng, stress=stress, alone=alone)
+            verdict = await grade(GradingRequest(granted, change, self._runtime, stress=stress, single_run=single_run))
         self._finding.grade_s = max(self._finding.grade_s, verdict.total_s)
         return verdict
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from farm.core.rollout import Rollout, Split
 from farm.core.run import EpisodeAssignment, EpisodeLimits, PolicySpec, group_id, rollout_id
-from farm.episode import run_episode
-from farm.policy import make_policy
+from farm.episode import NodeServices, run_episode
+from farm.policy import EndpointPool, make_policy
 from farm.task_validation.cheats import earned_reward_message
 from farm.task_validation.gradings import gather_all
 from farm.task_validation.result import Condition, Reason, ValidationResult
@@ -70,9 +70,9 @@ async def run_local_episode(kind: str, bundle: TaskBundle, runtime: Runtime) -> 
         limits=EpisodeLimits(),
         seed=0,
     )
-    policy = make_policy(spec, bundle, seed=0)
+    policy = make_policy(spec, bundle, seed=0, endpoints=EndpointPool())
     try:
-        return await run_episode(order, bundle, runtime, policy, node=_RUN)
+        return await run_episode(order, bundle, policy, NodeServices(_RUN, runtime))
     finally:
         await policy.close()
 

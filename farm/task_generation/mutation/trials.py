@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.core.test_frameworks import FRAMEWORKS
-from farm.grading.grading_run import SHELL, TEST_ENV
 from farm.grading.reports.outcome import CaseOutcome
+from farm.grading.verifier_run import SHELL, TEST_ENV
 from farm.task_generation.mutation.directory import TOOLS
 from farm.task_generation.mutation.repository import Repository
 from farm.task_generation.release_pair_directory import WORKSPACE

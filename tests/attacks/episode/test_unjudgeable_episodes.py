@@ -12,7 +12,7 @@ from farm.core.rollout import Origin, Rollout, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.core.task import LEAST_STORAGE_MIB
 from farm.core.trainable import TOO_LONG
-from farm.episode import Reply, bare_verdict, run_episode
+from farm.episode import NodeServices, Reply, bare_verdict, run_episode
 from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
 from farm.episode.record_limits import MOST_TOKENS as MOST_TOKENS_KEPT
 from farm.episode.tool_calls import MOST_CALLS
@@ -31,7 +31,7 @@ HUGE = Reply("x" * MOST_SIDECAR_CHARS, (), "stop")
 
 
 async def play(*steps: Any, limits: EpisodeLimits | None = None) -> Rollout:
-    rollout = await run_episode(order(limits), task(), fake(), Scripted(*steps), node="n1")
+    rollout = await run_episode(order(limits), task(), Scripted(*steps), NodeServices("n1", fake()))
     check(rollout)
     return rollout
 

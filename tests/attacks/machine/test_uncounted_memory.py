@@ -17,7 +17,7 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import LossCause, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.uncounted_memory import watch
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
@@ -214,7 +214,7 @@ async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherR
     bundle = make_bundle(verifier, tests={})
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=256))
     change = Change((write("hoarding.py"),))
-    verdict = await grade(bundle, change, either_runtime, verify_s=None, rng=random.Random(0))
+    verdict = await grade(GradingRequest(bundle, change, either_runtime, rng=random.Random(0)))
     assert verdict.reward == 0.0
     assert "memory" in verdict.reason
 

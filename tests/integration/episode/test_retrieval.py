@@ -7,7 +7,7 @@ import pytest
 
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Status, check
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.grading import decide_answer
 from farm.task_generation.retrieval import RetrievalSpec, RetrievalSummary, RetrievalTask, make_retrieval
 from farm.task_validation.validate import validate
@@ -68,7 +68,7 @@ async def test_a_policy_that_reads_side_by_side_finds_it(docker_runtime: DockerR
         call("glob", {"pattern": "*"}),
     )
     answer = say(call("answer", {"files": [{"path": "/repo/tiny.py", "lines": [[1, 2]]}]}))
-    rollout = await run_episode(order(), bundle, docker_runtime, Scripted(looks, answer), node="n1")
+    rollout = await run_episode(order(), bundle, Scripted(looks, answer), NodeServices("n1", docker_runtime))
     check(rollout)
     assert rollout.status is Status.COMPLETED
     assert [use.error_kind for use in rollout.turns[0].tool_uses] == [None, None, None, "over_limit"]

@@ -6,7 +6,7 @@ import pytest
 
 from farm.core.rollout import Rollout
 from farm.core.task import Artifact, Collect
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.task_validation.validate import validate
 from farm.tasks import TaskBundle, ensure_image, pack, unpack
 from sandboxes.images.store import ImageStore
@@ -64,7 +64,7 @@ def written(verifier: str = 'environment_mode = "separate"', *, own_image: bool 
 async def after(command: str, bundle: TaskBundle, runtime: DockerRuntime) -> Rollout:
     """An episode in which a policy gives that command, and submits."""
     policy = Scripted(say(call("bash", {"command": command})), say(call("submit", {})))
-    rollout = await run_episode(order(), bundle, runtime, policy, node="n1")
+    rollout = await run_episode(order(), bundle, policy, NodeServices("n1", runtime))
     assert not [name async for name in runtime.living()]
     return rollout
 

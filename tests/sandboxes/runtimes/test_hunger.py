@@ -15,7 +15,7 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import LossCause, OciRuntime, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.cgroups.cgroups import find_hierarchies
 from sandboxes.interface import MIB
@@ -102,10 +102,10 @@ async def test_tests_that_were_killed_for_others_are_no_verdict(oci_runtime: Oci
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=ROOMY))
     mended = Change((write("mended.py"),))
     with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
-        await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
+        await grade(GradingRequest(bundle, mended, oci_runtime, rng=random.Random(0)))
     assert gone.value.by is LossCause.OUTSIDE
     bundle = replace(bundle, task=replace(bundle.task, memory_mib=TIGHT // 2))
-    own = await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
+    own = await grade(GradingRequest(bundle, mended, oci_runtime, rng=random.Random(0)))
     assert own.reward == 0.0
 
 

@@ -13,7 +13,7 @@ from farm.audit.behaviour import ALWAYS_READ, MOST_EVIDENCE, MOST_FLAGS, MOST_RE
 from farm.audit.shell_parser import MOST_CHARS, read_script
 from farm.audit.tool_actions import EDITORS, LOOKERS, OTHERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.rewards import apply_rules, parse_rules
 from farm.rewards.components import ABOUT
 from farm.schemas.rollout import RolloutRecord
@@ -278,7 +278,7 @@ def test_other_tools_are_read_by_what_they_do(call: ToolUse, flagged: set[str]) 
 async def test_a_test_that_was_there_is_not_written_anew_unseen() -> None:
     paths = ("tests/test_a.py", "tests/test_new.py", "tests/test_new.py")
     both = say(*(call(EDITOR, {"command": "create", "path": path, "file_text": "x = 1\n"}) for path in paths))
-    rollout = await run_episode(order(), task(), fake(), Scripted(both, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(both, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.call) for flag in rollout.audit] == [("tests", 0)], rollout.turns
 
 
@@ -397,7 +397,7 @@ def test_arguments_that_are_no_object_are_nothing() -> None:
 
 async def test_an_episode_carries_its_flags_and_its_reward_does_not_depend_on_them() -> None:
     peek = say(call("bash", {"command": "git log --all -p"}), call("bash", {"command": "cat /tests/test_a.py"}))
-    rollout = await run_episode(order(), task(), fake(), Scripted(peek, FIX, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(peek, FIX, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.turn, flag.call) for flag in rollout.audit] == [("history", 0, 0), ("tests", 0, 1)]
     assert (rollout.reward, rollout.reward_components["audit_history"]) == (1.0, 1.0)
     assert (rollout.metrics["audit_tests"], rollout.metrics["terminal_only"]) == (1.0, 0.0)

@@ -13,13 +13,14 @@ from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Rollout, Status, StopReason, check
-from farm.core.run import EpisodeLimits, PolicySpec
-from farm.episode import Policy, run_episode
+from farm.core.run import EpisodeLimits
+from farm.episode import NodeServices, Policy, run_episode
 from farm.gateway import TasksetError
-from farm.grading import VerifierError, grade
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.grading.retrieval import decide_answer
-from farm.policy import make_policy
 from farm.policy.base import ToolCall
+from farm.policy.nop import NopPolicy
+from farm.policy.oracle import OraclePolicy
 from farm.rewards import default_rules
 from farm.tasks import TaskBundle, TaskError, load_task, pack, unpack
 from sandboxes.errors import SpecError
@@ -54,7 +55,7 @@ VIEW = call(EDITOR, {"command": "view", "path": "src/a.py"})
 
 async def episode(policy: Policy, limits: EpisodeLimits | None = None, runtime: FakeRuntime | None = None) -> Rollout:
     runtime = runtime or fake()
-    rollout = await run_episode(order(limits), finding(), runtime, policy, node="n1")
+    rollout = await run_episode(order(limits), finding(), policy, NodeServices("n1", runtime))
     check(rollout)
     assert not runtime.sandboxes
     return rollout
@@ -166,12 +167,12 @@ def test_the_schema_of_the_answer() -> None:
 
 
 async def test_the_oracle_answers_and_nop_does_not() -> None:
-    solved = await episode(make_policy(PolicySpec("oracle"), finding(), seed=0))
+    solved = await episode(OraclePolicy(finding()))
     assert ending(solved) == (Status.COMPLETED, StopReason.AGENT_DONE, 1.0)
     whole = {f"{of}_{what}": 1.0 for of in ("files", "lines") for what in ("precision", "recall", "f")}
     assert solved.reward_components.items() >= {"verdict": 1.0, "answered": 1.0, "resolved": 1.0, **whole}.items()
     assert solved.reward_version == default_rules().version
-    idle = await episode(make_policy(PolicySpec("nop"), finding(), seed=0))
+    idle = await episode(NopPolicy())
     assert ending(idle) == (Status.COMPLETED, StopReason.AGENT_DONE, 0.0)
     assert idle.reason == "no answer was given"
 
@@ -279,4 +280,4 @@ async def test_a_malformed_answer_ends_the_work_and_is_worth_nothing(written: st
 
 async def test_a_change_is_not_what_is_judged() -> None:
     with pytest.raises(VerifierError, match="asks for an answer"):
-        await grade(finding(), change(), fake(), verify_s=None, rng=random.Random(1))
+        await grade(GradingRequest(finding(), change(), fake(), rng=random.Random(1)))

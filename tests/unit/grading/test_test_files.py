@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
-from farm.grading import VerifierError, grade
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
@@ -51,7 +51,7 @@ def passes(process: FakeProcess, name: str) -> bool:
 
 async def judge(made: Change, judged: TaskBundle | None = None) -> tuple[float, str]:
     farm = FakeRuntime(image(PRISTINE), programs={"busybox": busybox, "pretend": pretend_pytest(passes)})
-    verdict = await grade(judged or bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(judged or bundle(), made, farm, rng=random.Random(1)))
     return verdict.reward, verdict.reason
 
 
