@@ -164,11 +164,11 @@ def classify_tests(spec: ReleasePairSpec, before: Sequence[Outcomes], after: Seq
     A test is flaky if its outcome differed between two runs on the same state. Raises TaskError if no test fails before
     and passes after.
     """
-    every = sorted({test for outcomes in (*before, *after) for test in outcomes})
+    all_tests = sorted({test for outcomes in (*before, *after) for test in outcomes})
     fail_to_pass: list[str] = []
     pass_to_pass: list[str] = []
     flaky: list[str] = []
-    for test in every:
+    for test in all_tests:
         passed_before, passed_after = (
             {outcomes.get(test) is CaseOutcome.PASSED for outcomes in runs} for runs in (before, after)
         )

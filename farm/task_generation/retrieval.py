@@ -141,8 +141,10 @@ async def _make(spec: RetrievalSpec, source: Path, directory: Path, services: Ge
     await ensure_image(bundle, services.images)
     on_progress(f"{bundle.task.id}: lines that its gold solution changes")
     expected = await _expected(source, bundle, services.runtime)
-    wanted = Retrieval(spec.calls_per_turn, spec.max_turns, spec.beta, expected)
-    retrieval_directory(source, bundle, wanted).publish(directory, lambda stage: load_task(stage, state_dir=state_dir))
+    retrieval_task = Retrieval(spec.calls_per_turn, spec.max_turns, spec.beta, expected)
+    retrieval_directory(source, bundle, retrieval_task).publish(
+        directory, lambda stage: load_task(stage, state_dir=state_dir)
+    )
     return RetrievalTask(directory, len(expected), sum(len(file.lines) for file in expected))
 
 
@@ -160,8 +162,8 @@ async def _expected(source: Path, bundle: TaskBundle, runtime: Runtime) -> tuple
         if lines:
             changed.append((file.path, lines))
     if not changed:
-        what = "its gold solution changes no existing line except versions, catalogues, comments and white space"
-        raise TaskError(source, what, "leave the task out")
+        fault = "its gold solution changes no existing line except versions, catalogues, comments and white space"
+        raise TaskError(source, fault, "leave the task out")
     return gather(changed, bundle.task.workspace)
 
 
@@ -185,8 +187,8 @@ async def _old_files(bundle: TaskBundle, gold: Change, runtime: Runtime) -> Mapp
 
 def retrieval_directory(source: Path, bundle: TaskBundle, wanted: Retrieval) -> TaskDirectory:
     """Return the task directory: the environment of ``source``, and a manifest without the keys that grade a change."""
-    named = [{"path": file.path, "lines": [list(lines) for lines in file.lines]} for file in wanted.expected]
-    answer = json.dumps({"files": named}) + "\n"
+    files = [{"path": file.path, "lines": [list(lines) for lines in file.lines]} for file in wanted.expected]
+    answer = json.dumps({"files": files}) + "\n"
     document = read_toml((source / MANIFEST).read_bytes())
     if "name" in document.get("task", {}):
         document["task"]["name"] += SUFFIX
@@ -197,7 +199,7 @@ def retrieval_directory(source: Path, bundle: TaskBundle, wanted: Retrieval) -> 
         "calls_per_turn": wanted.calls_per_turn,
         "max_turns": wanted.max_turns,
         "beta": wanted.beta,
-        "expected": named,
+        "expected": files,
     }
     test_sh = _TEST_SH.substitute(workspace=repr(bundle.task.workspace), beta=repr(wanted.beta))
     return TaskDirectory(

@@ -38,7 +38,7 @@ class TaskDirectory:
 
     @property
     def files(self) -> Mapping[str, BundleFile]:
-        """All files by their path in the directory."""
+        """Return all files by their path in the directory."""
         files = bundle_files({MANIFEST: self.manifest, "instruction.md": self.instruction})
         for name, below in (("environment", self.environment), ("tests", self.tests), ("solution", self.solution)):
             files |= {f"{name}/{path}": file for path, file in below.items()}
@@ -46,7 +46,7 @@ class TaskDirectory:
 
     @property
     def digest(self) -> str:
-        """The digest that the task has once it is loaded."""
+        """Return the digest that the task has once it is loaded."""
         return digest_of(self.files)
 
     def write(self, directory: Path) -> None:

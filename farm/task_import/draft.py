@@ -128,8 +128,8 @@ def expected_tests(fail_to_pass: Iterable[str], pass_to_pass: Iterable[str], rep
     unusable = {test for test in (*fail, *keep) if _is_broken(test, report)}
     usable = tuple(test for test in fail if test not in unusable)
     if not usable:
-        what = f"none of its {len(fail)} test ids can be in a report" if fail else "names no test"
-        raise RowError("FAIL_TO_PASS", what, "leave the row out")
+        fault = f"none of its {len(fail)} test ids can be in a report" if fail else "names no test"
+        raise RowError("FAIL_TO_PASS", fault, "leave the row out")
     return ExpectedTests(usable, tuple(test for test in keep if test not in unusable), tuple(sorted(unusable)))
 
 

@@ -23,9 +23,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class RowError(ValueError):
     """A row is refused. One line: the field, what is wrong with it, and the remedy."""
 
-    def __init__(self, key: str, what: str, remedy: str = "") -> None:
-        place = f"{key}: " if key else ""
-        super().__init__(" ".join(f"{place}{what}{'; ' if remedy else ''}{remedy}".split())[:1000])
+    def __init__(self, key: str, fault: str, remedy: str = "") -> None:
+        subject = f"{key}: " if key else ""
+        super().__init__(" ".join(f"{subject}{fault}{'; ' if remedy else ''}{remedy}".split())[:1000])
 
 
 class Fields:
@@ -56,8 +56,9 @@ class Fields:
         return value
 
     def word(self, *keys: str) -> str:
-        """Return a value that is safe as a file name, such as an id or a tag. Whole numbers such as ``7.0`` are
-        accepted.
+        """Return a value that is safe as a file name, such as an id or a tag.
+
+        Whole numbers, also as ``7.0``, are returned as text.
         """
         raw = self._first(keys)
         is_whole = isinstance(raw, float) and raw.is_integer()  # a column with missing values is read as floats
@@ -128,16 +129,17 @@ class Fields:
         """Return a unified diff without binary files whose content it lacks."""
         text = self.text(*keys, default="" if empty else None)
         try:
-            kept = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
+            sections = [patch.text for patch in parse_patch(text.encode()) if not patch.hollow]
         except UnifiedDiffError as error:
             raise RowError(keys[0], str(error), "leave the row out") from None
-        if not kept and not empty:
+        if not sections and not empty:
             raise RowError(keys[0], "changes nothing")
-        return b"".join(kept)
+        return b"".join(sections)
 
     def _read(self, keys: tuple[str, ...], default: Any) -> Any:
-        """Return the value, parsed if it is text, or ``default`` if it is missing. Without ``default`` it must be
-        there.
+        """Return the value, parsed if it is text.
+
+        If it is missing, return ``default``; if that is None, raise RowError.
         """
         value = self._first(keys)
         if value is _MISSING:

@@ -91,10 +91,10 @@ class ImportSummary:
 
 
 def import_all(options: ImportOptions, *, state_dir: Path, on_progress: OnProgress) -> ImportSummary:
-    """Import all tasks that can be imported. Each directory is published in one step, so a stopped import can be
-    repeated.
+    """Import all tasks that can be imported.
 
-    Nothing is downloaded, built or run. Raises TaskError if the source has no rows.
+    Each directory is published in one step, so a stopped import can be repeated. Nothing is downloaded, built or run.
+    Raises TaskError if the source has no rows.
     """
     import_ = _Import(options, state_dir, on_progress)
     for candidate in import_.candidates():
@@ -172,8 +172,8 @@ class _Import:
                 raise RowError("", f"{id_} is in {self.places_by_id[id_]} already", "give each row its own id")
             self.places_by_id[id_] = place
             if read.task in self._places_by_task:
-                what = f"{read.task} is the name of {self._places_by_task[read.task]} already"
-                raise RowError("", what, "give each a name of its own, or import them apart")
+                fault = f"{read.task} is the name of {self._places_by_task[read.task]} already"
+                raise RowError("", fault, "give each a name of its own, or import them apart")
             self._places_by_task[read.task] = place
             directory = self._options.out / id_
             if not directory.exists():
@@ -182,8 +182,8 @@ class _Import:
             elif self._log.get(id_) in (None, read.digest):
                 self.summary.there.append(directory)
             else:
-                what = f"{directory} was made of another version of the row"
-                raise RowError("", what, "remove it, or choose another --out")
+                fault = f"{directory} was made of another version of the row"
+                raise RowError("", fault, "remove it, or choose another --out")
         except (RowError, TaskError) as error:
             if not only or id_ in only:
                 self.refused_ids.add(id_)

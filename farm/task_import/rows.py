@@ -139,8 +139,8 @@ def _parquet(path: Path) -> Iterator[Row]:
                 continue
             message = _parse_row(place, line)
             if message.fault or "row" not in message.fields:
-                what = message.fields.get("fault", message.fault)
-                raise TaskError(path, f"not a readable Parquet file ({what})", remedy)
+                fault = message.fields.get("fault", message.fault)
+                raise TaskError(path, f"not a readable Parquet file ({fault})", remedy)
             yield _row(place, message.fields["row"])
         exit_code = worker.wait()
         if exit_code == NO_PYARROW:

@@ -58,8 +58,8 @@ def pytest_line(command: str, *, prelude: str = "") -> str | None:
     options = _kept_options(words[start:])
     # The value of a variable is quoted; the name must not be.
     program = [_quoted_assignment(word) if _ASSIGNMENT.fullmatch(word) else shlex.quote(word) for word in words[:start]]
-    kept = [shlex.quote(option).replace("{", "").replace("}", "") for option in options]
-    return prelude + " ".join([*program, *kept, *REPORT_OPTIONS])
+    quoted_options = [shlex.quote(option).replace("{", "").replace("}", "") for option in options]
+    return prelude + " ".join([*program, *quoted_options, *REPORT_OPTIONS])
 
 
 def reporting_command(key: str, command: str | Sequence[str], report: str, *, prelude: str = "") -> str:
@@ -71,8 +71,8 @@ def reporting_command(key: str, command: str | Sequence[str], report: str, *, pr
         result = _framework_command(line, ReportFormat(report))
         result = result and prelude + result
     if result is None:
-        what = f"{line[:200]!r} is not a plain {report} command, so it writes no report"
-        raise RowError(key, what, "name one with --test-command, with {report} and {files} in it")
+        fault = f"{line[:200]!r} is not a plain {report} command, so it writes no report"
+        raise RowError(key, fault, "name one with --test-command, with {report} and {files} in it")
     return result
 
 
@@ -120,7 +120,7 @@ def _program_end(words: Sequence[str]) -> int | None:
 
 def _kept_options(words: Sequence[str]) -> list[str]:
     """Return the options without paths, without options that stop early, and without those that move the report."""
-    kept: list[str] = []
+    options: list[str] = []
     index = 0
     while index < len(words):
         word = words[index]
@@ -130,11 +130,11 @@ def _kept_options(words: Sequence[str]) -> list[str]:
             index += "=" not in word
         elif word in _TAKES_VALUE:
             value = words[index : index + 1]
-            kept += [word, *value] if value and value != ["no:junitxml"] else []
+            options += [word, *value] if value and value != ["no:junitxml"] else []
             index += 1
         elif word.startswith("-") and word not in _DROPPED and word != "--":
-            kept.append(word)
-    return kept
+            options.append(word)
+    return options
 
 
 def _quoted_assignment(word: str) -> str:

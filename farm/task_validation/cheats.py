@@ -153,10 +153,9 @@ def _with_solution(bundle: TaskBundle, script: str) -> TaskBundle:
 
 
 def stub_out_functions(gold: Change, old: Mapping[str, bytes]) -> dict[str, Change]:
-    """Return the gold change by ``path:function``, with ``pass`` in place of the body of a function that it adds or
-    changes.
+    """Return gold changes with the body of one function removed, by ``path:function``.
 
-    At most MAX_STUBBED, spread over the files.
+    The functions are those that the gold change adds or changes; at most MAX_STUBBED, spread over the files.
     """
     stubbed: dict[str, Change] = {}
     for path, new in sources_of(gold).items():

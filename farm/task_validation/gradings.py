@@ -1,6 +1,4 @@
-"""``TaskValidator``: grade one task with nothing done, with the gold solution under several conditions, with cheats and
-with wrong solutions.
-"""
+"""``TaskValidator``: grade one task under several conditions, and with cheats and wrong solutions."""
 
 import asyncio
 import math
@@ -44,20 +42,22 @@ ORDERS = (1, 2)
 
 
 async def gather_all(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Await all coroutines and return their results in order. The first failure cancels the others and is raised as it
-    is.
+    """Await all coroutines and return their results in order.
+
+    The first failure cancels the others and is raised as it is.
     """
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(coroutine) for coroutine in work]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
 class TaskValidator:
-    """Grade a task and record the outcome in ``result``. ``turns`` bounds the gradings at one time, of all tasks
-    together.
+    """Grade a task and record the outcome in ``result``.
+
+    ``turns`` bounds the gradings at one time, of all tasks together.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TaskValidator:
             )
         lenient = await self._passed_false(gold) if is_python(self._bundle.task.verifier) else set()
         self._record(nop_samples, gold_samples)
-        self._refuse_lenient(lenient.union(*(one.lenient for one in gold_samples)))
+        self._refuse_lenient(lenient.union(*(sample.lenient for sample in gold_samples)))
         self._check_timeout(gold_samples)
 
     async def cheat(self, gold: Change, present: Mapping[str, bytes]) -> None:
@@ -133,7 +133,7 @@ class TaskValidator:
 
     @property
     def _first_limit_s(self) -> float:
-        """The limit of the first grading, above the task's time-out so that a short time-out shows."""
+        """Return the limit of the first grading, above the task's time-out so that a short time-out shows."""
         return 2 * self._bundle.task.verifier.timeout_s
 
     async def _nop(self) -> GradingSample:
@@ -160,8 +160,9 @@ class TaskValidator:
         )
 
     async def _passed_false(self, gold: Change) -> set[str]:
-        """Return tests of which a falsified version passes with the gold solution, as an object that equals anything
-        lets it.
+        """Return tests of which a falsified version passes with the gold solution.
+
+        For example, a test falsified in its expected value passes if the object equals anything.
         """
 
         async def once() -> tuple[str, ...]:
@@ -208,10 +209,10 @@ class TaskValidator:
 
     def _record(self, nop_samples: Sequence[GradingSample], gold_samples: Sequence[GradingSample]) -> None:
         verifier, result = self._bundle.task.verifier, self._result
-        result.nop = [one.reward for one in nop_samples]
-        result.gold = [one.reward for one in gold_samples]
-        result.how = [one.how for one in gold_samples]
-        result.gold_s = [one.seconds for one in gold_samples]
+        result.nop = [sample.reward for sample in nop_samples]
+        result.gold = [sample.reward for sample in gold_samples]
+        result.how = [sample.how for sample in gold_samples]
+        result.gold_s = [sample.seconds for sample in gold_samples]
         check_expected_tests(verifier, nop_samples, gold_samples, result)
         for nop in nop_samples:
             if nop.reward != 0.0:
@@ -226,10 +227,10 @@ class TaskValidator:
 
     def _check_timeout(self, gold_samples: Sequence[GradingSample]) -> None:
         verifier, result = self._bundle.task.verifier, self._result
-        if any(one.timed_out for one in gold_samples):
+        if any(sample.timed_out for sample in gold_samples):
             return
         # Only the loaded grading is corrected for other work on the machine, and none is slower than it.
-        slowest_s = result.slowest_s = max(one.seconds for one in gold_samples if one.how is Condition.LOAD)
+        slowest_s = result.slowest_s = max(sample.seconds for sample in gold_samples if sample.how is Condition.LOAD)
         result.timeout_s = fitting_timeout(slowest_s)
         if verifier.timeout_s < min_timeout(slowest_s):
             result.new_timeout_s = result.timeout_s

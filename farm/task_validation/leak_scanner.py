@@ -66,11 +66,11 @@ class Scan:
                 with contextlib.suppress(OSError):
                     if os.path.getsize(path) <= MAX_FILE_BYTES:
                         content = Path(path).read_bytes()
-                        for what in self.scan(content, 0):
-                            yield path, what
+                        for description in self.scan(content, 0):
+                            yield path, description
                         if name.endswith(".pack"):
-                            for what in self.scan_git_pack(path):
-                                yield path, what
+                            for description in self.scan_git_pack(path):
+                                yield path, description
 
     def scan(self, content: bytes, depth: int) -> Iterator[str]:
         """Yield the findings in a file's content, and in what it unpacks to."""
@@ -150,12 +150,12 @@ def module(path: str) -> tuple[str, ...]:
     return parts[1:] if parts[0] in ("src", "lib") and len(parts) > 1 else parts
 
 
-def same_module(wanted: tuple[str, ...], filename: str) -> bool:
+def same_module(module_parts: tuple[str, ...], filename: str) -> bool:
     """Return whether a file name in bytecode may be that of the module: in place, installed, or built."""
     parts = PurePosixPath(filename).parts
-    if parts[-len(wanted) :] != wanted[-len(parts) :]:
+    if parts[-len(module_parts) :] != module_parts[-len(parts) :]:
         return False
-    return len(wanted) > 1 or not Path(filename).with_name("__init__.py").exists()
+    return len(module_parts) > 1 or not Path(filename).with_name("__init__.py").exists()
 
 
 def marks_of(source: bytes) -> Iterator[tuple[str, types.CodeType]]:
@@ -184,8 +184,8 @@ def main(job_path: str, result_path: str) -> None:
     scan = Scan(job)
     findings = 0
     with open(result_path, "w") as result:
-        for path, what in scan.files(job.get("root", "/")):
-            result.write(json.dumps({"path": path, "what": what}) + "\n")
+        for path, description in scan.files(job.get("root", "/")):
+            result.write(json.dumps({"path": path, "what": description}) + "\n")
             findings += 1
             if findings >= job["most"]:
                 break

@@ -111,7 +111,7 @@ class ValidationResult:
 
     @property
     def weak_share(self) -> float | None:
-        """The share of wrong solutions that pass; None if none was tried."""
+        """Return the share of wrong solutions that pass; None if none was tried."""
         return len(self.weak) / self.wrong if self.wrong else None
 
     def refuse(self, reason: Reason, problem: str) -> None:

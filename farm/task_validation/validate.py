@@ -36,11 +36,11 @@ async def validate(
     once: bool = False,
     turns: asyncio.Semaphore | None = None,
 ) -> ValidationResult:
-    """Build the image, search it for the solution, and grade nothing done, the gold solution, cheats and wrong
-    solutions.
+    """Build the image, search it for the solution, and grade changes whose reward is known.
 
-    ``once``: grade nothing done and the gold solution once each, and no cheats. ``turns`` bounds the gradings at one
-    time, of all callers that share it; by default one per core.
+    These are nothing done, the gold solution, cheats and wrong solutions. ``once``: grade nothing done and the gold
+    solution once each, and no cheats. ``turns`` bounds the gradings at one time, of all callers that share it; by
+    default one per core.
 
     Faults of the task are in the result, also if its image is not available now. Raises RuntimeUnavailable and other
     errors of ``sandboxes`` for faults of the machine.
@@ -151,8 +151,8 @@ async def _check_history(bundle: TaskBundle, runtime: Runtime, result: Validatio
             "git rev-list --all --reflog | sed 1d; git stash list; "
             "git fsck --unreachable --no-reflogs --no-progress 2>&1"
         )
-        found = await sandbox.exec(("sh", "-c", script), timeout_s=120, merge_stderr=True)
-    if found.exit_code or found.stdout.head.strip():
+        history = await sandbox.exec(("sh", "-c", script), timeout_s=120, merge_stderr=True)
+    if history.exit_code or history.stdout.head.strip():
         result.refuse(
             Reason.HISTORY, "the repository holds more than one commit; create it again in environment/Dockerfile"
         )

@@ -27,8 +27,9 @@ OnResult = Callable[[ValidationResult], None]
 
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
-    """The services of a validation. ``jobs`` bounds the gradings and the tasks at one time. ``write``: fix what can be
-    fixed.
+    """The services of a validation.
+
+    ``jobs`` bounds the gradings and the tasks at one time. ``write``: fix what can be fixed.
     """
 
     state_dir: Path
@@ -53,13 +54,13 @@ async def validate_set(
     validator = _SetValidator(context, log)
     slots = asyncio.Semaphore(context.jobs)
 
-    async def one(directory: Path, bundle: TaskBundle) -> ValidationResult:
+    async def validate_one(directory: Path, bundle: TaskBundle) -> ValidationResult:
         async with slots:
             result = await validator.validate_and_fix(directory, bundle)
         on_result(result)
         return result
 
-    results = await gather_all(*(one(directory, bundle) for directory, bundle in tasks))
+    results = await gather_all(*(validate_one(directory, bundle) for directory, bundle in tasks))
     if all(result.judged for result in results):
         path.unlink(missing_ok=True)
     return results
@@ -94,8 +95,8 @@ class _SetValidator:
                 self._log_result(result)
                 break
             for test in prune:
-                why = "depends on the order of tests" if test in result.order_dependent else "is flaky"
-                self._context.on_progress(f"{bundle.task.id}: {test} {why} and was removed from pass_to_pass")
+                reason = "depends on the order of tests" if test in result.order_dependent else "is flaky"
+                self._context.on_progress(f"{bundle.task.id}: {test} {reason} and was removed from pass_to_pass")
             for test in lenient:
                 self._context.on_progress(f"{bundle.task.id}: {test} is named in never_false now")
             self._context.on_progress(f"{bundle.task.id}: validating it again")

@@ -76,19 +76,19 @@ def _walk(path: Path) -> Iterator[Path]:
     """Yield the files of a task. Raises TaskError for a file that is too deep, and OSError."""
     stack = [(path / top, 0) for top in _TOP_LEVEL]
     while stack:
-        place, depth = stack.pop()
+        entry, depth = stack.pop()
         if depth > MAX_DEPTH:
-            name = place.relative_to(path).as_posix()
+            name = entry.relative_to(path).as_posix()
             raise TaskError(path, f"{name[:100]!a} is more than {MAX_DEPTH} directories deep", "nest it less")
-        if place.is_symlink() or place.is_file():
-            yield place
-        elif place.is_dir():
-            with os.scandir(place) as children:
+        if entry.is_symlink() or entry.is_file():
+            yield entry
+        elif entry.is_dir():
+            with os.scandir(entry) as children:
                 names = [child.name for child in children]
-            kept = (name for name in names if name not in _IGNORED_NAMES and not name.endswith(".pyc"))
-            stack += [(place / name, depth + 1) for name in kept]
-        elif place.exists():
-            yield place
+            kept_names = (name for name in names if name not in _IGNORED_NAMES and not name.endswith(".pyc"))
+            stack += [(entry / name, depth + 1) for name in kept_names]
+        elif entry.exists():
+            yield entry
 
 
 def _is_unicode(name: str) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 class TaskError(Exception):
     """A task cannot be used. One line: the file, the key if there is one, what is wrong, and the remedy."""
 
-    def __init__(self, file: Path | str, what: str, remedy: str, *, key: str = "") -> None:
-        place = f"{file}: {key}" if key else f"{file}"
-        super().__init__(" ".join(f"{place}: {what}; {remedy}".split()))
+    def __init__(self, file: Path | str, fault: str, remedy: str, *, key: str = "") -> None:
+        subject = f"{file}: {key}" if key else f"{file}"
+        super().__init__(" ".join(f"{subject}: {fault}; {remedy}".split()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ async def await_health(sandbox: Sandbox, task: Task) -> None:
             raise TaskError(
                 task.id,
                 f"its healthcheck {outcome} in a fresh sandbox ({output.strip()})",
-                "start in the healthcheck what it needs; ENTRYPOINT and CMD do not run here",
+                "provide in the image what it asks for; what ENTRYPOINT or CMD would start does not run here",
                 key="environment.healthcheck",
             )
         await asyncio.sleep(check.interval_s)

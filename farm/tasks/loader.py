@@ -221,8 +221,8 @@ def _verifier_environment(manifest: Manifest, files: Mapping[str, BundleFile]) -
     """Return the build context of a separate verifier's image: ``tests/``, if it has a Dockerfile."""
     tests = below(files, "tests/")
     table = manifest.verifier.environment
-    named = table is not None and table.docker_image is not None
-    return tests if manifest.separate and not named and "Dockerfile" in tests else {}
+    has_image = table is not None and table.docker_image is not None
+    return tests if manifest.separate and not has_image and "Dockerfile" in tests else {}
 
 
 def _separate_verifier(path: Path, manifest: Manifest, image: str, files: Mapping[str, BundleFile]) -> Separate | None:

@@ -130,12 +130,12 @@ def task_directories(path: Path, *, faults: list[TaskFault] | None = None) -> tu
     TaskError.
     """
     try:
-        found = _directories(path, faults)
+        directories = _directories(path, faults)
     except OSError as error:
         raise TaskError(path, error.strerror or str(error), "name a directory of tasks or a .jsonl file") from None
-    if not found and not faults:
+    if not directories and not faults:
         raise TaskError(path, "holds no task", f"name a directory whose sub-directories hold a {MANIFEST}")
-    return found
+    return directories
 
 
 def _directories(path: Path, faults: list[TaskFault] | None) -> tuple[Path, ...]:
@@ -145,8 +145,8 @@ def _directories(path: Path, faults: list[TaskFault] | None) -> tuple[Path, ...]
         return tuple(sorted(_limited(path, (child for child in path.iterdir() if (child / MANIFEST).is_file()))))
     if path.is_file() and path.suffix == ".jsonl":
         return tuple(_limited(path, _rows(path, faults)))
-    what = "not a task set" if path.exists() else "no such file or directory"
-    raise TaskError(path, what, "name a directory of tasks or a .jsonl file")
+    fault = "not a task set" if path.exists() else "no such file or directory"
+    raise TaskError(path, fault, "name a directory of tasks or a .jsonl file")
 
 
 def _limited(path: Path, items: Iterator[T]) -> Iterator[T]:
@@ -167,8 +167,8 @@ def _rows(path: Path, faults: list[TaskFault] | None) -> Iterator[Path]:
             directory, resolved = _row(path, line, line_name)
             first = lines.setdefault(resolved, number)
             if first != number:
-                what = f"{str(directory)[:100]!r} is in line {first} already"
-                raise TaskError(path, what, "name each task once", key=line_name)
+                fault = f"{str(directory)[:100]!r} is in line {first} already"
+                raise TaskError(path, fault, "name each task once", key=line_name)
         except TaskError as error:
             if faults is None:
                 raise
@@ -189,13 +189,13 @@ def _row(path: Path, line: str, line_name: str) -> tuple[Path, Path]:
     directory = home / name
     try:
         resolved = directory.resolve()
-        inside = resolved.is_relative_to(home)
-        there = inside and (directory / MANIFEST).is_file()
+        is_inside = resolved.is_relative_to(home)
+        has_manifest = is_inside and (directory / MANIFEST).is_file()
     except (ValueError, OSError):  # a zero byte, half a surrogate pair, a name too long for a path
         raise TaskError(path, f"{name[:100]!r} is not a path", "correct it", key=line_name) from None
-    if not inside:
-        what = f"{name[:100]!r} leaves the directory of the file"
-        raise TaskError(path, what, "name a path inside it", key=line_name)
-    if not there:
+    if not is_inside:
+        fault = f"{name[:100]!r} leaves the directory of the file"
+        raise TaskError(path, fault, "name a path inside it", key=line_name)
+    if not has_manifest:
         raise TaskError(path, f"{name[:100]!r} holds no {MANIFEST}", "correct the path", key=line_name)
     return directory, resolved

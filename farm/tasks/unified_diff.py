@@ -31,8 +31,9 @@ class UnifiedDiffError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DiffHunk:
-    """A hunk. ``start`` is its first old line, counted from 1; without old lines, the line before. Lines keep their
-    ends.
+    """A hunk. Lines keep their ends.
+
+    ``start`` is the first old line, counted from 1; without old lines, the line before.
     """
 
     start: int
@@ -178,9 +179,9 @@ def _parse_file(lines: Sequence[bytes]) -> FilePatch:
         raise UnifiedDiffError(
             f"{renamed[0]} is renamed to {renamed[1]}, but the hunks are of {old_name} and {new_name}"
         )
-    for kind, what in _UNSUPPORTED_MODES.items():
+    for kind, description in _UNSUPPORTED_MODES.items():
         if kind in modes:
-            raise UnifiedDiffError(f"{new_name or old_name} is {what}, not a regular file")
+            raise UnifiedDiffError(f"{new_name or old_name} is {description}, not a regular file")
     mode = headers.get(b"new file mode ") or headers.get(b"new mode ")
     executable = None if mode is None else mode == b"100755"
     return FilePatch(old_name, new_name, tuple(hunks), content, hollow, executable)
@@ -263,8 +264,9 @@ def _parse_hunk(start: int, lines: Sequence[bytes], old_count: int, new_count: i
 
 
 def _parse_binary(lines: Sequence[bytes], index: int) -> tuple[bytes | None, int]:
-    """Return the content of a literal, and the index behind it. The content of a delta is None, as it needs the old
-    one.
+    """Return the content of a literal, and the index behind it.
+
+    The content of a delta is None, because it needs the old content.
     """
     match = _LITERAL.fullmatch(lines[index].rstrip(b"\r")) if index < len(lines) else None
     if match is None:

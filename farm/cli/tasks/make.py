@@ -113,10 +113,10 @@ def _make(request: _Request, config: Config, jobs: int | None, as_json: bool) ->
 
     stats = _with_context(config, jobs, work)
     if as_json:
-        print_json([asdict(one) for one in stats])
+        print_json([asdict(item) for item in stats])
     else:
         _print_stats(stats)
-    return 0 if any(one.tasks for one in stats) else 1
+    return 0 if any(item.tasks for item in stats) else 1
 
 
 def _with_context(config: Config, jobs: int | None, work: "Callable[[GenerationContext], Awaitable[T]]") -> T:
@@ -133,17 +133,21 @@ def _print_stats(stats: "list[GenerationStats]") -> None:
     trials = ("usable", "unnoticed", "too plain", "import", "timeout", "crash")
     drafts = ("drafted", "flaky", "masked", "nothing to tell")
     table = Table("package", "strategy", "tried", *trials, *drafts, "unfit", "tasks", box=None, pad_edge=False)
-    for one in stats:
-        numbers = [one.trials.get(name, 0) for name in trials] + [one.drafts.get(name, 0) for name in drafts]
-        cells = [sum(one.trials.values()), *numbers, len(one.unfit), len(one.tasks)]
-        table.add_row(one.package, one.strategy, *map(str, cells))
+    for item in stats:
+        numbers = [item.trials.get(name, 0) for name in trials] + [item.drafts.get(name, 0) for name in drafts]
+        cells = [sum(item.trials.values()), *numbers, len(item.unfit), len(item.tasks)]
+        table.add_row(item.package, item.strategy, *map(str, cells))
     if len(stats) > 1:
         table.add_row("all", "", *_sums(stats, trials, drafts))
     table_console.print(table)
 
 
 def _sums(stats: "list[GenerationStats]", trials: tuple[str, ...], drafts: tuple[str, ...]) -> list[str]:
-    numbers = [sum(sum(one.trials.values()) for one in stats)]
-    numbers += [sum(one.trials.get(name, 0) for one in stats) for name in trials]
-    numbers += [sum(one.drafts.get(name, 0) for one in stats) for name in drafts]
-    return [*map(str, numbers), str(sum(len(one.unfit) for one in stats)), str(sum(len(one.tasks) for one in stats))]
+    numbers = [sum(sum(item.trials.values()) for item in stats)]
+    numbers += [sum(item.trials.get(name, 0) for item in stats) for name in trials]
+    numbers += [sum(item.drafts.get(name, 0) for item in stats) for name in drafts]
+    return [
+        *map(str, numbers),
+        str(sum(len(item.unfit) for item in stats)),
+        str(sum(len(item.tasks) for item in stats)),
+    ]

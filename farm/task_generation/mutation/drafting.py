@@ -39,7 +39,7 @@ class FaultPlan:
 
     @property
     def key(self) -> str:
-        """The fingerprint of the faults, in any order."""
+        """Return the fingerprint of the faults, in any order."""
         return fingerprint(*sorted(fault.key for fault in self.faults))
 
 
@@ -71,11 +71,11 @@ def combine(usable: Sequence[tuple[Fault, TrialResult]], counts: Sequence[int], 
     remaining = list(usable)
     plans: list[FaultPlan] = []
     turn = rng.randrange(len(LEVELS))
-    for wanted in cycle(counts):
+    for count in cycle(counts):
         if not remaining:
             break
         chosen = [remaining.pop(0)]
-        while len(chosen) < wanted:
+        while len(chosen) < count:
             functions = {(fault.path, fault.function) for fault, _ in chosen}
             other = next((item for item in remaining if (item[0].path, item[0].function) not in functions), None)
             if other is None:
@@ -149,9 +149,9 @@ def _examples(
     if fault.operator not in (FEATURE, REMOVED_METHOD):
         return _best_described(alone, together, tests)
     own = [failure for failure in together.failures if failure.test in set(alone.failed)]
-    wanted = [example for failure in own for example in describe_wanted(failure, tests)]
-    if wanted or fault.operator == FEATURE:
-        return tuple(wanted)
+    examples = [example for failure in own for example in describe_wanted(failure, tests)]
+    if examples or fault.operator == FEATURE:
+        return tuple(examples)
     missing = {failure.test for failure in own if failure.error == "AttributeError"}
     return tuple(example for example in _best_described(alone, together, tests) if example.test not in missing)
 

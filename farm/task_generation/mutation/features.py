@@ -101,8 +101,9 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt]]:
-    """Yield the names and the statement of what could go with a function: functions, private methods, constants and
-    imports.
+    """Yield the names and the statement of each definition that could be deleted with a function.
+
+    These are functions, private methods, constants and imports.
     """
     for node in tree.body:
         if isinstance(node, Function):

@@ -225,10 +225,10 @@ class TaskGenerator:
 
     async def _publish_fit(self, drafts: Sequence[TaskDraft], tasks: int, stats: GenerationStats) -> None:
         """Validate drafts in order and publish the fit ones, until there are as many as are wanted."""
-        left = list(drafts)
-        while left and len(stats.tasks) < tasks:
+        remaining = list(drafts)
+        while remaining and len(stats.tasks) < tasks:
             missing = tasks - len(stats.tasks)
-            wave, left = left[:missing], left[missing:]
+            wave, remaining = remaining[:missing], remaining[missing:]
             await asyncio.gather(*(self._record(draft, stats) for draft in wave))
 
     async def _record(self, draft: TaskDraft, stats: GenerationStats) -> None:

@@ -35,11 +35,11 @@ def remove_tests(source: bytes, names: Iterable[str]) -> bytes | None:
             while last < len(lines) and not lines[last].strip():
                 last += 1
             removed |= set(range(_first_line(lines, node), last + 1))
-    kept = [line for number, line in enumerate(lines, 1) if number not in removed]
+    kept_lines = [line for number, line in enumerate(lines, 1) if number not in removed]
     for inner in ast.walk(tree):
         if isinstance(inner, ast.ClassDef) and all(child.lineno in removed for child in inner.body):
             return _fill_empty_classes(lines, removed, tree)
-    result = b"".join(kept)
+    result = b"".join(kept_lines)
     return result if parse_source(result) is not None else None
 
 

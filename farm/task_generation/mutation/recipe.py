@@ -153,16 +153,16 @@ async def make_recipe(
                     pins=locked_package.requirements if locked_package else (),
                 )
                 repository = await with_requirements(repository, package.require, context)
-                wanted = {"mutate": package.mutate, "delete-feature": package.delete_feature}
+                counts = {"mutate": package.mutate, "delete-feature": package.delete_feature}
                 if limit is not None:
-                    wanted = {strategy: min(count, limit) for strategy, count in wanted.items()}
+                    counts = {strategy: min(count, limit) for strategy, count in counts.items()}
                 locked[package.name] = LockedPackage(
                     version=package.version, sha256=repository.sha256, requirements=repository.requirements
                 )
                 save()  # a stopped recipe continues with the same requirements
                 generator = TaskGenerator(repository, out, recipe.seed, context)
                 try:
-                    await generator.make(wanted)
+                    await generator.make(counts)
                 finally:
                     result.yields += generator.stats
                     save()

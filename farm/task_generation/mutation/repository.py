@@ -40,27 +40,27 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """The package and its version, for names of tasks."""
+        """Return the package and its version, for names of tasks."""
         return "-".join(filter(None, (self.package, self.version)))
 
     @property
     def tests(self) -> Files:
-        """The test files by path."""
+        """Return the test files by path."""
         return tests_of(self.package, self.files)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The test files that pytest collects."""
+        """Return the test files that pytest collects."""
         return pytest_modules(self.tests)
 
     @property
     def sources(self) -> Mapping[str, bytes]:
-        """The package's own Python files by path."""
+        """Return the package's own Python files by path."""
         return _sources(self.package, self.files)
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The directories of the package's files."""
+        """Return the directories of the package's files."""
         roots = package_roots(self.package, self.files)
         return tuple(sorted({str(Path(root).parent) if root.endswith(".py") else root.rstrip("/") for root in roots}))
 
@@ -106,7 +106,7 @@ def _from_files(name: str, files: Files, origin: Path, pins: Sequence[str]) -> R
 def _refuse_unusable(origin: Path | str, package: str, files: Files) -> None:
     """Raise TaskError if no task can be made of the repository, before anything is resolved or built."""
     module = re.sub(r"[-.]", "_", package).lower()
-    for wrong, what, remedy in (
+    for wrong, fault, remedy in (
         (
             files.keys().isdisjoint(("pyproject.toml", "setup.py")),
             "pip cannot install it: it has neither pyproject.toml nor setup.py",
@@ -124,7 +124,7 @@ def _refuse_unusable(origin: Path | str, package: str, files: Files) -> None:
         ),
     ):
         if wrong:
-            raise TaskError(origin, what, remedy)
+            raise TaskError(origin, fault, remedy)
 
 
 def _sources(package: str, files: Files) -> Mapping[str, bytes]:
@@ -153,8 +153,8 @@ def read_directory(path: Path) -> Files:
                 content = opened.read(remaining + 1)
             remaining -= len(content)
             if remaining < 0 or len(files) >= MAX_FILES:
-                what = f"holds more than {MAX_FILES} files, or {MAX_BYTES >> 20} MiB"
-                raise TaskError(path, what, "name a directory of sources alone")
+                fault = f"holds more than {MAX_FILES} files, or {MAX_BYTES >> 20} MiB"
+                raise TaskError(path, fault, "name a directory of sources alone")
             files[file.relative_to(path).as_posix()] = BundleFile(content, bool(file.stat().st_mode & 0o100))
     return dict(sorted(files.items()))
 

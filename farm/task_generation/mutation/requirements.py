@@ -23,10 +23,10 @@ MAX_REQUIREMENTS = 2_000
 
 
 async def with_requirements(repository: Repository, require: Sequence[str], context: GenerationContext) -> Repository:
-    """Return the repository with pins of all requirements, its own and those of its tests; pins are kept if there are
-    any.
+    """Return the repository with pins of all requirements, its own and those of its tests.
 
-    ``require``: requirements of the tests beside pytest. Raises TaskError and the errors of ``sandboxes``.
+    ``require``: requirements of the tests beside pytest. A repository with pins is returned as it is. Raises TaskError
+    and the errors of ``sandboxes``.
     """
     if repository.requirements:
         return repository
@@ -40,8 +40,8 @@ async def with_requirements(repository: Repository, require: Sequence[str], cont
         async with context.runtime.scope(spec) as sandbox:
             report = await sandbox.read_file(REPORT, limit=MAX_REPORT_BYTES)
     except (ImageError, PathError) as error:
-        what = f"its requirements cannot be resolved ({error})"
-        raise TaskError(repository.name, what, "correct the name or --require") from None
+        fault = f"its requirements cannot be resolved ({error})"
+        raise TaskError(repository.name, fault, "correct the name or --require") from None
     finally:
         await context.runtime.release_images()
         await context.images.remove(image)
@@ -68,9 +68,9 @@ def parse_report(repository: Repository, report: bytes) -> tuple[str, ...]:
     return tuple(sorted(pin for pin, name in pins.items() if name != _normal(repository.package)))
 
 
-def _resolve_error(repository: Repository, why: str) -> TaskError:
-    what = f"its requirements cannot be resolved (pip's report: {why})"
-    return TaskError(repository.name, what, "check its build backend, which may have written the report")
+def _resolve_error(repository: Repository, reason: str) -> TaskError:
+    fault = f"its requirements cannot be resolved (pip's report: {reason})"
+    return TaskError(repository.name, fault, "check its build backend, which may have written the report")
 
 
 def _normal(name: str) -> str:

@@ -138,14 +138,14 @@ def survey(job: dict[str, Any]) -> dict[str, Any]:
         pytest.main([*OPTIONS, *job["files"]], plugins=[recorder])
     finally:
         coverage_run.stop()
-    took = time.monotonic() - started
+    took_s = time.monotonic() - started
     data = coverage_run.get_data()
     index = {test: number for number, test in enumerate(recorder.outcomes)}
     lines: dict[str, dict[int, list[int]]] = {}
     for path in data.measured_files():
-        found = data.contexts_by_lineno(path)
+        contexts = data.contexts_by_lineno(path)
         lines[os.path.relpath(path)] = {
-            line: sorted(index[test] for test in tests if test in index) for line, tests in found.items()
+            line: sorted(index[test] for test in tests if test in index) for line, tests in contexts.items()
         }
     modules = sorted(name for name in sys.modules if name.partition(".")[0] in sys.stdlib_module_names)
     return {
@@ -153,7 +153,7 @@ def survey(job: dict[str, Any]) -> dict[str, Any]:
         "durations": {test: round(seconds, 4) for test, seconds in recorder.durations.items()},
         "lines": lines,
         "modules": modules,
-        "took_s": round(took, 3),
+        "took_s": round(took_s, 3),
     }
 
 

@@ -127,9 +127,9 @@ async def run_baseline(repository: Repository, image: str, runtime: Runtime) -> 
         raise TaskError(
             repository.name, f"coverage of its tests cannot be measured ({ending})", "leave it out"
         ) from None
-    every = sorted({test for outcomes in outcomes_of_runs for test in outcomes} | result.outcomes.keys())
+    all_tests = sorted({test for outcomes in outcomes_of_runs for test in outcomes} | result.outcomes.keys())
     passing, flaky = [], []
-    for test in every:
+    for test in all_tests:
         passed = [outcomes.get(test) is CaseOutcome.PASSED for outcomes in outcomes_of_runs]
         passed.append(result.outcomes.get(test) == "passed")
         if all(passed):

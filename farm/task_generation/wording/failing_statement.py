@@ -84,11 +84,13 @@ class FailingStatement:
         text = (
             steps
             + text
-            + "".join(f" (`{name}` {one.explanation})" for name, one in meanings.items() if one.explanation)
+            + "".join(f" (`{name}` {meaning.explanation})" for name, meaning in meanings.items() if meaning.explanation)
         )
         if "self." in text or any(word in text for word in _EXCLUDED_TEXTS):
             return None
-        return Example(self.failure.test, text, frozenset(one.file for one in meanings.values() if one.file))
+        return Example(
+            self.failure.test, text, frozenset(meaning.file for meaning in meanings.values() if meaning.file)
+        )
 
     def _has_effective_context(self) -> bool:
         """Return whether a ``with`` around the statement changes what it does, such as a frozen clock."""
@@ -178,8 +180,8 @@ class Values:
         self.in_steps = not expand
         self._literals = statement.failure.names
         arguments = statement.function.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        self._local = {argument.arg for argument in every}
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        self._local = {argument.arg for argument in parameters}
         self._line = statement.statement.lineno
         self._literals_line = min(statement.failure.line, self._line)
         self._stored: dict[str, list[tuple[int, ast.expr | None]]] = {}

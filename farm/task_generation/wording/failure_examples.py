@@ -153,17 +153,17 @@ def _assertion_sentence(failure: FailedTest, test: ast.expr, values: Values, rai
         if isinstance(test.ops[0], ast.Eq):
             compared = failure.compared[1:] if failure.compared and failure.compared[0] == "==" else None
             return _equality_sentence(left, right, compared, values, raised)
-        what = values.text(test)
-        return f"`{what}` {raised}." if raised else f"`{what}` is to hold, and does not."
+        expression = values.text(test)
+        return f"`{expression}` {raised}." if raised else f"`{expression}` is to hold, and does not."
     if isinstance(test, ast.BoolOp) and not raised:
         return None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        what = values.text(test.operand)
-        return f"`{what}` {raised}." if raised else f"`{what}` is to be false, and is not."
+        expression = values.text(test.operand)
+        return f"`{expression}` {raised}." if raised else f"`{expression}` is to be false, and is not."
     if values.is_plain(test):
         return None
-    what = values.text(test)
-    return f"`{what}` {raised}." if raised else f"`{what}` is to be true, and is not."
+    expression = values.text(test)
+    return f"`{expression}` {raised}." if raised else f"`{expression}` is to be true, and is not."
 
 
 def _equality_sentence(
@@ -188,8 +188,8 @@ def _equality_sentence(
 
 def _is_wanted(node: ast.expr, values: Values) -> bool:
     """Return whether an expression is the expected side: a literal, named so, or free of calls."""
-    named = isinstance(node, ast.Name) and node.id.lower().startswith(_WANTED)
-    return named or values.is_plain(node) or not values.calls(node)
+    is_named_so = isinstance(node, ast.Name) and node.id.lower().startswith(_WANTED)
+    return is_named_so or values.is_plain(node) or not values.calls(node)
 
 
 def _unittest_sentence(failure: FailedTest, call: ast.Call, values: Values, raised: str | None) -> str | None:
@@ -198,18 +198,24 @@ def _unittest_sentence(failure: FailedTest, call: ast.Call, values: Values, rais
     if name in _EQUAL and len(arguments) >= 2:
         return _equality_sentence(arguments[0], arguments[1], None, values, raised)
     if name in _HOLDS:
-        what = values.text(arguments[0])
+        expression = values.text(arguments[0])
         wanted = {"assertTrue": "true", "assertFalse": "false", "assertIsNone": "`None`"}.get(name, "something")
         return (
-            f"`{what}` {raised}, where {wanted} is expected." if raised else f"`{what}` is to be {wanted}, and is not."
+            f"`{expression}` {raised}, where {wanted} is expected."
+            if raised
+            else f"`{expression}` is to be {wanted}, and is not."
         )
     if name in _RELATIONS and len(arguments) >= 2:
-        what = f"{values.text(arguments[0])} {_RELATIONS[name]} {values.text(arguments[1])}"
-        return f"`{what}` {raised}." if raised else f"`{what}` is to hold, and does not."
+        expression = f"{values.text(arguments[0])} {_RELATIONS[name]} {values.text(arguments[1])}"
+        return f"`{expression}` {raised}." if raised else f"`{expression}` is to hold, and does not."
     if name == "assertRaises" and len(arguments) >= 2:
         called = ast.Call(func=arguments[1], args=arguments[2:], keywords=call.keywords)
-        what = f"`{values.text(ast.fix_missing_locations(called))}`"
-        return f"{what} {raised}." if raised else f"{what} is to raise `{values.text(arguments[0])}`, and does not."
+        expression = f"`{values.text(ast.fix_missing_locations(called))}`"
+        return (
+            f"{expression} {raised}."
+            if raised
+            else f"{expression} is to raise `{values.text(arguments[0])}`, and does not."
+        )
     return None
 
 

@@ -68,14 +68,14 @@ def _missing_opening(package: str) -> str:
 
 def _opening(fault: Fault, source: bytes, level: int, feature: bool) -> str:
     name = f"`{fault.function}`"
-    place = f" in `{fault.path}`" if level == 1 else ""
+    location = f" in `{fault.path}`" if level == 1 else ""
     summary = _summary(source, fault.function)
     note = f" ({summary})" if summary else ""
     if feature:
-        return f"{name}{place}{note} has no body. It is to do this, for example:"
+        return f"{name}{location}{note} has no body. It is to do this, for example:"
     if fault.operator == REMOVED_METHOD:
-        return f"{name}{note} is missing{place}:"
-    return f"{name}{place}{note} does not do what it should:"
+        return f"{name}{note} is missing{location}:"
+    return f"{name}{location}{note} does not do what it should:"
 
 
 def _summary(source: bytes, function: str) -> str:

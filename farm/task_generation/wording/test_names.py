@@ -143,12 +143,12 @@ def _bindings(node: ast.stmt, path: str, tests: Mapping[str, bytes]) -> Mapping[
     """Return the names that a statement of a test file binds, with their meaning."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {_bound_by(alias): _import_meaning(node, alias, path, tests) for alias in node.names}
-    here = NameMeaning(f"is in `{path}`", path)
+    in_file = NameMeaning(f"is in `{path}`", path)
     if isinstance(node, _Definition):
-        return {node.name: here}
+        return {node.name: in_file}
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        return {node.targets[0].id: NameMeaning(f"is `{value}`") if (value := _literal(node.value)) else here}
-    return dict.fromkeys(bound_in(node), here) if isinstance(node, ast.Assign | ast.AnnAssign | ast.For) else {}
+        return {node.targets[0].id: NameMeaning(f"is `{value}`") if (value := _literal(node.value)) else in_file}
+    return dict.fromkeys(bound_in(node), in_file) if isinstance(node, ast.Assign | ast.AnnAssign | ast.For) else {}
 
 
 def _literal(node: ast.expr) -> str:

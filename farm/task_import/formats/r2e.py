@@ -29,16 +29,22 @@ def r2e(row: Fields, commands: Commands) -> ImportDraft:
     results = Fields(row.mapping("execution_result_content"))
     tests = _hidden_tests(results)
     before, after = (_parse_outcomes(results.text(key, default="")) for key in _STDOUT)
-    wanted = {_short_name(name) for name, status in row.mapping("expected_output_json").items() if status == "PASSED"}
+    expected_names = {
+        _short_name(name) for name, status in row.mapping("expected_output_json").items() if status == "PASSED"
+    }
     passed = [
-        test for test, status in after.items() if status == "PASSED" and _short_name(test.partition("::")[2]) in wanted
+        test
+        for test, status in after.items()
+        if status == "PASSED" and _short_name(test.partition("::")[2]) in expected_names
     ]
     if not passed or not before:
         raise RowError(
             "execution_result_content", "does not say which tests passed before and after", "leave the row out"
         )
-    named = commands.of(repo)
-    command = Command(TEST_COMMAND) if named is None else Command(reporting_command("", named.line, "pytest"))
+    user_command = commands.of(repo)
+    command = (
+        Command(TEST_COMMAND) if user_command is None else Command(reporting_command("", user_command.line, "pytest"))
+    )
     ids = expected_tests(
         [test for test in passed if before.get(test) != "PASSED"],
         [test for test in passed if before.get(test) == "PASSED"],

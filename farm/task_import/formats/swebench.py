@@ -95,17 +95,18 @@ def swesmith(row: Fields, commands: Commands) -> ImportDraft:
 
 
 def rebench(row: Fields, commands: Commands) -> ImportDraft:
-    """Return the draft of a row of SWE-rebench or its V2, which has its image and, in ``install_config``, its test
-    command.
+    """Return the draft of a row of SWE-rebench or its V2.
+
+    The row has its image and, in ``install_config``, its test command.
     """
     id_ = row.word("instance_id")
     _, name = row.repo("repo")
     config = Fields(row.mapping("install_config"))
     conda = "swerebench/" in row.text(*_IMAGES, limit=1024)  # images of the first version are like SWE-bench's
     report = report_of_parser(config.text("log_parser", default="pytest", limit=1024))
-    named = commands.of("/".join(row.repo("repo")), row.text("version", default="", limit=256))
-    if named is not None:
-        line, report = named.line, named.report
+    user_command = commands.of("/".join(row.repo("repo")), row.text("version", default="", limit=256))
+    if user_command is not None:
+        line, report = user_command.line, user_command.report
     else:
         line = " && ".join(_one_or_more(config, "test_cmd"))
     line_with_report = reporting_command(
@@ -156,10 +157,10 @@ def _tests_of_row(row: Fields, commands: Commands) -> _Tests:
     """
     repo, version = row.text("repo", default="", limit=1024), row.text("version", default="", limit=256)
     fail, keep = row.strings(*_FAIL), row.strings(*_PASS, default=())
-    named = commands.of(repo, version)
-    if named is not None:
-        line = reporting_command("--test-command", named.line, named.report, prelude=ACTIVATE_CONDA)
-        return _Tests(Command(line, named.report), fail, keep)
+    user_command = commands.of(repo, version)
+    if user_command is not None:
+        line = reporting_command("--test-command", user_command.line, user_command.report, prelude=ACTIVATE_CONDA)
+        return _Tests(Command(line, user_command.report), fail, keep)
     if are_pytest_ids(fail):  # other ids of pass_to_pass are left out and reported
         script_command = eval_script_command(row.text("eval_script", default=""))
         return _Tests(script_command or Command(pytest_line("pytest -rA", prelude=ACTIVATE_CONDA) or ""), fail, keep)
@@ -172,8 +173,8 @@ def _tests_of_row(row: Fields, commands: Commands) -> _Tests:
         return _Tests(Command(line, "junit"), ids[0], ids[1], SYMPY)
     example = next(test for test in fail if not are_pytest_ids([test]))
     if _FILE.match(example):
-        what = f"{example[:100]!r} is in a file that is not a Python module, where pytest ids do not name tests"
-        raise RowError("FAIL_TO_PASS", what, "leave the row out, or name --test-command with another --report")
+        fault = f"{example[:100]!r} is in a file that is not a Python module, where pytest ids do not name tests"
+        raise RowError("FAIL_TO_PASS", fault, "leave the row out, or name --test-command with another --report")
     pinned_repo = f"{repo}@{version}" if version else repo
     raise RowError(
         "FAIL_TO_PASS",

@@ -118,8 +118,8 @@ def _refuse_variables(path: Path, service: Mapping[Any, Any]) -> None:
     for key in sorted(_HONOURED_KEYS & service.keys()):
         variable = _VARIABLE.search(_HARBOR_VARIABLE.sub("", str(service[key]).replace("$$", "")))
         if variable:
-            what = f"{variable[0][:100]!a} is a variable of the host, which no sandbox has"
-            raise _refusal(path, f"services.main.{key}", what, "write its value")
+            fault = f"{variable[0][:100]!a} is a variable of the host, which no sandbox has"
+            raise _refusal(path, f"services.main.{key}", fault, "write its value")
 
 
 def _refuse_commands(path: Path, service: Mapping[Any, Any]) -> None:
@@ -182,7 +182,7 @@ def _environment(path: Path, service: Mapping[Any, Any]) -> Mapping[str, str]:
         value = {name: text if equals else None for name, equals, text in pairs}
     if not isinstance(value, dict):
         raise _refusal(path, "services.main.environment", "not a list of variables", "write NAME: value")
-    kept: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, content in value.items():
         key, text = f"services.main.environment.{str(name)[:50]}", str(content)
         if content is None:
@@ -192,9 +192,9 @@ def _environment(path: Path, service: Mapping[Any, Any]) -> Mapping[str, str]:
         variable = isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
         if not variable or isinstance(content, (list, dict)) or "$" in text.replace("$$", "") or "\0" in text:
             raise _refusal(path, key, "not a plain variable", "write its value")
-        kept[name] = text.replace("$$", "$")
-    return kept
+        variables[name] = text.replace("$$", "$")
+    return variables
 
 
-def _refusal(path: Path, key: str, what: str, remedy: str) -> TaskError:
-    return TaskError(path, what, remedy, key=key)
+def _refusal(path: Path, key: str, fault: str, remedy: str) -> TaskError:
+    return TaskError(path, fault, remedy, key=key)

@@ -39,7 +39,7 @@ class Users:
 def users_of(file: Path, manifest: Manifest, environment: Mapping[str, BundleFile], report: ReportFormat) -> Users:
     """Return the users of the policy and of the tests; by default the tests have the policy's.
 
-    No user in a sandbox may write to another user's files. Raises TaskError for a combination that cannot be graded.
+    Root in a sandbox cannot write to another user's files. Raises TaskError for a combination that cannot be graded.
     """
     agent, verifier = manifest.agent.user, manifest.verifier.user
     dockerfile_user = _named_user(environment)
@@ -48,7 +48,7 @@ def users_of(file: Path, manifest: Manifest, environment: Mapping[str, BundleFil
     def user_of(user: str | None) -> str:
         if user is None or (user in root and dockerfile_user in (None, *root) and "Dockerfile" in environment):
             return ""
-        # A user other than root cannot create Harbor's directories, so an image with them is built.
+        # A reward file needs Harbor's directories, which a user other than root cannot create.
         return "" if user == dockerfile_user and report is not ReportFormat.REWARD_FILE else user
 
     if manifest.separate:
@@ -71,11 +71,11 @@ def _named_user(environment: Mapping[str, BundleFile]) -> str | None:
     """Return the last USER of the Dockerfile."""
     text = environment["Dockerfile"].content.decode(errors="replace") if "Dockerfile" in environment else ""
     lines = text.split("\n")
-    named = [lines[item.first].split(None, 1)[-1].strip() for item in instructions(text) if item.name == "USER"]
-    return named[-1] if named else None
+    users = [lines[item.first].split(None, 1)[-1].strip() for item in instructions(text) if item.name == "USER"]
+    return users[-1] if users else None
 
 
-def storage_of(path: Path, manifest: Manifest, table: EnvironmentTable, place: str) -> int:
+def storage_of(path: Path, manifest: Manifest, table: EnvironmentTable, table_name: str) -> int:
     """Return the disk to grant in MiB: a Harbor task that declares less than grading needs gets what grading needs.
 
     Raises TaskError if a task of the farm's own declares less.
@@ -85,6 +85,6 @@ def storage_of(path: Path, manifest: Manifest, table: EnvironmentTable, place: s
             path / MANIFEST,
             f"{table.storage_mb} MiB of disk are too few for grading",
             f"grant at least {LEAST_STORAGE_MIB}",
-            key=f"{place}.storage_mb",
+            key=f"{table_name}.storage_mb",
         )
     return max(table.storage_mb, LEAST_STORAGE_MIB)

@@ -69,10 +69,10 @@ class ReleaseTable(_Strict):
 
 
 class OriginalTable(_Strict):
-    """A generated fault: the image has ``version`` with the files ``changed`` altered; the released files solve the
-    task.
+    """A generated fault: the image has ``version`` with the files ``changed`` altered.
 
-    The release's test files are the verifier's. ``sha256`` is that of the source distribution.
+    The released files solve the task, and the release's test files are the verifier's. ``sha256`` is that of the source
+    distribution.
     """
 
     package: Word
@@ -272,8 +272,8 @@ class Manifest(_Harbor):
     def separate(self) -> bool:
         """Return whether the verifier has a sandbox of its own, which gets only artifacts."""
         mode = self.verifier.environment_mode
-        given = self.verifier.environment is not None and mode is None
-        return mode == "separate" or given or self.metadata.farm.grading is GradingMode.SEPARATE
+        has_own_table = self.verifier.environment is not None and mode is None
+        return mode == "separate" or has_own_table or self.metadata.farm.grading is GradingMode.SEPARATE
 
     @property
     def network(self) -> tuple[str, ...]:
@@ -316,7 +316,7 @@ def _refuse_unsupported(path: Path, manifest: Manifest) -> None:
     if manifest.metadata.farm.retrieval is not None:
         for key in sorted(OF_CHANGES & manifest.metadata.farm.model_fields_set):
             raise TaskError(path, "has no effect in a retrieval task", "remove it", key=f"metadata.farm.{key}")
-    for wrong, key, what, remedy in (
+    for wrong, key, fault, remedy in (
         (
             not manifest.schema_version.startswith("1."),
             "schema_version",
@@ -346,7 +346,7 @@ def _refuse_unsupported(path: Path, manifest: Manifest) -> None:
         ),
     ):
         if wrong:
-            raise TaskError(path, what, remedy, key=key)
+            raise TaskError(path, fault, remedy, key=key)
 
 
 def services_of(artifacts: Sequence[ArtifactTable], collect: Sequence[CollectTable]) -> set[str | None]:
@@ -359,7 +359,7 @@ def _verifier_networks(manifest: Manifest) -> tuple[_Networked | None, ...]:
 
 
 def _refuse_environment(path: Path, table: str, environment: EnvironmentTable) -> None:
-    for wrong, key, what, remedy in (
+    for wrong, key, fault, remedy in (
         (environment.gpus > 0, "gpus", "sandboxes have no GPU", "choose a task that needs none"),
         (environment.os != "linux", "os", f"there are no {environment.os} sandboxes", "choose one for Linux"),
         (
@@ -376,4 +376,4 @@ def _refuse_environment(path: Path, table: str, environment: EnvironmentTable) -
         ),
     ):
         if wrong:
-            raise TaskError(path, what, remedy, key=f"{table}.{key}")
+            raise TaskError(path, fault, remedy, key=f"{table}.{key}")

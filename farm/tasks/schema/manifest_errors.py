@@ -22,15 +22,15 @@ def first_error(path: Path, error: ValidationError, model: type[BaseModel]) -> T
     key = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "function-", "str")))
     key = key if len(key) <= _MAX_SHOWN_CHARS else f"{key[:_MAX_SHOWN_CHARS]}…"
     if first["type"] == "extra_forbidden":
-        known = _keys_at(model, first["loc"][:-1])
-        nearest = difflib.get_close_matches(str(first["loc"][-1])[:_MAX_SHOWN_CHARS], known, n=1, cutoff=0.0)
+        known_keys = _keys_at(model, first["loc"][:-1])
+        nearest = difflib.get_close_matches(str(first["loc"][-1])[:_MAX_SHOWN_CHARS], known_keys, n=1, cutoff=0.0)
         return TaskError(path, "unknown key", f"the nearest one is {nearest[0]!r}", key=key)
     if first["type"] == "missing":
         return TaskError(path, "missing", "add it", key=key)
     if first["type"] == "value_error":  # the farm's own message, which may begin with the name of a variable
         return TaskError(path, str(first["ctx"]["error"])[:1000], "correct the value", key=key)
-    what = str(first["msg"])[:1000]
-    return TaskError(path, what[0].lower() + what[1:], "correct the value", key=key)
+    message = str(first["msg"])[:1000]
+    return TaskError(path, message[0].lower() + message[1:], "correct the value", key=key)
 
 
 def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:

@@ -95,7 +95,7 @@ def _min_reward(path: Path, key: str, table: StepTable) -> float | None:
 
 def _refuse_single_step_keys(path: Path, manifest: Manifest, bundle: TaskBundle) -> None:
     farm = manifest.metadata.farm
-    for wrong, key, what, remedy in (
+    for wrong, key, fault, remedy in (
         (farm.retrieval is not None, "retrieval", "an answer ends the work", "make one task of each step"),
         (
             bundle.task.verifier.report is not ReportFormat.REWARD_FILE or bool(farm.test_command),
@@ -111,7 +111,7 @@ def _refuse_single_step_keys(path: Path, manifest: Manifest, bundle: TaskBundle)
         ),
     ):
         if wrong:
-            raise TaskError(path / MANIFEST, what, remedy, key=f"metadata.farm.{key}")
+            raise TaskError(path / MANIFEST, fault, remedy, key=f"metadata.farm.{key}")
 
 
 def _refuse_step(path: Path, key: str, manifest: Manifest, table: StepTable) -> None:

@@ -48,7 +48,7 @@ def unsupported_features(directory: Path) -> tuple[str, ...]:
         ]
     except OSError as error:
         raise TaskError(path, f"cannot be read ({error.strerror})", "make it readable") from None
-    return tuple(f"{ascii(key)[1:-1]} is ignored: {why}" for key, why in findings)
+    return tuple(f"{ascii(key)[1:-1]} is ignored: {reason}" for key, reason in findings)
 
 
 def _network_keys(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -74,43 +74,45 @@ def _network_keys(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _keys_without_effect(manifest: Manifest) -> Iterator[tuple[str, str]]:
     own = manifest.verifier.environment
-    for name, why in (
+    for name, reason in (
         ("healthcheck", "it is not awaited in a verifier's own sandbox; wait in tests/test.sh"),
         ("build_timeout_sec", "all images of a task have environment.build_timeout_sec; set it there"),
     ):
         if own is not None and name in own.model_fields_set:
-            yield f"verifier.environment.{name}", why
-    for place, table in (("environment", manifest.environment), ("verifier.environment", own)):
+            yield f"verifier.environment.{name}", reason
+    for prefix, table in (("environment", manifest.environment), ("verifier.environment", own)):
         if table is not None and table.storage_mb < LEAST_STORAGE_MIB and not manifest.own:
-            yield f"{place}.storage_mb", f"sandboxes get the {LEAST_STORAGE_MIB} MiB that grading needs"
+            yield f"{prefix}.storage_mb", f"sandboxes get the {LEAST_STORAGE_MIB} MiB that grading needs"
     if not manifest.separate:
         tables = [("", manifest.artifacts, manifest.verifier.collect)]
         tables += [(f"steps.{step.name}.", step.artifacts, step.verifier.collect) for step in manifest.steps]
-        for place, artifacts, collect in tables:
+        for prefix, artifacts, collect in tables:
             if artifacts:
-                yield f"{place}artifacts", _COLLECT
+                yield f"{prefix}artifacts", _COLLECT
             if collect:
-                yield f"{place}verifier.collect", _COLLECT
+                yield f"{prefix}verifier.collect", _COLLECT
     if not manifest.steps and "multi_step_reward_strategy" in manifest.model_fields_set:
         yield "multi_step_reward_strategy", "there are no [[steps]]; remove it"
 
 
-def _unknown_keys(model: type[BaseModel], table: Mapping[str, Any], place: str) -> Iterator[str]:
+def _unknown_keys(model: type[BaseModel], table: Mapping[str, Any], prefix: str) -> Iterator[str]:
     for key, value in table.items():
         field = model.model_fields.get(key)
         if field is None:
             if key not in _OTHER_NAMES.get(model, ()):
-                yield f"{place}{key}"
+                yield f"{prefix}{key}"
             continue
         kinds = (field.annotation, *get_args(field.annotation))
         below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
         if below is None or below in _FREE_TABLES:
             continue
         if isinstance(value, dict):
-            yield from _unknown_keys(below, value, f"{place}{key}.")
+            yield from _unknown_keys(below, value, f"{prefix}{key}.")
         for number, item in enumerate(value) if isinstance(value, list) else ():
             if isinstance(item, dict):
-                yield from _unknown_keys(below, item, f"{place}{key}.{item['name'] if below is StepTable else number}.")
+                yield from _unknown_keys(
+                    below, item, f"{prefix}{key}.{item['name'] if below is StepTable else number}."
+                )
 
 
 def _files_without_effect(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -123,9 +125,9 @@ def _files_without_effect(directory: Path, manifest: Manifest) -> Iterator[tuple
     for name in ("instruction.md", "solution"):
         if (directory / name).exists():
             yield name, "each step has its own; move it below steps/"
-    named = {step.name for step in manifest.steps}
+    declared = {step.name for step in manifest.steps}
     for step in sorted(steps.iterdir()):
-        if step.name not in named:
+        if step.name not in declared:
             yield f"steps/{step.name}", "task.toml names no such step; name it there, or remove it"
             continue
         for file in sorted(step.iterdir()):

@@ -111,8 +111,8 @@ def download_sdist(package: str, version: str, sha256: str | None, directory: Pa
     except _NETWORK_ERRORS as error:
         raise TaskError(pin, f"the source distribution was not downloaded ({_describe(error)})", _REMEDY) from None
     if links:
-        what = "no source distribution in the index has the expected digest"
-        raise TaskError(pin, what, "the release is not the one that was pinned; make the task again")
+        fault = "no source distribution in the index has the expected digest"
+        raise TaskError(pin, fault, "the release is not the one that was pinned; make the task again")
     reason = faults[0] if faults else "the index has none"
     raise TaskError(pin, f"the source distribution was not downloaded ({reason})", _REMEDY)
 
@@ -190,8 +190,8 @@ def _download(pin: str, link: Link, client: PyPIClient, directory: Path) -> Path
         for piece in response.iter_raw():
             size += len(piece)
             if size > MAX_DOWNLOAD_BYTES:
-                what = f"its source distribution holds more than {MAX_DOWNLOAD_BYTES >> 20} MiB"
-                raise TaskError(pin, what, "choose another release")
+                fault = f"its source distribution holds more than {MAX_DOWNLOAD_BYTES >> 20} MiB"
+                raise TaskError(pin, fault, "choose another release")
             if time.monotonic() > until:
                 raise TaskError(pin, f"not downloaded within {DOWNLOAD_TIMEOUT_S:g} s", _REMEDY)
             file.write(piece)

@@ -245,8 +245,10 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
 def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) -> None:
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
     write_validated(tmp_path, {"a": FIT, "b": unfit})
-    told = r"^a: was changed since .*; b was validated as unfit \(gold\); "
-    r"c is not in .*validated.json; validate again .*--only-fit"
+    told = (
+        r"^a: was changed since .*; b was validated as unfit \(gold\); "
+        r"c is not in .*validated.json; validate again .*--only-fit"
+    )
     with pytest.raises(TaskError, match=told):
         refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
 

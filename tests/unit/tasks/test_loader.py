@@ -198,7 +198,7 @@ def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str)
     ("names", "said"),
     [
         ([b"d" * 200] * 30, "cannot be read (File name too long)"),
-        ([b"d"] * 1500, "lies more than 100 directories deep"),
+        ([b"d"] * 1500, "is more than 100 directories deep"),
         ([b"caf\xe9"], "is not a name in UTF-8"),
     ],
 )
