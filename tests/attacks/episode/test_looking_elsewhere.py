@@ -80,7 +80,7 @@ async def judged(arena: Arena, images: ImageStore, docker_client: docker.DockerC
         dockerfile = f"FROM {arena.image}\nCOPY left.sh /left.sh\nRUN cd {WORKSPACE} && sh -e /left.sh && rm /left.sh\n"
         await images.build(name, {"Dockerfile": dockerfile.encode(), "left.sh": left.encode()}, timeout_s=120)
         bundle = make_task(name, ReportFormat.PYTEST)
-        return await validate(bundle, images=images, runtime=arena.runtime, say=lambda line: None, once=True)
+        return await validate(bundle, images=images, runtime=arena.runtime, on_progress=lambda line: None, once=True)
 
     yield judge
     await arena.runtime.release_images()

@@ -194,7 +194,7 @@ def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
     assert load(path).task.storage_mib == LEAST_STORAGE_MIB
     assert [
-        warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is not heeded")
+        warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is ignored")
     ]
 
 

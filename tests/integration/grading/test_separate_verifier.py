@@ -82,7 +82,7 @@ async def test_only_artifacts_reach_the_verifier(
     assert (separate.image == bundle.task.image) is not own_image
     assert [type(hook) for hook in separate.collect] == [Collect]
     assert unpack(pack(bundle)) == bundle
-    finding = await validate(bundle, images=images, runtime=docker_runtime, say=lambda line: None)
+    finding = await validate(bundle, images=images, runtime=docker_runtime, on_progress=lambda line: None)
     assert finding.problems == []
     assert (set(finding.nop), set(finding.gold)) == ({0.0}, {1.0})
 

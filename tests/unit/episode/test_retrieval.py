@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from farm.cli.gateway_process import _prepare
 from farm.cli.main import command_line
 from farm.core.retrieval import FileLines, Retrieval
 from farm.core.rollout import Rollout, Status, StopReason, check
 from farm.core.run import EpisodeLimits
 from farm.episode import NodeServices, Policy, run_episode
 from farm.gateway import TasksetError
+from farm.gateway.tasksets import prepare_taskset
 from farm.grading import GradingRequest, VerifierError, grade
 from farm.grading.retrieval import decide_answer
 from farm.policy.base import ToolCall
@@ -94,8 +94,8 @@ FAULTS = {
     "[metadata.farm.retrieval]\nexpected = [{path = 'a.py', lines = []}]": ("no line is expected", ""),
     "[metadata.farm.retrieval]\nexpected = [{path = 'a.py', line = [[1, 2]]}]": ("expected.0.line: unknown", "'lines'"),
     "[metadata.farm.retrieval]\nexpected = [{path = '../a', lines = [[1, 2]]}]": ("expected.0.path", "leaves"),
-    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[2, 1]]}]": ("expected.0.lines.0", "no range"),
-    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[0, 1]]}]": ("expected.0.lines.0", "no range"),
+    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[2, 1]]}]": ("expected.0.lines.0", "not a range"),
+    "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[0, 1]]}]": ("expected.0.lines.0", "not a range"),
     "[metadata.farm.retrieval]\nexpected = [{path = 'a', lines = [[1]]}]": ("expected.0.lines.0", ""),
     "[metadata.farm.retrieval]\nbeta = 0.0\nexpected = []": ("retrieval.beta", "0.01"),
     "[metadata.farm.retrieval]\nbeta = nan\nexpected = []": ("retrieval.beta", ""),
@@ -144,9 +144,9 @@ def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) ->
 
 def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
-    assert len(_prepare(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
-    with pytest.raises(TasksetError, match="code is to be found, and none of shell, apply_patch, update_plan only"):
-        _prepare(tmp_path / "set", ["codex"], state_dir=tmp_path)
+    assert len(prepare_taskset(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
+    with pytest.raises(TasksetError, match="holds retrieval tasks, and none of shell, apply_patch, update_plan only"):
+        prepare_taskset(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
 def test_the_editor_has_no_word_for_writing_left() -> None:
