@@ -14,16 +14,16 @@ from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.changes.capture import WorkspaceBaseline
 from farm.grading.decoys.control_run import (
     ControlRun,
-    after_control,
-    confirmable,
-    is_controlled,
-    is_settled,
-    plan_runs,
-    unconfirmed,
-    unsteady,
-    without_unconfirmed,
+    confirming_verifier,
+    count_control_runs,
+    find_unconfirmed,
+    mark_unsteady,
+    merge_control_run,
+    needs_control_run,
+    proves_forgery,
+    withhold_unconfirmed,
 )
-from farm.grading.decoys.verifier_plan import build_verifier_plan, refuse_unfit
+from farm.grading.decoys.verifier_plan import build_verifier_plan, check_verifier
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.grading_run import GradingRun
 from farm.grading.sandboxes import open_grading_sandboxes
@@ -73,13 +73,13 @@ async def grade(
         raise VerifierError("a task of several steps is judged step by step, in an episode")
     if task.verifier.mode is GradingMode.SEPARATE:
         raise VerifierError("the task's own verifier is shown artifacts, not a change; play an episode")
-    refuse_unfit(task.verifier, bundle.tests)
+    check_verifier(task.verifier, bundle.tests)
     given = (verify_s, boot_timeout_s, baseline, turns, worked_in, tracebacks, stress)
     judge = partial(_judge, bundle, change, runtime, *given)
     # Tests of another language run behind false tests like them, which may disturb them. Tests run once in the agent's
     # own sandbox, in another order, and with nothing changed.
     twice = task.verifier.mode is not GradingMode.SHARED and stress.order is None and not alone
-    if not (twice and is_controlled(task.verifier)) or change.empty:
+    if not (twice and needs_control_run(task.verifier)) or change.empty:
         first = await judge(rng, before=twice, asked=task.verifier)
         if first.doubtful and twice:
             again = await judge(rng, before=False, asked=task.verifier)
@@ -92,30 +92,30 @@ async def _judge_controlled(
     verifier: Verifier, judge: "partial[Coroutine[Any, Any, Verdict]]", rng: random.Random
 ) -> Verdict:
     """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
-    before, after = plan_runs(verifier, rng)
+    before, after = count_control_runs(verifier, rng)
     controls: list[Verdict] = []
     for _ in range(before):
         control = await judge(rng, before=False, asked=verifier, control=ControlRun.SOME)
-        if control.unreported or is_settled(control):
+        if control.unreported or proves_forgery(control):
             return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
         controls.append(control)
     first = await judge(rng, before=False, asked=verifier)
-    asked = confirmable(verifier, first)
+    asked = confirming_verifier(verifier, first)
     for _ in range(after if asked is not None else 0):
         controls.append(await judge(rng, before=False, asked=asked, control=ControlRun.SOME, failed=first.missing))
     verdict = first
     for control in controls:
-        verdict = after_control(verifier, keep_findings(control, verdict), control)
+        verdict = merge_control_run(verifier, keep_findings(control, verdict), control)
     if asked is None or verdict.tampered:
         return verdict
-    open_tests = {test for control in controls for test in unconfirmed(asked, control)}
+    open_tests = {test for control in controls for test in find_unconfirmed(asked, control)}
     if not open_tests:
         return verdict
     control = await judge(rng, before=False, asked=asked, control=ControlRun.LAST, failed=first.missing)
-    verdict = unsteady(after_control(verifier, keep_findings(control, verdict), control))
-    if verdict.tampered or not unconfirmed(asked, control):
+    verdict = mark_unsteady(merge_control_run(verifier, keep_findings(control, verdict), control))
+    if verdict.tampered or not find_unconfirmed(asked, control):
         return verdict
-    return without_unconfirmed(verifier, verdict, unconfirmed(asked, control), control.reason)
+    return withhold_unconfirmed(verifier, verdict, find_unconfirmed(asked, control), control.reason)
 
 
 async def passed_false(bundle: TaskBundle, change: Change, runtime: Runtime, *, rng: random.Random) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ async def _judge(
     spec = sandbox_spec(task, labels={"task": task.id, "purpose": "grading"}, hides_tests=True)
     names_tests = task.verifier.report.names_tests
     changed = [file.path for file in change.files]
-    set_any = partial(build_verifier_plan, asked, changed=changed, rng=rng, before=before, seed=stress.order)
+    set_any = partial(build_verifier_plan, asked, changed=changed, rng=rng, decoys_first=before, seed=stress.order)
     set_one = partial(set_any, control=control, failed=failed)
     in_thread = partial(asyncio.get_running_loop().run_in_executor, None, set_one)
     # While it boots, unless the tests are made of what the image holds.

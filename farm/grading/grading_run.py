@@ -90,19 +90,19 @@ class GradingRun:
         try:
             await self._put(weighed, exam.tests)
             tripwire = self._tripwire(weighed, exam, asked)
-            for path, program in {**exam.programs, **(tripwire.programs if tripwire else {})}.items():
+            for path, program in {**exam.programs_by_path, **(tripwire.programs if tripwire else {})}.items():
                 await self._sandbox.write_file(path, program, parents=True)
             command = exam.command(verifier.command, tracebacks=self._tracebacks)
-            env = {**dict(verifier.env), **TEST_ENV, **(exam.ordering.env if exam.ordering else {})}
+            env = {**dict(verifier.env), **TEST_ENV, **(exam.run_order.env if exam.run_order else {})}
             result = await self._run(command, env, tripwire)
             evidence, report = await self._read_evidence(result, exam, asked)
-            if exam.ordering is not None:
-                self.facts = {**self.facts, ORDERED: await exam.ordering.was_applied(self._sandbox)}
+            if exam.run_order is not None:
+                self.facts = {**self.facts, ORDERED: await exam.run_order.was_applied(self._sandbox)}
         except (ChangeRefused, PathError) as error:
             return await self._refuse(weighed, error)
         except SandboxGone as error:
             return await self._blame(weighed, error)
-        judge = partial(decide, asked, exam.canary, evidence, pristine=weighed.is_pristine)
+        judge = partial(decide, asked, exam.decoys, evidence, pristine=weighed.is_pristine)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
         findings = NOTHING
         if tripwire is not None:
@@ -224,7 +224,7 @@ class GradingRun:
         if not weighed.touched or not is_python(asked):
             return None
         workspace, tests = self._task.workspace, list(exam.tests)
-        return make_tripwire(exam.report, workspace, weighed.touched, tests, exam.holders, self._rng)
+        return make_tripwire(exam.report_path, workspace, weighed.touched, tests, exam.test_containers, self._rng)
 
     async def _run(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> ExecResult:
         asked = time.monotonic()
@@ -257,10 +257,10 @@ class GradingRun:
             return VerifierEvidence(fault=self._timed_out(), timed_out=True), None
         content: bytes | None = None
         try:
-            content = await self._sandbox.read_file(exam.report, limit=MAX_REPORT_BYTES + 1)
+            content = await self._sandbox.read_file(exam.report_path, limit=MAX_REPORT_BYTES + 1)
             expected = (*asked.fail_to_pass, *asked.pass_to_pass)
             outcomes = await asyncio.to_thread(
-                read_report, content, exam.kind, exam.holders, self._task.workspace, expected
+                read_report, content, exam.report_format, exam.test_containers, self._task.workspace, expected
             )
             return VerifierEvidence(outcomes), content
         except PathError as error:

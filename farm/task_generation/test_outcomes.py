@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
 from farm.grading import ReportError, apply_change
-from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.decoys.verifier_plan import VerifierPlan
 from farm.grading.grading_run import SHELL, TEST_ENV
 from farm.grading.reports.outcome import MAX_REPORT_BYTES, CaseOutcome
@@ -52,8 +52,8 @@ async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str
 
 async def run_tests(sandbox: Sandbox, verifier: Verifier, files: Sequence[str], workspace: str, name: str) -> Outcomes:
     """What the test command says of each test of ``files``; ``name`` is what a TaskError is about."""
-    exam = VerifierPlan(verifier.report, {}, tuple(files), NONE, _REPORT)
-    for path, program in exam.programs.items():
+    exam = VerifierPlan(verifier.report, {}, tuple(files), NO_DECOYS, _REPORT)
+    for path, program in exam.programs_by_path.items():
         await sandbox.write_file(path, program, parents=True)
     command = exam.command(verifier.command)
     env = {**dict(verifier.env), **TEST_ENV}

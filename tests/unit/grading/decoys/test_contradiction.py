@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from farm.grading.decoys.canary_file import DecoyFile
-from farm.grading.decoys.contradiction import MOST_TESTS, ContradictingFile, make_contradiction
+from farm.grading.decoys.contradiction import MAX_TESTS, ContradictingFile, make_contradiction
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from tests.unit.grading_fixtures import make_verifier
@@ -127,7 +127,7 @@ def test_what_is_no_python_is_left_alone(source: bytes) -> None:
 def test_a_few_tests_are_enough() -> None:
     made = contradict(*(f"test_{name}" for name in FIT))
     assert made is not None
-    assert len(set(made.originals.values())) == MOST_TESTS
+    assert len(set(made.originals.values())) == MAX_TESTS
 
 
 def test_passing_both_ways_is_tampering_and_passing_one_is_not() -> None:

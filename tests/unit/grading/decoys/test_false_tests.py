@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.grading.decoys.false_tests import FalsifiedFiles, false_versions, falsify_tests
-from farm.grading.decoys.python_source import edited, functions, read_source
+from farm.grading.decoys.python_source import apply_edits, functions, read_source
 from farm.grading.reports.junit import node_ids, parse_junit
 from farm.grading.reports.outcome import CaseOutcome
 
@@ -191,7 +191,7 @@ def run(directory: Path, files: Mapping[str, bytes]) -> Mapping[str, CaseOutcome
 @pytest.mark.parametrize("seed", range(3))
 def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
     made = make_false(*FIT, seed=seed)
-    assert made.names == {f"test_a.py::{name}" for name in FIT}
+    assert made.falsified == {f"test_a.py::{name}" for name in FIT}
     outcomes = run(tmp_path, made.files)
     asynchronous = "test_a.py::test_never_awaited"
     passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
@@ -206,7 +206,7 @@ def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
     for name, test, _ in (known for known in text.functions if known[0] in FIT):
         for number, variant in enumerate(false_versions(text, test, random.Random(4))):
             renamed = f"test_{name.replace('::', '_')}_{number}.py"
-            files[renamed] = (edited(SOURCE, variant), f"{renamed}::{name}")
+            files[renamed] = (apply_edits(SOURCE, variant), f"{renamed}::{name}")
     assert sum("test_order" in name for name in files) == 5
     assert sum("testParts" in name for name in files) == 7
     outcomes = run(tmp_path, {name: content for name, (content, _) in files.items()})
@@ -220,7 +220,7 @@ def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
 def test_a_test_that_may_assert_nothing_stays() -> None:
     names = ("test_may_end_early", "test_expected_to_fail", "test_swallowed")
     made = make_false(*names, source=UNFIT)
-    assert (made.files, made.names) == ({}, frozenset())
+    assert (made.files, made.falsified) == ({}, frozenset())
 
 
 SOUND = b"""\
@@ -280,7 +280,7 @@ def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
     made = make_false(*names, source=SOUND, seed=seed)
     outcomes = run(tmp_path, made.files)
     passed = {test for test, outcome in outcomes.items() if outcome is CaseOutcome.PASSED}
-    assert not passed & made.names, made.files["test_a.py"].decode()
+    assert not passed & made.falsified, made.files["test_a.py"].decode()
 
 
 def test_an_equality_is_never_negated() -> None:
@@ -327,9 +327,9 @@ INHERITED = {
 def test_an_inherited_test_is_made_false_at_its_definition() -> None:
     made = falsify_tests(INHERITED, ["test_one.py::TestOne::test_size"], random.Random(1))
     assert list(made.files) == ["shared.py"]
-    assert set(made.names) == {"test_one.py::TestOne::test_size"}
+    assert set(made.falsified) == {"test_one.py::TestOne::test_size"}
     doubtful = {**INHERITED, "other.py": INHERITED["shared.py"]}
-    assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).names
+    assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).falsified
 
 
 def test_a_test_that_two_classes_share_is_made_false_once() -> None:
@@ -340,7 +340,7 @@ def test_a_test_that_two_classes_share_is_made_false_once() -> None:
     ids = ["test_base.py::TestBase::test_word", "test_sub.py::TestBase::test_word"]
     for seed in range(40):
         made = falsify_tests(files, ids, random.Random(seed))
-        assert made.names == set(ids)
+        assert made.falsified == set(ids)
         assert b"f() == 'red'" not in made.files["test_base.py"]
 
 

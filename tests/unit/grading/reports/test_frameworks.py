@@ -259,13 +259,13 @@ def exam(kind: ReportFormat, seed: int = 1) -> VerifierPlan:
 @pytest.mark.parametrize("kind", [ReportFormat.UNITTEST, GO, CARGO, JEST])
 def test_a_canary_is_run_with_the_expected_tests(kind: ReportFormat) -> None:
     made = exam(kind)
-    assert made.canary.must_fail
-    assert made.canary.must_pass
-    assert made.canary.path in made.tests
-    for test in (*made.canary.must_fail, *made.canary.must_pass):
+    assert made.decoys.must_fail
+    assert made.decoys.must_pass
+    assert made.decoys.path in made.tests
+    for test in (*made.decoys.must_fail, *made.decoys.must_pass):
         assert invalid_test_id_reason(test, kind) is None
-        assert test.partition("::")[0] in made.holders
-    assert made.canary.content not in {exam(kind, seed).canary.content for seed in range(2, 9)}
+        assert test.partition("::")[0] in made.test_containers
+    assert made.decoys.content not in {exam(kind, seed).decoys.content for seed in range(2, 9)}
 
 
 def test_unittest_runs_false_versions(tmp_path: Path) -> None:
@@ -273,17 +273,17 @@ def test_unittest_runs_false_versions(tmp_path: Path) -> None:
     for path, file in made.tests.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(file.content)
-    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.holders], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, RUNNER, tmp_path / "report", *made.test_containers], cwd=tmp_path, check=True)
     report = (tmp_path / "report").read_bytes()
-    outcomes = read_report(report, ReportFormat.UNITTEST, made.holders, str(tmp_path))
-    assert made.canary.must_not_pass
-    assert {outcomes.get(test) for test in made.canary.must_not_pass} == {FAILED}
+    outcomes = read_report(report, ReportFormat.UNITTEST, made.test_containers, str(tmp_path))
+    assert made.decoys.must_not_pass
+    assert {outcomes.get(test) for test in made.decoys.must_not_pass} == {FAILED}
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.JUNIT, TAP])
 def test_what_has_no_canary_is_run_as_it_is(kind: ReportFormat) -> None:
     made = exam(kind)
-    assert (made.canary.must_fail, dict(made.tests)) == (
+    assert (made.decoys.must_fail, dict(made.tests)) == (
         (),
         {path: BundleFile(content) for path, content in TESTS[kind].items()},
     )
@@ -300,8 +300,8 @@ def test_commands_choose_what_holds_expected_tests() -> None:
     assert words(JEST, "a b.test.js") == "'a b.test.js'"
     made = exam(ReportFormat.UNITTEST)
     command = made.command(FRAMEWORKS[ReportFormat.UNITTEST].command)
-    assert command.startswith(f"python3 {made.runner} {made.report} ")
-    assert set(command.split()[3:]) == set(made.holders)
+    assert command.startswith(f"python3 {made.runner_path} {made.report_path} ")
+    assert set(command.split()[3:]) == set(made.test_containers)
 
 
 @pytest.mark.parametrize(

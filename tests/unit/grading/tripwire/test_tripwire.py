@@ -2,7 +2,7 @@
 
 import random
 
-from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.tripwire.tripwire import (
     ChangedLines,
@@ -57,7 +57,7 @@ def test_a_certain_finding_is_evidence_of_tampering() -> None:
     found = read(HELLO, opened, ("7", "goodbye", "", "0", "3"))
     verifier = make_verifier()
     seen = VerifierEvidence(dict.fromkeys((*verifier.fail_to_pass, *verifier.pass_to_pass), CaseOutcome.PASSED))
-    first = decide(verifier, NONE, seen, pristine=False)
+    first = decide(verifier, NO_DECOYS, seen, pristine=False)
     last = found.on(first, verifier)
     assert (first.reward, first.components["fail_to_pass"]) == (1.0, 1.0)
     assert (last.reward, last.tampered, last.components["fail_to_pass"]) == (0.0, True, 0.0)
