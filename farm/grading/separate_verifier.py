@@ -12,7 +12,7 @@ from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.changes.summary import ChangeSummary, drop_unchanged, read_old, summarize_change
 from farm.grading.diff.patch import render_patch
 from farm.grading.errors import ChangeTooLarge, ReportError, VerifierError, raise_if_host_fault
-from farm.grading.reports.harbor import COMMAND, LOGS, TESTS, clear_logs, put_tests, read_reward
+from farm.grading.reports.harbor import COMMAND, LOGS_DIR, TESTS_DIR, clear_logs, put_tests, read_reward
 from farm.grading.verdict import Verdict, decide_reward_file, zero_verdict
 from farm.tasks.bundle import TaskBundle
 from farm.tasks.images import sandbox_spec, verifier_spec
@@ -117,7 +117,7 @@ async def _list(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileEntry]:
         excluded = TarPatterns(artifact.exclude)
         entries = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
     files = {f"{artifact.path}/{entry.path}": entry for entry in entries}
-    return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS}/", f"{LOGS}/"))}
+    return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS_DIR}/", f"{LOGS_DIR}/"))}
 
 
 async def _look(

@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from farm.grading.diff.line_diff import COMPARISONS, ComparisonBudget, find_edits
+from farm.grading.diff.line_diff import MAX_COMPARISONS, ComparisonBudget, find_edits
 from farm.grading.diff.patch import lines_of
 
 _METADATA = re.compile(
@@ -35,7 +35,7 @@ def changed_lines(path: str, old: bytes, new: bytes) -> list[tuple[int, int]] | 
     """
     # In Latin-1 every byte is something.
     before, after = (lines_of(content.decode("latin-1")) for content in (old, new))
-    allowance = ComparisonBudget(COMPARISONS, at_once=COMPARISONS)
+    allowance = ComparisonBudget(MAX_COMPARISONS, per_diff=MAX_COMPARISONS)
     edits = find_edits(before, after, allowance)
     if allowance.left <= 0:
         return None

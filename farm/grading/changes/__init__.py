@@ -1,4 +1,4 @@
-"""The policy's work: taken out of its sandbox as data, and put into a sandbox for tests.
+"""Changes of the workspace: read from the agent's sandbox as data, and written into a grading sandbox.
 
-``capture`` reads a change, ``apply`` writes it, ``protected_paths`` says which paths of it are left out.
+``capture`` reads a change, ``apply`` writes it, ``protected_paths`` decides which paths are excluded.
 """

@@ -1,4 +1,4 @@
-"""What is judged, out of the sandbox where the policy worked: a change of the workspace, or artifacts."""
+"""Collects from the agent's sandbox what will be judged: a change of the workspace, or artifacts."""
 
 import asyncio
 
@@ -12,10 +12,12 @@ from sandboxes.interface import Sandbox
 async def collect_change(
     sandbox: Sandbox, task: Task, baseline: WorkspaceBaseline | None, *, limit_s: float, step: int = 0
 ) -> Change:
-    """Of ``task``, or of its ``step``. ``baseline``: of the workspace, where that is what is looked at.
+    """Return the change of the workspace, or the artifacts of the task if its verifier runs in a separate sandbox.
 
-    Raises ChangeTooLarge and PathError for what the agent has only itself to blame for, and TimeoutError where reading
-    takes more than ``limit_s``; hooks of the task have their own limits beside that.
+    ``baseline`` is required for a change of the workspace. ``step`` is passed to the task's hooks. ``limit_s`` bounds
+    the reading; the task's hooks have their own limits.
+
+    Raises ChangeTooLarge or PathError if the agent is responsible, and TimeoutError after ``limit_s``.
     """
     separate = task.verifier.separate
     if separate is not None:
@@ -23,5 +25,5 @@ async def collect_change(
     async with asyncio.timeout(limit_s):
         if separate is not None:
             return await take_artifacts(sandbox, separate)
-        assert baseline is not None  # walked before anybody worked there
+        assert baseline is not None  # the episode took it before the agent started
         return await take_change(sandbox, task.workspace, baseline)

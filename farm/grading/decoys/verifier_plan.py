@@ -86,7 +86,7 @@ def check_verifier(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
         return
     if not verifier.fail_to_pass and not verifier.pass_to_pass:
         raise VerifierError(
-            "the task expects no test to pass: fail_to_pass and pass_to_pass are empty; name some tests"
+            "the task expects no test to pass: name some in fail_to_pass or pass_to_pass"
         )
     for placeholder in FRAMEWORKS[verifier.report].placeholders:
         if placeholder not in verifier.command:

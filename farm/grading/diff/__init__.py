@@ -1,1 +1,1 @@
-"""A change as text: a patch for people, its style by a linter, and lines that look like results made up."""
+"""Analysis of a change's text: a patch for people, style violations, and lines that look like forged results."""

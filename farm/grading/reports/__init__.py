@@ -1,4 +1,4 @@
-"""What tests report, read as hostile input.
+"""Test reports, which are parsed as hostile input.
 
-``parsers`` gives outcomes by test id. ``unittest_runner`` and ``shuffle_tests`` run in the sandbox.
+``parsers`` returns outcomes by test id. ``unittest_runner`` and ``shuffle_tests`` run in the sandbox.
 """

@@ -87,16 +87,16 @@ async def test_past_its_bounds_nothing_is_checked_and_that_is_said() -> None:
 
 async def test_of_many_files_each_is_checked() -> None:
     def many(content: bytes) -> list[FileChange]:
-        return [write(f"f{n}.py", content) for n in range(style.MOST_FILES + 5)]
+        return [write(f"f{n}.py", content) for n in range(style.MAX_FILES + 5)]
 
     found = await measured(*many(b"x = 1\ny = 2 \nz = 3 \n"))
-    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MOST_FILES, 5.0)
+    assert (found["style_new"], found["style_unchecked"]) == (2.0 * style.MAX_FILES, 5.0)
     found = await measured(*many(b"x = 1\n"))
     assert (found["style_new"], found["style_unchecked"]) == (0.0, 5.0)
 
 
 def test_a_program_finds_all_texts_where_few_descriptors_are_allowed() -> None:
-    texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MOST_FILES)]
+    texts = [b"%d\n" % number * (number % 3) for number in range(2 * style.MAX_FILES)]
     command = ["/bin/sh", "-c", 'ulimit -Sn 64; exec "$@"', "sh", sys.executable, "-I", "-S", ruff_worker.__file__]
     command += [str(style.CPU_S), str(style.MEMORY_BYTES), "/bin/cat"]
     found = subprocess.run(command, input=b"".join(map(ruff_worker.framed, texts)), capture_output=True, check=True)
@@ -109,7 +109,7 @@ async def test_a_text_that_was_not_seen_is_not_counted(monkeypatch: pytest.Monke
     assert await measured(write("a.py", b"import os\n")) == {"style_unchecked": 1.0}
 
 
-@pytest.mark.parametrize(("bound", "value"), [("WALL_S", 0.0), ("MOST_OUTPUT", 10), ("MEMORY_BYTES", 1)])
+@pytest.mark.parametrize(("bound", "value"), [("WALL_S", 0.0), ("MAX_OUTPUT_BYTES", 10), ("MEMORY_BYTES", 1)])
 async def test_a_linter_that_gives_in_loses_nothing(monkeypatch: pytest.MonkeyPatch, bound: str, value: object) -> None:
     monkeypatch.setattr(style, bound, value)
     assert await measured(write("a.py", b"import os\n")) == {"style_unchecked": 1.0}
