@@ -25,13 +25,13 @@ from farm.grading.sandboxes import GradingSandboxes, drop_bytecode
 from farm.grading.stress import ORDERED, Stress
 from farm.grading.test_files import tests_of
 from farm.grading.tripwire.tripwire import (
-    NOTHING,
+    NO_FINDINGS,
     Tripwire,
     TripwireOutput,
     make_tripwire,
+    read_findings,
     touched_files,
 )
-from farm.grading.tripwire.tripwire import judge as judge_findings
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, decide_exit_code, decide_reward_file, zero_verdict
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.errors import LossCause, PathError, SandboxGone
@@ -104,9 +104,9 @@ class GradingRun:
             return await self._blame(weighed, error)
         judge = partial(decide, asked, exam.decoys, evidence, pristine=weighed.is_pristine)
         verdict = await asyncio.to_thread(judge)  # a report may name half a million tests
-        findings = NOTHING
+        findings = NO_FINDINGS
         if tripwire is not None:
-            findings = await asyncio.to_thread(judge_findings, tripwire, self._reported, report)
+            findings = await asyncio.to_thread(read_findings, tripwire, self._reported, report)
         return await with_facts(findings.on(verdict, asked), weighed, result, findings)
 
     async def run_for_exit_code(self, change: Change) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from farm.core.change import Change
 from farm.grading.changes.summary import ChangeSummary
-from farm.grading.tripwire.tripwire import NOTHING, ChangedLines, TripwireFindings
+from farm.grading.tripwire.tripwire import NO_FINDINGS, ChangedLines, TripwireFindings
 from farm.grading.verdict import Verdict
 from sandboxes.interface import ExecResult, FileKind
 
@@ -29,7 +29,7 @@ class PreparedChange:
 
 
 async def with_facts(
-    verdict: Verdict, weighed: PreparedChange, result: ExecResult | None, findings: TripwireFindings = NOTHING
+    verdict: Verdict, weighed: PreparedChange, result: ExecResult | None, findings: TripwireFindings = NO_FINDINGS
 ) -> Verdict:
     seen = await weighed.seen
     facts = {"changed_files": float(weighed.files), "protected_paths_touched": float(len(weighed.excluded))}

@@ -1,4 +1,4 @@
-"""Rewards: raw components, and the rules that make one number of them."""
+"""Rewards: raw components, and the rules that combine them to one number."""
 
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins

@@ -85,9 +85,7 @@ def check_verifier(verifier: Verifier, tests: Mapping[str, BundleFile]) -> None:
     if verifier.report is ReportFormat.EXIT_CODE:
         return
     if not verifier.fail_to_pass and not verifier.pass_to_pass:
-        raise VerifierError(
-            "the task expects no test to pass: name some in fail_to_pass or pass_to_pass"
-        )
+        raise VerifierError("the task expects no test to pass: name some in fail_to_pass or pass_to_pass")
     for placeholder in FRAMEWORKS[verifier.report].placeholders:
         if placeholder not in verifier.command:
             raise VerifierError(f"the test command cannot be used for a verdict: it lacks {placeholder}; add it")

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.audit import AuditResult, audit_turns
-from farm.audit.behaviour import ALWAYS_READ, MOST_EVIDENCE, MOST_FLAGS, MOST_READ
-from farm.audit.shell_parser import MOST_CHARS, read_script
-from farm.audit.tool_actions import EDITORS, LOOKERS, OTHERS, TERMINALS
+from farm.audit.behaviour import MAX_EVIDENCE_CHARS, MAX_FLAGS_PER_KIND, MAX_SCRIPT_CHARS, MIN_SCRIPT_CHARS_PER_CALL
+from farm.audit.shell_parser import MAX_PARSED_CHARS, parse_script
+from farm.audit.tool_actions import EDITORS, INERT_TOOLS, READERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
 from farm.episode import run_episode
 from farm.rewards import apply_rules, parse_rules
-from farm.rewards.components import ABOUT
+from farm.rewards.components import COMPONENTS
 from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
 from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, say, task
@@ -301,15 +301,15 @@ def test_a_flag_says_where_and_shows_it() -> None:
     (flag,) = found.flags
     assert (flag.kind, flag.turn, flag.call, flag.evidence) == ("history", 1, 0, "git reflog [31m --date=iso")
     long = watched(use("bash", command="git reflog " + "x " * 500)).flags[0].evidence
-    assert len(long) == MOST_EVIDENCE
+    assert len(long) == MAX_EVIDENCE_CHARS
 
 
 def test_all_are_counted_and_some_are_shown() -> None:
     found = watched(*[use("bash", command="git reflog; git fsck")] * 20)
-    assert len(found.flags) == MOST_FLAGS
+    assert len(found.flags) == MAX_FLAGS_PER_KIND
     assert found.components["audit_history"] == found.metrics["audit_history"] == 20.0
     assert found.components["audit_server"] == 0.0
-    assert set(found.components) <= set(ABOUT)
+    assert set(found.components) <= set(COMPONENTS)
 
 
 def test_results_that_cannot_be_true_are_flagged() -> None:
@@ -320,7 +320,7 @@ def test_results_that_cannot_be_true_are_flagged() -> None:
 def test_lines_of_the_change_are_flagged_with_their_place() -> None:
     found = audit_turns([], network=False, screened=["src/a.py:3: os._exit(0)"] * 7)
     assert found.components["audit_change"] == 7.0
-    assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MOST_FLAGS
+    assert [flag.evidence for flag in found.flags] == ["src/a.py:3: os._exit(0)"] * MAX_FLAGS_PER_KIND
     assert {flag.kind for flag in found.flags} == {"change"}
 
 
@@ -343,12 +343,12 @@ def test_how_a_policy_works_is_counted(uses: Any, terminal_only: float, edits: f
 
 
 def test_every_tool_of_every_pack_is_known() -> None:
-    assert {name for pack in PACKS.values() for name in pack.tools} <= TERMINALS | EDITORS | LOOKERS | OTHERS
+    assert {name for pack in PACKS.values() for name in pack.tools} <= TERMINALS | EDITORS | READERS | INERT_TOOLS
 
 
 @given(st.text(alphabet="'\"`$(){};&|<>\\ \n#a=-cgit/", max_size=200))
 def test_any_script_can_be_read(text: str) -> None:
-    read_script(text)
+    parse_script(text)
     watched(use("bash", command=text))
 
 
@@ -375,17 +375,17 @@ def test_any_script_can_be_read(text: str) -> None:
     ],
 )
 def test_long_and_odd_scripts_are_read_to_their_bound(piece: str) -> None:
-    text = piece * (MOST_CHARS // len(piece))
-    read_script(text)
-    assert "history" not in of(text + "\n" * 10 + " " * MOST_CHARS + "git reflog")
+    text = piece * (MAX_PARSED_CHARS // len(piece))
+    parse_script(text)
+    assert "history" not in of(text + "\n" * 10 + " " * MAX_PARSED_CHARS + "git reflog")
 
 
 def test_of_very_much_only_the_first_part_of_each_call_is_read() -> None:
-    long = use("bash", command="echo x; " * (MOST_CHARS // 8) + "git reflog")
-    many = [long] * (MOST_READ // MOST_CHARS + 2)
+    long = use("bash", command="echo x; " * (MAX_PARSED_CHARS // 8) + "git reflog")
+    many = [long] * (MAX_SCRIPT_CHARS // MAX_PARSED_CHARS + 2)
     assert watched(*many).flags == ()
     assert [flag.turn for flag in watched(*many, use("bash", command="git reflog")).flags] == [len(many)]
-    late = use("bash", command="echo x; " * (ALWAYS_READ // 8) + "git reflog")
+    late = use("bash", command="echo x; " * (MIN_SCRIPT_CHARS_PER_CALL // 8) + "git reflog")
     assert watched(late).flags != ()
     assert watched(*many, late).flags == ()
 

@@ -71,10 +71,10 @@ async def test_of_several_calls_that_hang_the_last_one_to_end_counts() -> None:
         next(waiting).wait()
         return {}
 
-    plugins = Plugins({"slow": hang}, most_s=0.05)
+    plugins = Plugins({"slow": hang}, timeout_s=0.05)
     both = await asyncio.gather(plugins.measure(EPISODE), plugins.measure(EPISODE))
     assert all("did not return" in one.failures["slow"] for one in both)
-    threads = plugins._stuck["slow"]
+    threads = plugins._running["slow"]
     gates[1].set()
     while sum(thread.is_alive() for thread in threads) == 2:  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
@@ -90,14 +90,14 @@ async def test_one_that_hangs_is_left_to_itself_and_not_asked_again_until_it_is_
         release.wait()
         return {"x": 1.0}
 
-    plugins = Plugins({"slow": hang}, most_s=0.05)
+    plugins = Plugins({"slow": hang}, timeout_s=0.05)
     assert "did not return within 0.05 s" in (await plugins.measure(EPISODE)).failures["slow"]
     assert "an earlier episode" in (await plugins.measure(EPISODE)).failures["slow"]
     while not asked:  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
     assert len(asked) == 1
     release.set()
-    while any(thread.is_alive() for thread in plugins._stuck["slow"]):  # noqa: ASYNC110 - a thread tells nobody
+    while any(thread.is_alive() for thread in plugins._running["slow"]):  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.005)
     assert (await Plugins({"slow": hang}).measure(EPISODE)).components == {"plugin.slow.x": 1.0}
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.rewards import BadRules, default_rules, default_text, parse_rules, score
-from farm.rewards.components import ABOUT
+from farm.rewards.components import COMPONENTS
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAIN = 'name = "plain"\n[weights]\nverdict = 1.0\n'
@@ -112,7 +112,7 @@ def test_the_rules_that_the_readme_shows_are_the_example_and_are_worth_what_it_s
 
 def test_every_component_that_rules_may_name_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
-    for name in ABOUT:
+    for name in COMPONENTS:
         family = name.rpartition("_")[0] + "_"
         kinds = ("fail_to_pass_", "pass_to_pass_", "files_", "lines_", "misuse_unknown_", "misuse_bad_")
         assert f"`{name}`" in readme or family in kinds, name

@@ -14,13 +14,13 @@ import pytest
 
 from farm.grading.tripwire.tripwire import (
     BUSYBOX,
-    MOST_LINES,
+    MAX_LINES_PER_KIND,
     READ_BYTES,
     ChangedLines,
     Tripwire,
     TripwireFindings,
     TripwireOutput,
-    judge,
+    read_findings,
 )
 from sandboxes.interface import Capture, ExecResult
 
@@ -82,7 +82,9 @@ class Watched:
         half = READ_BYTES // 2
         elided = max(0, len(text) - READ_BYTES)
         capture = Capture(text[:half], text[-half:], elided) if elided else Capture(text)
-        return judge(self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>")
+        return read_findings(
+            self.wire, TripwireOutput(ExecResult(0, capture, Capture(b""), False, 1.0)), b"<testsuite/>"
+        )
 
 
 def watch(place: Path, cart: str, touched: ChangedLines = WHOLE, files: Mapping[str, bytes] | None = None) -> set[str]:
@@ -275,9 +277,9 @@ def test_the_reader_keeps_the_first_lines_of_a_kind(tmp_path: Path) -> None:
         while not Path(watched.wire.home, "ready").exists():
             assert reader.poll() is None
         with open(f"{watched.wire.home}/findings", "w") as fifo:
-            fifo.write("\n".join([*[foreign] * 5, *lines[:3] * 2 * MOST_LINES, lines[3], f"{NONCE} end", ""]))
+            fifo.write("\n".join([*[foreign] * 5, *lines[:3] * 2 * MAX_LINES_PER_KIND, lines[3], f"{NONCE} end", ""]))
         said = reader.communicate()[0].decode().splitlines()
-    assert said == [*[lines[0]] * MOST_LINES, lines[3], f"{NONCE} closed"]
+    assert said == [*[lines[0]] * MAX_LINES_PER_KIND, lines[3], f"{NONCE} closed"]
     assert not (tmp_path / "odd").exists()
 
 

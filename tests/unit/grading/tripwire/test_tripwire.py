@@ -9,8 +9,8 @@ from farm.grading.tripwire.tripwire import (
     Tripwire,
     TripwireFindings,
     TripwireOutput,
-    judge,
     make_tripwire,
+    read_findings,
 )
 from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import Capture, ExecResult
@@ -29,7 +29,7 @@ def read(*rows: tuple[str, ...], closed: bool = True, report: bytes | None = b"<
     lines = ["\t".join((wire.nonce, *row)) for row in rows]
     text = "\n".join([*lines, "", f"{wire.nonce} closed" if closed else "", ""])
     result = ExecResult(0, Capture(text.encode()), Capture(b""), False, 1.0)
-    return judge(wire, TripwireOutput(result), report)
+    return read_findings(wire, TripwireOutput(result), report)
 
 
 HELLO = ("7", "hello", "", "0", "main")
@@ -66,5 +66,5 @@ def test_a_certain_finding_is_evidence_of_tampering() -> None:
 def test_other_text_is_passed_over() -> None:
     wire = tripwire()
     text = b"nonsense\n\xff\n" + wire.nonce.encode() + b"\ttoo\tfew\n"
-    found = judge(wire, TripwireOutput(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
+    found = read_findings(wire, TripwireOutput(ExecResult(0, Capture(text), Capture(b""), False, 1.0)), None)
     assert (found.evidence, found.components["unwatched"]) == ((), 1.0)
