@@ -211,7 +211,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     if f"{name}.".startswith(PLUGIN_PREFIX):
         return f"; write {PLUGIN_PREFIX}NAME.KEY"
     near = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.0)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    return f"; the nearest one is {near[0]!r}" if near else ""
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {"effort": Effort, "gate": RewardGate, "clip": Clip}

@@ -14,19 +14,19 @@ ROOT = Path(__file__).resolve().parents[3]
 PLAIN = 'name = "plain"\n[weights]\nverdict = 1.0\n'
 
 
-def test_the_farms_own_document_is_one_like_any_other() -> None:
+def test_default_document_is_valid_rules() -> None:
     assert parse_rules(default_text()) == default_rules()
     assert default_rules().version.startswith("verdict-")
 
 
-def test_the_version_is_what_is_said_and_not_how() -> None:
+def test_version_depends_on_content_not_form() -> None:
     same = '# a comment\nname = "plain"\nweights = { "verdict" = 1 }\n'
     assert parse_rules(same).version == parse_rules(PLAIN).version
     for other in (PLAIN.replace("1.0", "1.5"), PLAIN.replace('"plain"', '"other"'), PLAIN + "[clip]\nmax = 1\n"):
         assert parse_rules(other).version != parse_rules(PLAIN).version
 
 
-def test_the_steps_of_a_task_can_be_weighed() -> None:
+def test_step_components_can_be_weighted() -> None:
     rules = parse_rules('name = "steps"\n[weights]\nstep_1 = 0.25\nstep_12 = 0.5\nsteps_begun = 1\n')
     assert score({"step_1": 1.0, "step_2": 1.0, "steps_begun": 2.0}, rules) == 2.25
 
@@ -41,7 +41,7 @@ def test_the_steps_of_a_task_can_be_weighed() -> None:
         ('name = "a"\n[weights]\nplugin.x = 1\n', "write plugin.NAME.KEY"),
         (PLAIN + "plugin = 1\n", "no component 'plugin'; write plugin.NAME.KEY"),
         (PLAIN + "plugin.'a b'.c = 1\n", "no component 'plugin.a b.c'"),
-        (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b is there twice"),
+        (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b occurs twice"),
         (PLAIN + "step_0 = 1\n", "no component 'step_0'"),
         (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 500 parts"),
         ("[" + "a . " * 15_000 + "a]\n", "more than 500 parts"),
@@ -74,26 +74,26 @@ def test_the_steps_of_a_task_can_be_weighed() -> None:
         ("#" * 70_000, "at most 65536"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_with_the_nearest_right_name(text: str, said: str) -> None:
+def test_invalid_rules_message_suggests_similar_name(text: str, said: str) -> None:
     with pytest.raises(BadRules, match=re.escape(said)) as caught:
         parse_rules(text)
     assert "\n" not in str(caught.value)
 
 
 @given(st.text())
-def test_whatever_is_given_is_rules_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with pytest.raises(BadRules):
         parse_rules(text + "\n[")
 
 
-def test_plug_ins_have_names_of_their_own() -> None:
+def test_plugin_components_have_prefixed_names() -> None:
     dotted = parse_rules(PLAIN + "plugin.length.words = 0.5\n")
     quoted = parse_rules(PLAIN + '"plugin.length.words" = 0.5\n')
     assert dotted == quoted
     assert dotted.weights["plugin.length.words"] == 0.5
 
 
-def test_the_rules_that_the_readme_shows_are_the_example_and_are_worth_what_it_says() -> None:
+def test_rules_in_readme_match_the_example() -> None:
     text = (ROOT / "farm/examples/careful.toml").read_text()
     readme = (ROOT / "README.md").read_text()
     assert f"```toml\n{text}```" in readme
@@ -110,7 +110,7 @@ def test_the_rules_that_the_readme_shows_are_the_example_and_are_worth_what_it_s
     assert score(failed, rules) == -0.1
 
 
-def test_every_component_that_rules_may_name_is_in_the_readme() -> None:
+def test_all_components_are_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for name in COMPONENTS:
         family = name.rpartition("_")[0] + "_"

@@ -41,20 +41,20 @@ def judged(outcomes: dict[str, CaseOutcome], *false: str) -> Verdict:
     return replace(verdict, command_s=2.0, total_s=3.0)
 
 
-def test_all_files_run_again() -> None:
+def test_control_run_uses_all_test_files() -> None:
     asked = confirming_verifier(VERIFIER, judged(ALL))
     assert asked is not None
     assert (asked.fail_to_pass, asked.pass_to_pass) == (VERIFIER.fail_to_pass, (OLD, FAR))
 
 
-def test_a_test_that_failed_once_stays_as_it_is() -> None:
+def test_failed_test_is_not_falsified() -> None:
     asked = confirming_verifier(VERIFIER, judged(ALL | {OTHER: CaseOutcome.FAILED}))
     assert asked is not None
     assert asked.fail_to_pass == (NEW,)
     assert set(asked.pass_to_pass) == {OTHER, f"{OTHER[:-3]}[2]", OLD, FAR}
 
 
-def test_nothing_runs_again_if_nothing_was_gained() -> None:
+def test_nothing_solved_needs_no_confirmation() -> None:
     failed = dict.fromkeys(VERIFIER.fail_to_pass, CaseOutcome.FAILED)
     assert confirming_verifier(VERIFIER, judged(ALL | failed)) is None
     assert confirming_verifier(VERIFIER, judged(ALL | {"c": CaseOutcome.PASSED}, "c")) is None
@@ -63,7 +63,7 @@ def test_nothing_runs_again_if_nothing_was_gained() -> None:
     assert not needs_control_run(replace(VERIFIER, fail_to_pass=()))
 
 
-def test_a_false_test_that_passes_takes_all_credit() -> None:
+def test_passed_falsified_test_removes_all_credit() -> None:
     first = judged(ALL)
     made_up = merge_control_run(VERIFIER, first, judged(ALL, NEW))
     assert (first.reward, made_up.reward, made_up.resolved, made_up.tampered) == (1.0, 0.0, False, True)
@@ -71,19 +71,19 @@ def test_a_false_test_that_passes_takes_all_credit() -> None:
     assert (made_up.command_s, made_up.total_s) == (4.0, 6.0)
 
 
-def test_a_false_test_that_passes_by_chance_takes_no_other_credit() -> None:
+def test_falsified_test_passing_by_chance_keeps_credit() -> None:
     first = judged(ALL | {NEW: CaseOutcome.FAILED})
     by_chance = merge_control_run(VERIFIER, first, judged(ALL, NEW))
     assert (by_chance.tampered, by_chance.components["fail_to_pass_passed"]) == (False, 2.0)
 
 
-def test_a_run_without_a_report_shows_no_result_that_is_made_up() -> None:
+def test_run_without_report_proves_no_forgery() -> None:
     crashed = decide(VERIFIER, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
     verdict = merge_control_run(VERIFIER, crashed, judged(ALL, NEW))
     assert (verdict.reward, verdict.tampered) == (0.0, False)
 
 
-def test_findings_that_are_certain_settle_a_control_run() -> None:
+def test_certain_finding_proves_forgery() -> None:
     lied = discredit(VERIFIER, judged(ALL), "a canary passed")
     assert proves_forgery(lied)
     assert not proves_forgery(judged(ALL, NEW))
@@ -91,17 +91,17 @@ def test_findings_that_are_certain_settle_a_control_run() -> None:
     assert proves_forgery(replace(seen, components={**seen.components, "audit_runner": 1.0}))
 
 
-def test_a_test_that_passes_only_in_the_run_that_counts_is_flagged() -> None:
+def test_unsteady_verdict_has_flag() -> None:
     assert mark_unsteady(judged(ALL)).components["audit_unsteady"] == 1.0
 
 
-def test_a_false_test_that_fails_takes_nothing() -> None:
+def test_failed_falsified_test_keeps_credit() -> None:
     control = judged(ALL | {NEW: CaseOutcome.FAILED}, NEW, "tests/test_a.py::test_unseen")
     kept = merge_control_run(VERIFIER, judged(ALL), control)
     assert (kept.reward, kept.tampered, kept.components["false_unreported"]) == (1.0, False, 1.0)
 
 
-def test_tests_that_pass_only_once_earn_nothing() -> None:
+def test_unconfirmed_tests_earn_nothing() -> None:
     first = judged(ALL)
     kept = withhold_unconfirmed(VERIFIER, first, (NEW,), "they failed")
     assert (kept.reward, kept.resolved, kept.tampered) == (0.0, False, False)
@@ -109,7 +109,7 @@ def test_tests_that_pass_only_once_earn_nothing() -> None:
     assert NEW in kept.reason
 
 
-def test_a_control_run_without_results_confirms_nothing() -> None:
+def test_control_run_without_results_confirms_nothing() -> None:
     asked = confirming_verifier(VERIFIER, judged(ALL))
     assert asked is not None
     crashed = decide(asked, DecoyFile("", b"", (), ()), VerifierEvidence(fault="no report"), pristine=False)
@@ -139,7 +139,7 @@ def chosen_of(mended: str, kept: str, run: ControlRun, seed: int, failed: str = 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_some_tests_become_false_and_the_others_must_pass_again(seed: int) -> None:
+def test_some_tests_are_falsified_others_must_pass(seed: int) -> None:
     mended = {f"{PATH}::test_{name}" for name in "abcd"}
     chosen = chosen_of("abcd", "efgh", ControlRun.SOME, seed, "h")
     assert chosen.must_fail & mended
@@ -150,7 +150,7 @@ def test_some_tests_become_false_and_the_others_must_pass_again(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_kept_tests_become_false_if_no_other_can(seed: int) -> None:
+def test_pass_to_pass_tests_are_falsified_last(seed: int) -> None:
     asked = replace(
         make_verifier(),
         fail_to_pass=(f"{PATH}::test_a",),
@@ -163,31 +163,31 @@ def test_kept_tests_become_false_if_no_other_can(seed: int) -> None:
     assert chosen.must_pass_again == {f"{PATH}::test_a"}
 
 
-def test_each_test_is_false_in_some_run_and_true_in_another() -> None:
+def test_each_test_is_falsified_in_some_run() -> None:
     runs = [chosen_of("ab", "", ControlRun.SOME, seed) for seed in range(40)]
     assert {tuple(sorted(run.must_fail)) for run in runs} == {(f"{PATH}::test_a",), (f"{PATH}::test_b",)}
 
 
 @pytest.mark.parametrize(("names", "plans"), [("abcd", {(1, 0)}), ("abc", {(2, 0)}), ("a", {(0, 2), (1, 1), (2, 0)})])
-def test_few_tests_have_more_control_runs(names: str, plans: set[tuple[int, int]]) -> None:
+def test_few_tests_get_more_control_runs(names: str, plans: set[tuple[int, int]]) -> None:
     verifier = replace(make_verifier(), fail_to_pass=tuple(f"{PATH}::test_{name}[1]" for name in names))
     assert {count_control_runs(verifier, random.Random(seed)) for seed in range(40)} == plans
     spared = replace(verifier, never_false=(f"{PATH}::test_a",))
     assert count_control_runs(spared, random.Random(1))[0] + count_control_runs(spared, random.Random(1))[1] == 2
 
 
-def test_one_test_alone_becomes_false() -> None:
+def test_single_test_is_falsified() -> None:
     assert chosen_of("c", "", ControlRun.SOME, 1).must_fail == {f"{PATH}::test_c"}
     assert chosen_of("c", "", ControlRun.LAST, 1).must_fail == {f"{PATH}::test_c"}
 
 
-def test_the_second_control_run_makes_only_the_last_test_false() -> None:
+def test_last_mode_falsifies_only_last_test() -> None:
     chosen = chosen_of("cab", "d", ControlRun.LAST, 1)
     assert chosen.must_fail == {f"{PATH}::test_c"}
     assert chosen.must_pass_again == {f"{PATH}::test_a", f"{PATH}::test_b"}
 
 
-def test_tests_of_one_method_become_false_together() -> None:
+def test_tests_sharing_method_are_falsified_together() -> None:
     source = b"""\
 class TestBase:
     def test_size(self):
@@ -209,7 +209,7 @@ class TestMore(TestBase):
         assert chosen.must_pass_again.isdisjoint(chosen.must_fail)
 
 
-def test_tests_that_call_a_false_test_need_not_pass_again() -> None:
+def test_callers_of_falsified_test_are_excused() -> None:
     source = b"""\
 def test_a(wanted=40):
     assert f(0) == wanted

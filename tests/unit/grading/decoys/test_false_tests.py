@@ -189,7 +189,7 @@ def run(directory: Path, files: Mapping[str, bytes]) -> Mapping[str, CaseOutcome
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
+def test_falsified_versions_all_fail(tmp_path: Path, seed: int) -> None:
     made = make_false(*FIT, seed=seed)
     assert made.falsified == {f"test_a.py::{name}" for name in FIT}
     outcomes = run(tmp_path, made.files)
@@ -199,7 +199,7 @@ def test_every_false_version_fails(tmp_path: Path, seed: int) -> None:
     assert passed <= {asynchronous}, made.files["test_a.py"].decode()
 
 
-def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
+def test_each_assertion_can_be_falsified(tmp_path: Path) -> None:
     text = read_source(SOURCE)
     assert text is not None
     files = {}
@@ -217,7 +217,7 @@ def test_every_assertion_can_be_made_false(tmp_path: Path) -> None:
     assert not still
 
 
-def test_a_test_that_may_assert_nothing_stays() -> None:
+def test_test_without_certain_assertion_is_unchanged() -> None:
     names = ("test_may_end_early", "test_expected_to_fail", "test_swallowed")
     made = make_false(*names, source=UNFIT)
     assert (made.files, made.falsified) == ({}, frozenset())
@@ -275,7 +275,7 @@ class CaseTest(unittest.TestCase):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
+def test_correct_code_fails_all_falsified_versions(tmp_path: Path, seed: int) -> None:
     names = [name for name, test, _ in functions(ast.parse(SOUND).body) if test.name.startswith("test")]
     made = make_false(*names, source=SOUND, seed=seed)
     outcomes = run(tmp_path, made.files)
@@ -283,7 +283,7 @@ def test_right_code_passes_no_false_version(tmp_path: Path, seed: int) -> None:
     assert not passed & made.falsified, made.files["test_a.py"].decode()
 
 
-def test_an_equality_is_never_negated() -> None:
+def test_equality_is_not_negated() -> None:
     for seed in range(20):
         made = make_false("test_sum", "test_computed", "test_near", "CaseTest::testTruth", seed=seed)
         text = made.files["test_a.py"]
@@ -292,7 +292,7 @@ def test_an_equality_is_never_negated() -> None:
 
 
 @given(st.integers())
-def test_only_the_asked_tests_change(seed: int) -> None:
+def test_only_requested_tests_are_falsified(seed: int) -> None:
     made = make_false("test_sum", "CaseTest::testPair", seed=seed)
     old, new = SOURCE.splitlines(), made.files["test_a.py"].splitlines()
     changed = [one for one, other in zip(old, new, strict=True) if one != other]
@@ -300,7 +300,7 @@ def test_only_the_asked_tests_change(seed: int) -> None:
     assert made == make_false("test_sum", "CaseTest::testPair", seed=seed)
 
 
-def test_a_new_number_has_the_form_of_the_old_one() -> None:
+def test_new_number_has_form_of_old() -> None:
     source = b"def test_price():\n    assert price(40) == 300\n\ndef test_more():\n    assert price(7) == 17\n"
     wanted = {make_false("test_price", source=source, seed=seed).files["test_a.py"] for seed in range(30)}
     numbers = {found[1] for text in wanted if (found := re.search(rb"== (\d+)", text))}
@@ -309,7 +309,7 @@ def test_a_new_number_has_the_form_of_the_old_one() -> None:
     assert b"300" not in numbers
 
 
-def test_a_word_gives_way_to_one_as_frequent() -> None:
+def test_word_is_replaced_by_equally_frequent_one() -> None:
     source = b"def test_a():\n    assert f('red') == 'green'\n\ndef test_b():\n    assert f('red red') == 'red'\n"
     for seed in range(20):
         text = make_false("test_a", source=source, seed=seed).files["test_a.py"]
@@ -324,7 +324,7 @@ INHERITED = {
 }
 
 
-def test_an_inherited_test_is_made_false_at_its_definition() -> None:
+def test_inherited_test_is_falsified_in_base_class() -> None:
     made = falsify_tests(INHERITED, ["test_one.py::TestOne::test_size"], random.Random(1))
     assert list(made.files) == ["shared.py"]
     assert set(made.falsified) == {"test_one.py::TestOne::test_size"}
@@ -332,7 +332,7 @@ def test_an_inherited_test_is_made_false_at_its_definition() -> None:
     assert not falsify_tests(doubtful, ["test_one.py::TestOne::test_size"], random.Random(1)).falsified
 
 
-def test_a_test_that_two_classes_share_is_made_false_once() -> None:
+def test_shared_test_is_falsified_once() -> None:
     files = {
         "test_base.py": b"class TestBase:\n    def test_word(self):\n        assert f() == 'red'\n\nOTHER = 'green'\n",
         "test_sub.py": b"from test_base import TestBase\n",
@@ -345,7 +345,7 @@ def test_a_test_that_two_classes_share_is_made_false_once() -> None:
 
 
 @pytest.mark.parametrize("source", [b"", b"def test_sum(:", b"\xff\xfe", b"\0", SOURCE.replace(b"\n", b"\r\n")])
-def test_a_file_that_is_no_python_stays(source: bytes) -> None:
+def test_invalid_python_is_unchanged(source: bytes) -> None:
     assert make_false("test_sum", source=source).files == {}
 
 
@@ -354,7 +354,7 @@ OURS = sorted(Path(__file__).parents[2].rglob("test_*.py"))
 
 
 @given(st.sampled_from(OURS), st.integers())
-def test_a_false_file_still_parses(path: Path, seed: int) -> None:
+def test_falsified_file_still_parses(path: Path, seed: int) -> None:
     before = path.read_bytes()
     names = [name for name, test, _ in functions(ast.parse(before).body) if test.name.startswith("test_")]
     made = make_false(*names, source=before, seed=seed)

@@ -130,7 +130,7 @@ def added(kind: ReportFormat, made: VerifierPlan) -> Iterator[tuple[str, bytes, 
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_the_expected_tests_stand_among_ours_as_they_were(kind: ReportFormat) -> None:
+def test_inline_decoys_leave_expected_tests_unchanged(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
     places = set()
     for seed in range(40):
@@ -161,7 +161,7 @@ def double_of(usual: bytes, one: LocatedTest, text: bytes) -> set[bytes] | None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_double_is_its_original_but_for_its_name_and_what_it_wants(kind: ReportFormat) -> None:
+def test_near_copy_differs_in_name_and_literal(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
     suffix = path.rpartition(".")[2]
     doubled = set()
@@ -177,7 +177,7 @@ def test_a_double_is_its_original_but_for_its_name_and_what_it_wants(kind: Repor
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_whose_double_may_run_first_is_told_and_none_does_where_that_is_forbidden(kind: ReportFormat) -> None:
+def test_near_copies_running_first_are_recorded(kind: ReportFormat) -> None:
     path, usual = FILES[kind]
     run_after_decoy, doubles = set(), set()
     for seed in range(40):
@@ -195,7 +195,7 @@ def test_whose_double_may_run_first_is_told_and_none_does_where_that_is_forbidde
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFormat) -> None:
+def test_forging_a_whole_file_is_detected(kind: ReportFormat) -> None:
     made = exam(kind, 1)
     truth = dict.fromkeys((*EXPECTED[kind], *made.decoys.must_pass), CaseOutcome.PASSED)
     truth |= dict.fromkeys(made.decoys.must_fail, CaseOutcome.FAILED)
@@ -222,9 +222,7 @@ def test_whoever_passes_or_drops_all_of_a_file_gives_himself_away(kind: ReportFo
         (JEST, b"afterEach(() => expect(calls).toBe(1));\n" + SCRIPT, True, False),
     ],
 )
-def test_where_others_would_suffer_there_are_fewer(
-    kind: ReportFormat, source: bytes, doubles: bool, passing: bool
-) -> None:
+def test_fragile_files_get_fewer_decoys(kind: ReportFormat, source: bytes, doubles: bool, passing: bool) -> None:
     path = FILES[kind][0]
     most, passes = 0, 0
     for seed in range(12):
@@ -244,7 +242,7 @@ def test_where_others_would_suffer_there_are_fewer(
         (JEST, b"test.only('adds what is bought' + n, () => {});\n", False),
     ],
 )
-def test_what_cannot_be_told_apart_gets_one_at_its_end(kind: ReportFormat, source: bytes, at_the_end: bool) -> None:
+def test_unparsed_file_gets_decoy_at_end(kind: ReportFormat, source: bytes, at_the_end: bool) -> None:
     made = exam(kind, 3, source)
     grown = made.tests[FILES[kind][0]].content
     assert grown.startswith(source)
@@ -252,7 +250,7 @@ def test_what_cannot_be_told_apart_gets_one_at_its_end(kind: ReportFormat, sourc
     assert len(made.decoys.must_not_pass) == at_the_end
 
 
-def test_a_module_in_a_file_of_its_own_is_named_by_where_it_is() -> None:
+def test_rust_module_file_is_named_by_path() -> None:
     tests = {"tests/it/main.rs": b"mod prices;\n", "tests/it/prices.rs": RUST}
     expected = ("tests/it/main.rs::prices::discounts::a_quarter_less",)
     planted = add_inline_decoys(verifier(CARGO, expected), tests, random.Random(2), NOUNS, decoys_first=True)
@@ -260,7 +258,7 @@ def test_a_module_in_a_file_of_its_own_is_named_by_where_it_is() -> None:
     assert all(test.startswith("tests/it/main.rs::prices::discounts::") for test in planted.must_pass)
 
 
-def test_a_test_that_is_told_by_its_name_alone_is_run_with_all_targets() -> None:
+def test_empty_container_runs_all_targets() -> None:
     made = exam(CARGO, 1, expected=("::sums_all_prices",))
     command = made.command(FRAMEWORKS[CARGO].command)
     assert "--test" not in command
