@@ -8,7 +8,7 @@ from farm.core.task import Artifact, Separate
 from farm.grading.changes.capture import MAX_BYTES, MAX_FILES, is_executable
 from farm.grading.changes.concurrency import map_concurrently
 from farm.grading.errors import ChangeTooLarge
-from farm.grading.reports.harbor import LOGS, TESTS
+from farm.grading.reports.harbor import LOGS_DIR, TESTS_DIR
 from farm.grading.verifier_run import SHELL
 from farm.grading.work import Artifacts
 from sandboxes.errors import PathError
@@ -72,4 +72,4 @@ async def list_artifact(sandbox: Sandbox, artifact: Artifact) -> dict[str, FileE
         excluded = TarPatterns(artifact.exclude)
         entries = await asyncio.to_thread(lambda: [entry for entry in entries if not excluded.match(entry.path)])
     files = {f"{artifact.path}/{entry.path}": entry for entry in entries}
-    return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS}/", f"{LOGS}/"))}
+    return {path: entry for path, entry in files.items() if not path.startswith((f"{TESTS_DIR}/", f"{LOGS_DIR}/"))}

@@ -12,16 +12,16 @@ from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
 from farm.grading.decoys.control_run import (
     ControlRun,
-    after_control,
-    confirmable,
-    is_controlled,
-    is_settled,
-    plan_runs,
-    unconfirmed,
-    unsteady,
-    without_unconfirmed,
+    confirming_verifier,
+    count_control_runs,
+    find_unconfirmed,
+    mark_unsteady,
+    merge_control_run,
+    needs_control_run,
+    proves_forgery,
+    withhold_unconfirmed,
 )
-from farm.grading.decoys.verifier_plan import build_verifier_plan, refuse_unfit
+from farm.grading.decoys.verifier_plan import build_verifier_plan, check_verifier
 from farm.grading.errors import ChangeRefused, VerifierError
 from farm.grading.grading_run import GradingRun
 from farm.grading.request import GradingRequest
@@ -89,12 +89,12 @@ RunOnce = Callable[[PlannedRun], Awaitable[Verdict]]
 
 async def _grade_change(request: GradingRequest, change: Change) -> Verdict:
     verifier = request.verifier
-    refuse_unfit(verifier, request.bundle.tests)
+    check_verifier(verifier, request.bundle.tests)
     run = partial(_run_once, request, change)
     # Decoy tests of another language may disturb the tests that run behind them. Tests run once in the agent's own
     # sandbox, in another order, and with nothing changed.
     twice = verifier.mode is not GradingMode.SHARED and request.stress.order is None and not request.single_run
-    if twice and is_controlled(verifier) and not change.empty:
+    if twice and needs_control_run(verifier) and not change.empty:
         return await _grade_with_control_runs(verifier, run, request.rng)
     first = await run(PlannedRun(verifier, decoys_first=twice))
     if first.doubtful and twice:
@@ -105,31 +105,31 @@ async def _grade_change(request: GradingRequest, change: Change) -> Verdict:
 
 async def _grade_with_control_runs(verifier: Verifier, run: RunOnce, rng: random.Random) -> Verdict:
     """Return the verdict of the run that counts, as far as the control runs around it bear it out."""
-    before, after = plan_runs(verifier, rng)
+    before, after = count_control_runs(verifier, rng)
     controls: list[Verdict] = []
     for _ in range(before):
         control = await run(PlannedRun(verifier, control=ControlRun.SOME))
-        if control.unreported or is_settled(control):
+        if control.unreported or proves_forgery(control):
             return reduce(lambda last, other: with_time_of(keep_findings(other, last), other), controls, control)
         controls.append(control)
     first = await run(PlannedRun(verifier))
-    passed = confirmable(verifier, first)
+    passed = confirming_verifier(verifier, first)
     if passed is not None:
         for _ in range(after):
             controls.append(await run(PlannedRun(passed, control=ControlRun.SOME, failed=first.missing)))
     verdict = first
     for control in controls:
-        verdict = after_control(verifier, keep_findings(control, verdict), control)
+        verdict = merge_control_run(verifier, keep_findings(control, verdict), control)
     if passed is None or verdict.tampered:
         return verdict
-    open_tests = {test for control in controls for test in unconfirmed(passed, control)}
+    open_tests = {test for control in controls for test in find_unconfirmed(passed, control)}
     if not open_tests:
         return verdict
     control = await run(PlannedRun(passed, control=ControlRun.LAST, failed=first.missing))
-    verdict = unsteady(after_control(verifier, keep_findings(control, verdict), control))
-    if verdict.tampered or not unconfirmed(passed, control):
+    verdict = mark_unsteady(merge_control_run(verifier, keep_findings(control, verdict), control))
+    if verdict.tampered or not find_unconfirmed(passed, control):
         return verdict
-    return without_unconfirmed(verifier, verdict, unconfirmed(passed, control), control.reason)
+    return withhold_unconfirmed(verifier, verdict, find_unconfirmed(passed, control), control.reason)
 
 
 async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) -> Verdict:
@@ -144,7 +144,7 @@ async def _run_once(request: GradingRequest, change: Change, run: PlannedRun) ->
             run.verifier,
             changed=[file.path for file in change.files],
             rng=request.rng,
-            before=run.decoys_first,
+            decoys_first=run.decoys_first,
             seed=request.stress.order,
             control=run.control,
             failed=run.failed,

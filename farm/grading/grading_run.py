@@ -21,7 +21,7 @@ from farm.grading.request import GradingRequest
 from farm.grading.sandboxes import GradingSandboxes, drop_bytecode
 from farm.grading.stress import ORDERED
 from farm.grading.test_files import tests_of
-from farm.grading.tripwire.tripwire import NOTHING, Tripwire, judge, make_tripwire
+from farm.grading.tripwire.tripwire import NO_FINDINGS, Tripwire, make_tripwire, read_findings
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, decide_exit_code, decide_reward_file
 from farm.grading.verifier_run import (
     TEST_ENV,
@@ -90,19 +90,19 @@ class GradingRun:
     async def _judge_report(self, prepared: PreparedChange, plan: VerifierPlan, verifier: Verifier) -> Verdict:
         await self._put(prepared, plan.tests)
         tripwire = self._tripwire(prepared, plan, verifier)
-        for path, program in {**plan.programs, **(tripwire.programs if tripwire else {})}.items():
+        for path, program in {**plan.programs_by_path, **(tripwire.programs if tripwire else {})}.items():
             await self._sandbox.write_file(path, program, parents=True)
         command = plan.command(verifier.command, tracebacks=self._request.tracebacks)
-        env = {**dict(verifier.env), **TEST_ENV, **(plan.ordering.env if plan.ordering else {})}
+        env = {**dict(verifier.env), **TEST_ENV, **(plan.run_order.env if plan.run_order else {})}
         run = await self._run_command(command, env, tripwire)
         evidence = await self._read_evidence(run, plan, verifier)
-        if plan.ordering is not None:
-            self.facts = {**self.facts, ORDERED: await plan.ordering.was_applied(self._sandbox)}
-        decide_outcome = partial(decide, verifier, plan.canary, evidence.outcome, pristine=prepared.is_pristine)
+        if plan.run_order is not None:
+            self.facts = {**self.facts, ORDERED: await plan.run_order.was_applied(self._sandbox)}
+        decide_outcome = partial(decide, verifier, plan.decoys, evidence.outcome, pristine=prepared.is_pristine)
         verdict = await asyncio.to_thread(decide_outcome)  # a report may name half a million tests
-        findings = NOTHING
+        findings = NO_FINDINGS
         if tripwire is not None:
-            findings = await asyncio.to_thread(judge, tripwire, run.hook_output, evidence.report)
+            findings = await asyncio.to_thread(read_findings, tripwire, run.hook_output, evidence.report)
         return replace(findings.on(verdict, verifier), output=run.output, screened=findings.evidence)
 
     async def _judge_exit_code(self, prepared: PreparedChange, tests: Mapping[str, BundleFile]) -> Verdict:
@@ -135,7 +135,9 @@ class GradingRun:
         if not prepared.changed_lines or not is_python(verifier):
             return None
         workspace, tests = self._task.workspace, list(plan.tests)
-        return make_tripwire(plan.report, workspace, prepared.changed_lines, tests, plan.holders, self._request.rng)
+        return make_tripwire(
+            plan.report_path, workspace, prepared.changed_lines, tests, plan.test_containers, self._request.rng
+        )
 
     async def _run_command(self, command: str, env: Mapping[str, str], tripwire: Tripwire | None = None) -> VerifierRun:
         stress, request = self._request.stress, self._request
@@ -150,10 +152,10 @@ class GradingRun:
             return _Evidence(VerifierEvidence(fault=run.timeout_fault, timed_out=True))
         content: bytes | None = None
         try:
-            content = await self._sandbox.read_file(plan.report, limit=MAX_REPORT_BYTES + 1)
+            content = await self._sandbox.read_file(plan.report_path, limit=MAX_REPORT_BYTES + 1)
             expected = (*verifier.fail_to_pass, *verifier.pass_to_pass)
             outcomes = await asyncio.to_thread(
-                read_report, content, plan.kind, plan.holders, self._task.workspace, expected
+                read_report, content, plan.report_format, plan.test_containers, self._task.workspace, expected
             )
             return _Evidence(VerifierEvidence(outcomes), content)
         except PathError as error:

@@ -86,7 +86,7 @@ def decide(verifier: Verifier, canary: DecoyFile, evidence: VerifierEvidence, *,
     expected = frozenset(verifier.fail_to_pass) | frozenset(verifier.pass_to_pass)
     chance = {canary.originals[name] for name in map(without_parameters, passed) if name in canary.originals}
     credited = () if tampered else [test for test in passed if without_parameters(test) not in chance]
-    late = tuple(test for test in missing if without_parameters(test) in canary.late)
+    late = tuple(test for test in missing if without_parameters(test) in canary.run_after_decoy)
     return Verdict(
         reward=1.0 if resolved else 0.0,
         resolved=resolved,

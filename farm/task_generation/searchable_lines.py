@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from farm.grading.diff.line_diff import COMPARISONS, ComparisonBudget, find_edits
+from farm.grading.diff.line_diff import MAX_COMPARISONS, ComparisonBudget, find_edits
 from farm.grading.diff.patch import lines_of
 
 _METADATA = re.compile(
@@ -35,7 +35,7 @@ def changed_lines(path: str, old: bytes, new: bytes) -> list[tuple[int, int]] | 
     """
     # Latin-1 decodes every byte.
     before, after = (lines_of(content.decode("latin-1")) for content in (old, new))
-    budget = ComparisonBudget(COMPARISONS, at_once=COMPARISONS)
+    budget = ComparisonBudget(MAX_COMPARISONS, per_diff=MAX_COMPARISONS)
     edits = find_edits(before, after, budget)
     if budget.left <= 0:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.core.task import Verifier
 from farm.grading import ReportError, apply_change
-from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.decoys.verifier_plan import VerifierPlan
 from farm.grading.reports.outcome import MAX_REPORT_BYTES, CaseOutcome
 from farm.grading.reports.parsers import read_report
@@ -52,8 +52,8 @@ async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str
 
 async def run_tests(sandbox: Sandbox, verifier: Verifier, files: Sequence[str], workspace: str, name: str) -> Outcomes:
     """Run the test command and return the outcome of each test of ``files``. ``name`` is the subject of a TaskError."""
-    plan = VerifierPlan(verifier.report, {}, tuple(files), NONE, _REPORT)
-    for path, program in plan.programs.items():
+    plan = VerifierPlan(verifier.report, {}, tuple(files), NO_DECOYS, _REPORT)
+    for path, program in plan.programs_by_path.items():
         await sandbox.write_file(path, program, parents=True)
     command = plan.command(verifier.command)
     env = {**dict(verifier.env), **TEST_ENV}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.core.task import LEAST_STORAGE_MIB, GradingMode, Healthcheck, ReportFormat
+from farm.core.task import MIN_STORAGE_MIB, GradingMode, Healthcheck, ReportFormat
 from farm.tasks.bundle import BundleFile
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST
@@ -80,11 +80,11 @@ def storage_of(path: Path, manifest: Manifest, table: EnvironmentTable, table_na
 
     Raises TaskError if a task of the farm's own declares less.
     """
-    if table.storage_mb < LEAST_STORAGE_MIB and manifest.own:
+    if table.storage_mb < MIN_STORAGE_MIB and manifest.own:
         raise TaskError(
             path / MANIFEST,
             f"{table.storage_mb} MiB of disk are too few for grading",
-            f"grant at least {LEAST_STORAGE_MIB}",
+            f"grant at least {MIN_STORAGE_MIB}",
             key=f"{table_name}.storage_mb",
         )
-    return max(table.storage_mb, LEAST_STORAGE_MIB)
+    return max(table.storage_mb, MIN_STORAGE_MIB)

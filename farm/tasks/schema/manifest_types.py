@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from farm.core.path_patterns import GitignorePatterns, TarPatterns, refuse_patterns
+from farm.core.path_patterns import GitignorePatterns, TarPatterns, check_patterns
 from sandboxes.egress import AllowList
 from sandboxes.errors import SpecError
 
@@ -91,13 +91,13 @@ def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _protected(value: tuple[str, ...]) -> tuple[str, ...]:
-    refuse_patterns(value)
+    check_patterns(value)
     GitignorePatterns(value)
     return value
 
 
 def _excluded(value: tuple[str, ...]) -> tuple[str, ...]:
-    refuse_patterns(value)
+    check_patterns(value)
     TarPatterns(value)
     return value
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from farm.core.task import LEAST_STORAGE_MIB
+from farm.core.task import MIN_STORAGE_MIB
 from farm.core.toml import read_toml
 from farm.tasks.errors import TaskError
 from farm.tasks.files import MANIFEST, MAX_TEXT_BYTES, read_bounded
@@ -81,8 +81,8 @@ def _keys_without_effect(manifest: Manifest) -> Iterator[tuple[str, str]]:
         if own is not None and name in own.model_fields_set:
             yield f"verifier.environment.{name}", reason
     for prefix, table in (("environment", manifest.environment), ("verifier.environment", own)):
-        if table is not None and table.storage_mb < LEAST_STORAGE_MIB and not manifest.own:
-            yield f"{prefix}.storage_mb", f"sandboxes get the {LEAST_STORAGE_MIB} MiB that grading needs"
+        if table is not None and table.storage_mb < MIN_STORAGE_MIB and not manifest.own:
+            yield f"{prefix}.storage_mb", f"sandboxes get the {MIN_STORAGE_MIB} MiB that grading needs"
     if not manifest.separate:
         tables = [("", manifest.artifacts, manifest.verifier.collect)]
         tables += [(f"steps.{step.name}.", step.artifacts, step.verifier.collect) for step in manifest.steps]

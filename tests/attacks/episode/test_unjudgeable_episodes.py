@@ -10,7 +10,7 @@ import pytest
 
 from farm.core.rollout import Origin, Rollout, StopReason, check
 from farm.core.run import EpisodeLimits
-from farm.core.task import LEAST_STORAGE_MIB
+from farm.core.task import MIN_STORAGE_MIB
 from farm.core.trainable import TOO_LONG
 from farm.episode import NodeServices, Reply, bare_verdict, run_episode
 from farm.episode.record_limits import DROPPED, MOST_SIDECAR_CHARS, NOT_FINITE, fit
@@ -183,20 +183,20 @@ async def test_an_infrastructure_failure_stays_unjudged() -> None:
     assert (rollout.error.origin, rollout.stop_reason) == (Origin.INFRA, StopReason.ERROR)
 
 
-@pytest.mark.parametrize("size", [1, 64, LEAST_STORAGE_MIB - 1])
+@pytest.mark.parametrize("size", [1, 64, MIN_STORAGE_MIB - 1])
 def test_a_disk_too_small_to_grade_in_is_refused(tmp_path: Path, size: int) -> None:
     small = f"{MANIFEST}[environment]\nstorage_mb = {size}\n"
-    assert f"grant at least {LEAST_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
+    assert f"grant at least {MIN_STORAGE_MIB}" in complaint(write_task(tmp_path, task_DOT_toml=small))
 
 
 def test_a_foreign_task_gets_the_disk_that_grading_needs(tmp_path: Path) -> None:
     small = "[environment]\nstorage_mb = 64\n"
     path = write_task(tmp_path, task_DOT_toml=small, tests__test_DOT_sh="echo 1 > /logs/verifier/reward.txt\n")
-    assert load(path).task.storage_mib == LEAST_STORAGE_MIB
+    assert load(path).task.storage_mib == MIN_STORAGE_MIB
     assert [
         warning for warning in unsupported_features(path) if warning.startswith("environment.storage_mb is ignored")
     ]
 
 
 def test_the_smallest_disk_holds_the_largest_change() -> None:
-    assert LEAST_STORAGE_MIB * 1024 * 1024 >= 3 * MAX_BYTES
+    assert MIN_STORAGE_MIB * 1024 * 1024 >= 3 * MAX_BYTES

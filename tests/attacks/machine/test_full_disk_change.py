@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
-from farm.core.task import LEAST_STORAGE_MIB, ReportFormat
+from farm.core.task import MIN_STORAGE_MIB, ReportFormat
 from farm.grading import GradingRequest, Verdict, grade, take_baseline, take_change
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
@@ -19,7 +19,7 @@ FILL = "head -c 62M /dev/urandom > fill"
 async def filled(runtime: EitherRuntime, image: str) -> Change:
     """Return the change of a policy that wrote nearly as much as a change may hold."""
     async with runtime.scope(
-        SandboxSpec(image, workdir=WORKSPACE, limits=SandboxLimits(disk_mib=LEAST_STORAGE_MIB))
+        SandboxSpec(image, workdir=WORKSPACE, limits=SandboxLimits(disk_mib=MIN_STORAGE_MIB))
     ) as sandbox:
         baseline = await take_baseline(sandbox, WORKSPACE)
         result = await sandbox.shell(FILL, timeout_s=60)
@@ -38,5 +38,5 @@ async def test_change_that_fills_the_disk_is_judged(either_runtime: EitherRuntim
     change = await filled(either_runtime, project_image)
     with pytest.raises(RuntimeUnavailable):
         await judged(either_runtime, project_image, change, TOO_SMALL_MIB)
-    verdict = await judged(either_runtime, project_image, change, LEAST_STORAGE_MIB)
+    verdict = await judged(either_runtime, project_image, change, MIN_STORAGE_MIB)
     assert verdict.reward == 0.0

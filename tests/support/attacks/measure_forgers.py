@@ -90,7 +90,7 @@ async def main() -> None:
         for bundle in bundles:
             path, init, baseline = await _package(bundle, runtime)
 
-            async def judge(
+            async def read_findings(
                 change: Change, name: str, bundle: TaskBundle = bundle, start: WorkspaceBaseline = baseline
             ) -> None:
                 counter = table.setdefault(name, collections.Counter())
@@ -119,13 +119,13 @@ async def main() -> None:
                 setattr(prepared_change, "touched_files", partial(_as_if, everything))  # noqa: B010 - mypy forbids the other way
             for _ in range(arguments.gold):
                 if bundle.gold is not None:
-                    await judge(bundle.gold, "gold")
+                    await read_findings(bundle.gold, "gold")
             for _ in range(arguments.rounds):
                 for way in FORGERS:
                     if arguments.only and way != arguments.only:
                         continue
                     change = Change((FileChange(path, ChangeKind.WRITE, forge(init, way).encode()),))
-                    await judge(change, way)
+                    await read_findings(change, way)
     finally:
         await runtime.close()
     for name, counter in table.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from farm.core.task import ReportFormat
-from farm.grading.decoys.canary_file import NONE
+from farm.grading.decoys.canary_file import NO_DECOYS
 from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
@@ -336,19 +336,19 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
     (directory / "test_a.py").write_text(SUITE)
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"
-    exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NONE, str(report), seed)
-    for path, program in exam.programs.items():
+    exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NO_DECOYS, str(report), seed)
+    for path, program in exam.programs_by_path.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(program)
     template = "{python} {runner} {report} {files}" if kind is ReportFormat.UNITTEST else _PYTEST
     command = exam.command(template.replace("{python}", sys.executable))
     env = {**os.environ, "PYTHONPATH": "/nowhere", "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    env |= exam.ordering.env if exam.ordering else {}
+    env |= exam.run_order.env if exam.run_order else {}
     done = subprocess.run(["bash", "-c", command], cwd=directory, env=env, capture_output=True, text=True)
-    outcomes = read_report(report.read_bytes(), kind, exam.holders, str(directory))
+    outcomes = read_report(report.read_bytes(), kind, exam.test_containers, str(directory))
     told = re.search(r"ValueError: ((?:first|second) .*)", done.stdout + done.stderr)
     assert told, done
-    return told[1], bool(exam.ordering and Path(exam.ordering.mark).exists()), len(outcomes)
+    return told[1], bool(exam.run_order and Path(exam.run_order.mark).exists()), len(outcomes)
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.PYTEST, ReportFormat.UNITTEST])
@@ -373,7 +373,7 @@ def test_files_change_places_and_our_last_one_stays_last() -> None:
     def files(seed: int | None) -> list[str]:
         exam = build_verifier_plan(verifier, tests, (), random.Random(1), seed=seed)
         assert exam.seed == seed
-        return [path for path in exam.holders if path in tests]
+        return [path for path in exam.test_containers if path in tests]
 
     assert files(None) == sorted(tests)
     assert files(1) == files(1) != files(2)
