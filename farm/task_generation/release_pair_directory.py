@@ -4,15 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from farm.core.change import Change
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
 from farm.task_generation.task_directory import (
     WORKSPACE,
     ShellTemplate,
     TaskDirectory,
-    TaskLimits,
     bundle_files,
-    farm_table,
     id_lists,
-    render_manifest,
 )
 from farm.tasks import BASE_IMAGE
 from farm.tasks.schema.manifest import ReleaseTable

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from shlex import quote
 
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
 from farm.task_generation.task_directory import (
     ShellTemplate,
     TaskDirectory,
-    TaskLimits,
     bundle_files,
-    farm_table,
     id_lists,
-    render_manifest,
 )
 from farm.task_import.draft import ImportDraft
 from farm.tasks.loader import IN_WORKSPACE

@@ -7,17 +7,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from farm.task_generation.manifest import TaskLimits, farm_table, render_manifest
 from farm.task_generation.mutation.repository import Repository
 from farm.task_generation.release_pair_directory import test_script
 from farm.task_generation.task_directory import (
     WORKSPACE,
     ShellTemplate,
     TaskDirectory,
-    TaskLimits,
     bundle_files,
-    farm_table,
     id_lists,
-    render_manifest,
 )
 from farm.tasks import BASE_IMAGE
 from farm.tasks.loader import IN_WORKSPACE

@@ -69,7 +69,7 @@ def find_sites(source: bytes) -> list[Site]:
     Empty if libcst cannot parse the source, or if it is nested too deeply.
     """
     try:
-        check_source_depth(source)  # libcst needs minutes for some of it, and its own limit is the stack's
+        check_source_depth(source)  # libcst needs minutes for deep nesting, and its own limit is the stack
         wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
         if wrapper.module.encoding.lower().replace("_", "-") not in ("utf-8", "ascii", "us-ascii"):
             return []
