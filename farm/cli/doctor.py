@@ -88,7 +88,7 @@ def doctor(
 
 
 def _show(found: Examination) -> None:
-    from sandboxes.host.limits import LEFT_OUT
+    from sandboxes.host.limits import UNLIMITED_SYSCTLS
 
     colour = {CheckMark.OK: "green", CheckMark.WARN: "yellow", CheckMark.LACKS: "red"}
     table = Table("what", "", "found", "what to do", box=None, pad_edge=False)
@@ -105,7 +105,7 @@ def _show(found: Examination) -> None:
     for limit in found.too_low:
         table_console.print(f"{limit.name} counts {limit.why}")
     table_console.print("\nno limit to how many")
-    for name, why in LEFT_OUT.items():
+    for name, why in UNLIMITED_SYSCTLS.items():
         table_console.print(f"{name}: {why}")
 
 

@@ -1,1 +1,1 @@
-"""The limits of this machine and how hard it is pressed."""
+"""Limits and pressure of this host."""

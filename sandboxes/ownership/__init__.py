@@ -1,1 +1,1 @@
-"""Who holds a sandbox, and whether that process lives: locks, labels, and records for a successor."""
+"""Owners of sandboxes: locks that prove that an owner lives, labels, and records for its successor."""

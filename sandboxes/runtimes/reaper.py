@@ -96,7 +96,7 @@ async def _bury(engine: Engine, state_dir: Path, owner: Identity, left: _Left) -
 
 @contextlib.contextmanager
 def _dead_for_good(owner: Identity, left: _Left, state_dir: Path) -> Iterator[bool]:
-    if not left.traces or owner.is_seen:
+    if not left.traces or owner.is_state_dir_visible:
         with bury_if_dead(owner.state_dir, owner.name) as dead:
             yield dead
     else:

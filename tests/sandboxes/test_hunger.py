@@ -38,7 +38,7 @@ def unified() -> bool:
 
 
 def memory() -> Path:
-    places = find_hierarchies().places
+    places = find_hierarchies().mounts
     return places["" if unified() else "memory"]
 
 

@@ -185,7 +185,7 @@ async def test_an_open_that_is_cancelled_leaves_no_group(
     place = state_dir / "cancelled"
     opening = asyncio.create_task(OciRuntime.open(state_dir=place, owner="one", toolbox=toolbox))
     await eventually(lambda: opening.done() or (place / "owners" / ".seal").exists())
-    roots = [root / group_of(Identity.here(place, "one")) for root in find_hierarchies().narrowed().roots]
+    roots = [root / group_of(Identity.here(place, "one")) for root in find_hierarchies().needed().roots]
     await eventually(lambda: opening.done() or any(root.exists() for root in roots))
     opening.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -17,7 +17,7 @@ import pytest
 from sandboxes import OciRuntime, RuntimeUnavailable, SandboxSpec, SpecError
 from sandboxes.cgroups.cgroups import Cgroups, find_hierarchies
 from sandboxes.docker_engine.api import Engine
-from sandboxes.ownership.owner import LOOK_S, LOOKS, Identity, Owner, bury_if_dead, group_of, owner_names
+from sandboxes.ownership.owner import LOCK_RETRY_S, LOCK_TRIES, Identity, Owner, bury_if_dead, group_of, owner_names
 from sandboxes.runtimes.reaper import reap
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.outside import EitherRuntime, backing_files
@@ -229,7 +229,7 @@ def test_a_dead_owner_that_returns_while_it_is_buried_waits(state_dir: Path) -> 
         assert dead
         returning = another.submit(Owner.claim, state_dir, "two")
         with pytest.raises(TimeoutError):
-            returning.result(timeout=10 * LOOKS * LOOK_S)
+            returning.result(timeout=10 * LOCK_TRIES * LOCK_RETRY_S)
     assert not returning.result().inherited
     returning.result().release()
     assert owner_names(state_dir) == ["one"]

@@ -98,7 +98,7 @@ def test_a_lock_tells_who_lives_wherever_its_file_lies(tmp_path: Path) -> None:
     owner = Owner.claim(place)
     assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(place, tmp_path / "elsewhere")
-    assert not owner.identity.is_seen
+    assert not owner.identity.is_state_dir_visible
     assert not is_dead_by_trace(owner.identity, [owner.trace], asker)
     os.rename(tmp_path / "elsewhere", place)
     owner.release()
@@ -152,7 +152,7 @@ def test_who_was_claimed_before_the_seal_was_lost_lives(tmp_path: Path) -> None:
     (tmp_path / "owners" / "stray").touch()
     asker = Owner.claim(tmp_path)
     try:
-        assert not owner.identity.is_seen
+        assert not owner.identity.is_state_dir_visible
         assert not is_dead_by_trace(owner.identity, [owner.trace], tmp_path)
     finally:
         asker.release()

@@ -42,7 +42,7 @@ class OciHost:
     ) -> "OciHost":
         """``places``: for so many sandboxes. Raises RuntimeUnavailable."""
         hierarchies = find_hierarchies()
-        if not hierarchies.places:
+        if not hierarchies.mounts:
             raise RuntimeUnavailable("the oci runtime needs control groups; mount them at /sys/fs/cgroup")
         images = (await engine.root()).resolve()
         if hidden := [place for place in (images, owner.state_dir) if place.is_relative_to(starter.PLACE)]:
@@ -57,7 +57,7 @@ class OciHost:
 
     def seen_by(self, program: OciProgram) -> Hierarchies:
         """The control groups that ``program`` is to see."""
-        return self.hierarchies.narrowed() if program.is_crun else self.hierarchies
+        return self.hierarchies.needed() if program.is_crun else self.hierarchies
 
     def renew_disk(self) -> None:
         """What lives on the old one goes on until it is removed. Raises RuntimeUnavailable; blocks."""

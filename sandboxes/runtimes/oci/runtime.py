@@ -47,7 +47,7 @@ from sandboxes.toolserver.client import ToolServer
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
 
 DEFAULTS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": HOSTNAME}
-PLACES = 64
+DISK_SHARES = 64
 TRIAL, TRIAL_S, TRIALS = "trial", 10.0, 3
 
 
@@ -103,7 +103,7 @@ class OciRuntime(ToolServerRuntime):
         docker_host: str | None = None,
         toolbox: Toolbox | None = None,
         programs: Sequence[str] = PROGRAMS,
-        places: int = PLACES,
+        places: int = DISK_SHARES,
     ) -> "OciRuntime":
         """Become ``owner``, and start a sandbox of nothing with one of ``programs`` after the other to see what works.
 
@@ -256,7 +256,7 @@ class OciRuntime(ToolServerRuntime):
             await self._images.close()
             if self._packed is not None:
                 await self._packed.close()
-            await self._moves.settled()
+            await self._moves.wait()
             self._ends.close()
         finally:
             await self._ground.undo.aclose()
@@ -358,11 +358,11 @@ class OciRuntime(ToolServerRuntime):
         if image is None:
             raise SnapshotError(f"{source} was removed")
         self._taken[name] = await self._images.take(image.id)
-        still = self._cgroups.standstill(source) if source in self._held else contextlib.nullcontext()
+        still = self._cgroups.frozen(source) if source in self._held else contextlib.nullcontext()
         try:
             async with still:
                 copied = self._files.copy(source, name, spec.limits.disk_mib)
-                await shielded(self._moves.before(copied))
+                await shielded(self._moves.warm_during(copied))
         except OSError as error:
             raise SnapshotError(f"{source} cannot be copied: {error.strerror}") from None
         if source in self._held:
@@ -384,7 +384,7 @@ class OciRuntime(ToolServerRuntime):
         try:
             await self._starting.starter.settle(sandbox_id, STOPPING_S)
             await self._ends.kill(sandbox_id)
-            await self._cgroups.let_go(sandbox_id)
+            await self._cgroups.remove_later(sandbox_id)
             await self._remove_files(sandbox_id)
             self._owner.forget_record(sandbox_id)
         finally:

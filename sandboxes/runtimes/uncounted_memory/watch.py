@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandboxes.host.pressure import PLENTY, read_pressure
+from sandboxes.host.pressure import MEMORY_AMPLE, read_pressure
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import UncountedMemory, kernel_bytes, locks_on_machine, survey
 
@@ -104,7 +104,7 @@ class UncountedMemoryWatch:
         grown = kernel - before.kernel >= GROWTH_BYTES or (many_locks and locks > before.locks + LOCKS_MOST)
         if not grown and time.monotonic() < before.surveyed_at + PAUSE_S:
             return
-        scarce = read_pressure().memory_left < PLENTY
+        scarce = read_pressure().memory_left < MEMORY_AMPLE
         most = DESCRIPTORS_GROWN if grown or self._suspected else DESCRIPTORS_MOST
         found = await asyncio.to_thread(survey, dict(self._groups), before.table if many_locks else 0, most)
         guilty = self._judge(found, scarce=scarce)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.cgroups.cgroups import BESIDE, WANTED, find_hierarchies
+from sandboxes.cgroups.cgroups import NEEDED_CONTROLLERS, UNIFIED_BESIDE_V1, find_hierarchies
 from sandboxes.ownership.owner import Identity, group_of
 
 ROOT = Path("/sys/fs/cgroup")
@@ -22,22 +22,22 @@ OTHER = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 def test_version_2_has_one_hierarchy() -> None:
     found = find_hierarchies(OTHER + V2)
     assert found.unified
-    assert found.places == {"": ROOT}
+    assert found.mounts == {"": ROOT}
 
 
 @pytest.mark.parametrize("unified", [False, True], ids=["legacy", "hybrid"])
 def test_version_1_has_one_a_controller(unified: bool) -> None:
     found = find_hierarchies(OTHER + V1 + NAMED + (HYBRID if unified else ""))
     assert not found.unified
-    assert set(found.narrowed().places) == set(WANTED)
-    assert set(found.places) - set(WANTED) == {"cpuacct", "cpuset", "blkio", "name=systemd"} | (
-        {BESIDE} if unified else set()
+    assert set(found.needed().mounts) == set(NEEDED_CONTROLLERS)
+    assert set(found.mounts) - set(NEEDED_CONTROLLERS) == {"cpuacct", "cpuset", "blkio", "name=systemd"} | (
+        {UNIFIED_BESIDE_V1} if unified else set()
     )
-    assert found.places["cpu"] == ROOT / "cpu,cpuacct"
+    assert found.mounts["cpu"] == ROOT / "cpu,cpuacct"
 
 
 def test_a_machine_without_any_has_none() -> None:
-    assert find_hierarchies(OTHER).places == {}
+    assert find_hierarchies(OTHER).mounts == {}
 
 
 def test_groups_of_different_state_directories_differ() -> None:

@@ -74,7 +74,7 @@ def test_what_is_in_use_does_not_count() -> None:
 
 def test_the_kernels_own_most_is_said() -> None:
     found = verdict("kernel.pid_max", 32_768, sandboxes=10_000)
-    assert found.remedy == "sysctl -w kernel.pid_max=4194304, its most, for 7989"
+    assert found.remedy == "sysctl -w kernel.pid_max=4194304, its maximum, for 7989"
 
 
 def test_only_what_a_runtime_uses_is_asked_of_the_host() -> None:
@@ -120,10 +120,10 @@ def test_limits_of_processes_and_groups_name_their_remedy() -> None:
         "open files of the farm": (256, "ulimit -n 2048"),
         "open files of dockerd": (
             192,
-            "LimitNOFILE=2048 in the unit of dockerd, or ulimit -n 2048 where it is started",
+            "LimitNOFILE=2048 in the unit of dockerd, or ulimit -n 2048 before it starts",
         ),
-        "memory": (120, "have 2048 MiB free"),
-        "pids.max": (17, "raise pids.max of the farm's control group (TasksMax= of its unit) to 262144"),
+        "memory": (120, "free 2048 MiB"),
+        "pids.max": (17, "raise pids.max of the farm's cgroup (TasksMax= of its unit) to 262144"),
     }
 
 
