@@ -78,7 +78,7 @@ async def open_runtime(
     owner: str | None = None,
     grace_s: float = 0.0,
     docker_host: str | None = None,
-    places: int = DISK_SHARES,
+    disk_shares: int = DISK_SHARES,
     granted: Grants = _NO_GRANTS,
 ) -> Runtime:
     """Open the runtime ``kind``. ``auto`` opens ``oci`` if this machine supports it, else ``docker``, and logs why.
@@ -93,7 +93,7 @@ async def open_runtime(
     if docker != "docker":
         try:
             runtime = await OciRuntime.open(
-                state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, places=places
+                state_dir=state_dir, owner=owner, grace_s=grace_s, docker_host=docker_host, disk_shares=disk_shares
             )
             for lack in runtime.degraded:
                 log.warning("sandboxes on this machine are degraded: %s", lack)

@@ -1,7 +1,7 @@
 """The two protocols of the package: Runtime creates sandboxes; Sandbox runs commands and holds files."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -305,3 +305,15 @@ class Runtime(Protocol):
     async def close(self) -> None:
         """Remove every sandbox of this owner and close the connection to the daemon."""
         ...
+
+
+@asynccontextmanager
+async def sandbox_scope(
+    runtime: Runtime, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
+) -> AsyncIterator[Sandbox]:
+    """Implement ``Runtime.scope`` by ``create`` and ``remove``: a class of runtimes says ``scope = sandbox_scope``."""
+    sandbox = await runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.remove()

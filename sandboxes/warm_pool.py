@@ -12,13 +12,13 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from sandboxes.cancellation import shielded
 from sandboxes.errors import SandboxError
 from sandboxes.host.pressure import read_pressure
-from sandboxes.interface import Runtime, Sandbox
+from sandboxes.interface import Runtime, Sandbox, sandbox_scope
 from sandboxes.snapshot import Snapshot
 from sandboxes.spec import SandboxSpec, check_spec
 
@@ -138,15 +138,7 @@ class WarmPool:
             sandbox = await self._runtime.create(spec, base=base, boot_timeout_s=boot_timeout_s)
         return sandbox
 
-    @asynccontextmanager
-    async def scope(
-        self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0
-    ) -> AsyncIterator[Sandbox]:
-        sandbox = await self.create(spec, base=base, boot_timeout_s=boot_timeout_s)
-        try:
-            yield sandbox
-        finally:
-            await sandbox.remove()
+    scope = sandbox_scope
 
     async def digest_of(self, image: str) -> str:
         return await self._runtime.digest_of(image)

@@ -113,7 +113,7 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
             owner=AGENT_OWNER,
             grace_s=GRACE_S,
             docker_host=plan.docker_host,
-            places=max_sandboxes(plan.slots),
+            disk_shares=max_sandboxes(plan.slots),
             granted=plan.granted,
         )
         pool = WarmPool(runtime, shortage=partial(short_of, plan.state_dir)) if plan.warm else None

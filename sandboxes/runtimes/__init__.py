@@ -1,1 +1,1 @@
-"""What makes sandboxes: ``oci`` and ``docker``, and what both have in common (``base``)."""
+"""Runtimes that create sandboxes: ``oci`` and ``docker``. ``base`` has the code that they share."""

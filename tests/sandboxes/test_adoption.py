@@ -152,7 +152,7 @@ async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
     runtime = await OciRuntime.open(state_dir=state_dir, owner="agent", toolbox=toolbox)
     innocent = await asyncio.create_subprocess_exec("sleep", "infinity")
     try:
-        pid_file = runtime._files.place(box_id) / "pid"
+        pid_file = runtime._files.sandbox_dir(box_id) / "pid"
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
         pid_file.write_text(str(innocent.pid))  # as when all numbers have been given since
         assert await adopted(runtime) == {}
@@ -169,7 +169,7 @@ async def test_whoever_has_the_number_of_a_dead_first_process_lives_on(
 async def first_process(runtime: "DockerRuntime | OciRuntime", sandbox_id: str) -> int:
     if isinstance(runtime, DockerRuntime):
         return await runtime.first_pid(sandbox_id)
-    return int((runtime._files.place(sandbox_id) / "pid").read_text())
+    return int((runtime._files.sandbox_dir(sandbox_id) / "pid").read_text())
 
 
 async def test_one_whose_owner_died_while_it_stood_still_goes_on(

@@ -69,7 +69,7 @@ async def test_a_command_that_was_killed_for_others_is_not_believed(oci_runtime:
     async with oci_runtime.scope(SandboxSpec(test_image, limits=SandboxLimits(memory_mib=ROOMY))) as sandbox:
         limit(above(sandbox.id), TIGHT)
         for _ in range(2):
-            with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
+            with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
                 await sandbox.exec(HUNGRY, timeout_s=WAIT_S)
             assert gone.value.by is LossCause.OUTSIDE
 
@@ -89,7 +89,7 @@ async def test_files_that_once_filled_its_limit_say_nothing_of_a_death(
         await asyncio.to_thread(prefer, await oci_runtime.first_pid(sandbox.id))
         limit(above(sandbox.id), TIGHT)
         await sandbox.write_file("/go", b"")
-        with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
+        with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
             await call
         assert gone.value.by is LossCause.OUTSIDE
 
@@ -101,7 +101,7 @@ async def test_tests_that_were_killed_for_others_are_no_verdict(oci_runtime: Oci
     bundle = make_bundle(verifier, tests={})
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=ROOMY))
     mended = Change((write("mended.py"),))
-    with pytest.raises(SandboxGone, match="memory ran out on the machine") as gone:
+    with pytest.raises(SandboxGone, match="memory ran out on the host") as gone:
         await grade(bundle, mended, oci_runtime, verify_s=None, rng=random.Random(0))
     assert gone.value.by is LossCause.OUTSIDE
     bundle = replace(bundle, task=replace(bundle.task, memory_mib=TIGHT // 2))

@@ -128,9 +128,9 @@ def test_a_limit_holds_for_bytes_and_for_files_and_for_nobody_else(
 def test_classic_quotas_bound_what_a_copy_writes_beyond_what_it_began_with(classic_disk: QuotaDisk) -> None:
     classic_disk.make("source", 16)
     source, copy = classic_disk.path / "source", classic_disk.path / "copy"
-    write_down(source / "before", os.urandom(12 * MIB))
+    flush(source / "before", os.urandom(12 * MIB))
     classic_disk.copy("source", "copy", 16)
-    write_down(copy / "own", os.urandom(12 * MIB))
+    flush(copy / "own", os.urandom(12 * MIB))
     for place in (source, copy):
         with pytest.raises(OSError, match="quota"):
             fill(place / "too much", 8)
@@ -139,15 +139,15 @@ def test_classic_quotas_bound_what_a_copy_writes_beyond_what_it_began_with(class
     classic_disk.copy("copy", "copy of it", 16)
     with pytest.raises(OSError, match="quota"):
         fill(copy / "too much", 8)
-    write_down(classic_disk.path / "copy of it" / "own", os.urandom(12 * MIB))
+    flush(classic_disk.path / "copy of it" / "own", os.urandom(12 * MIB))
 
 
 def test_a_disk_with_classic_quotas_says_what_they_do_not_bound(classic_disk: QuotaDisk) -> None:
-    assert "forks and their source may fill up to twice what they were granted" in classic_disk.lack
+    assert "forks and their source may fill up to twice their limits" in classic_disk.limits_gap
 
 
 def test_a_disk_with_simple_quotas_lacks_nothing(quota_disk: QuotaDisk) -> None:
-    assert quota_disk.lack == ""
+    assert quota_disk.limits_gap == ""
 
 
 def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_disk_is_mounted_nowhere_and_its_device_goes_with_it(tmp_path: Path) -
     assert loop_devices(tmp_path / "disk.img") == []
 
 
-def write_down(path: Path, content: bytes) -> None:
+def flush(path: Path, content: bytes) -> None:
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -200,7 +200,7 @@ def test_what_was_removed_can_be_written_by_the_next(tmp_path: Path) -> None:
         disk = QuotaDisk(place, 2)
         try:
             for number in range(6):
-                if disk.is_short():
+                if disk.needs_reclaim():
                     disk.reclaim()
                 disk.make(f"{number}", 10_240)
                 take(disk.path / f"{number}" / "most", disk.share_mib - 8)
@@ -237,9 +237,9 @@ def test_a_disk_whose_machine_had_no_room_for_it_is_not_believed_any_more(tmp_pa
             disk.make("one", 10_240)
             assert disk.failure() == ""
             fill_machine(place)
-            assert "no room left" in disk.failure()
+            assert "has no free space" in disk.failure()
             empty_machine(place)
-            assert "no room left" in disk.failure()
+            assert "has no free space" in disk.failure()
         finally:
             disk.close()
 
@@ -252,10 +252,10 @@ def test_a_disk_that_turned_read_only_unseen_is_not_believed_any_more(tmp_path: 
             fill_machine(place, left_mib=1)
             for number in range(100):
                 with contextlib.suppress(OSError):
-                    write_down(disk.path / "one" / f"{number}", os.urandom(200_000))
+                    flush(disk.path / "one" / f"{number}", os.urandom(200_000))
             disk.reclaim()
             empty_machine(place)
-            assert "the disk of sandboxes failed" in disk.failure()
+            assert "the disk of sandboxes has failed" in disk.failure()
         finally:
             disk.close()
 

@@ -18,7 +18,7 @@ SMALL = SandboxLimits(memory_mib=64, disk_mib=16)
 
 
 def notes(runtime: OciRuntime) -> list[str]:
-    inside = Path(f"/proc/{runtime._starting.starter._process.pid}/root")
+    inside = Path(f"/proc/{runtime._supervisor.starter._process.pid}/root")
     return os.listdir(inside / starter.STATE.relative_to("/"))
 
 
@@ -42,7 +42,7 @@ async def test_what_a_start_noted_that_failed_is_gone(
         f'echo > "$2/$name/a/b/c" && chmod 0 "$2/$name/a" && ls "$2" >&2\n{end}\n'
     )
     noting.chmod(0o755)
-    starting = oci_runtime._starting
+    starting = oci_runtime._supervisor
     starting.program = replace(starting.program, path=noting, loaded_once=False)
     await starting.renew()
     with pytest.raises(BootError, match=r"did not start: [0-9a-f]{12}$"):

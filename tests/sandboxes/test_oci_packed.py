@@ -122,7 +122,7 @@ async def test_unused_packed_layers_are_removed_and_made_again(layers: PackedLay
 async def test_layer_larger_than_the_disk_is_refused(layers: PackedLayers, tmp_path: Path) -> None:
     layer = layer_with(tmp_path, b"")
     os.truncate(layer / "file", shutil.disk_usage(tmp_path).total)
-    with pytest.raises(DiskFull, match="make room, or use a smaller image"):
+    with pytest.raises(DiskFull, match="free disk space, or use a smaller image"):
         async with layers.sources([layer]):
             pass
     assert packed_in(tmp_path) == []

@@ -35,7 +35,7 @@ from sandboxes.errors import DiskFull
 from sandboxes.ownership.owner import Identity, group_of, owner_names
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.oci_programs import PROGRAMS
-from sandboxes.runtimes.oci.starter_supervisor import FAILURES
+from sandboxes.runtimes.oci.starter_supervisor import MAX_FAILURES
 from sandboxes.runtimes.oci.uid_ranges import FIRST_ID
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.docker_daemon import docker_daemon
@@ -214,8 +214,8 @@ async def test_what_does_not_start_says_why_and_leaves_nothing(
     refusing = tmp_path / "crun"
     refusing.write_text("#!/bin/sh\necho not today >&2; exit 3\n")
     refusing.chmod(0o755)
-    oci_runtime._starting.program = replace(oci_runtime._starting.program, path=refusing, loaded_once=False)
-    await kill(oci_runtime._starting.starter._process)  # it would go on with the program that it has
+    oci_runtime._supervisor.program = replace(oci_runtime._supervisor.program, path=refusing, loaded_once=False)
+    await kill(oci_runtime._supervisor.starter._process)  # it would go on with the program that it has
     with pytest.raises(BootError, match="did not start: not today"):
         await oci_runtime.create(SandboxSpec(test_image))
     assert await living(oci_runtime) == set()
@@ -230,7 +230,7 @@ async def test_what_this_process_was_told_is_not_told_to_the_program(
     try:
         async with runtime.scope(SandboxSpec(test_image)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
-        process = runtime._starting.starter._process.pid
+        process = runtime._supervisor.starter._process.pid
         told = await asyncio.to_thread(Path(f"/proc/{process}/environ").read_bytes)
         assert b"NOTIFY_SOCKET" not in told
     finally:
@@ -246,16 +246,16 @@ async def test_crun_is_loaded_once_and_a_script_in_its_place_at_each_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crun = require_program("crun")
-    assert os.readlink(f"/proc/{oci_runtime._starting.starter._process.pid}/exe").startswith("/memfd:crun")
+    assert os.readlink(f"/proc/{oci_runtime._supervisor.starter._process.pid}/exe").startswith("/memfd:crun")
     script = tmp_path / "crun"
     script.write_text(f'#!/bin/sh\nexec {crun} "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     scripted = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox, programs=["crun"])
     try:
-        assert os.readlink(f"/proc/{scripted._starting.starter._process.pid}/exe") == str(toolbox.starter)
+        assert os.readlink(f"/proc/{scripted._supervisor.starter._process.pid}/exe") == str(toolbox.starter)
         (said,) = set(scripted.degraded) - set(oci_runtime.degraded)
-        assert said.startswith("crun is run anew at each start")
+        assert said.startswith("crun is executed at each start")
         async with scripted.scope(SandboxSpec(test_image)) as sandbox:
             assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
     finally:
@@ -280,7 +280,7 @@ def libraries_of(pid: int) -> dict[str, bool]:
 
 
 async def test_a_start_takes_only_libraries_along_that_crun_names(oci_runtime: OciRuntime) -> None:
-    libraries = libraries_of(oci_runtime._starting.starter._process.pid)
+    libraries = libraries_of(oci_runtime._supervisor.starter._process.pid)
     taken = ("ld-", "starter.so", *named_by(require_program("crun")))
     assert libraries == {name: not name.startswith(taken) for name in libraries}
     assert libraries["libc.so.6"] is False
@@ -290,7 +290,7 @@ async def test_a_start_takes_only_libraries_along_that_crun_names(oci_runtime: O
 async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    starting, spec = oci_runtime._starting, SandboxSpec(test_image)
+    starting, spec = oci_runtime._supervisor, SandboxSpec(test_image)
     assert starting.program.loaded_once
     async with oci_runtime.scope(spec) as before:
         if how == "cannot be loaded":  # as one that was put in its place and is static
@@ -301,7 +301,7 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
             await kill(starting.starter._process)
         else:
             resource.prlimit(starting.starter._process.pid, resource.RLIMIT_NOFILE, (3, 3))
-            for _ in range(FAILURES):
+            for _ in range(MAX_FAILURES):
                 with pytest.raises(BootError):
                     await oci_runtime.create(spec)
         for _ in range(2):
@@ -309,26 +309,26 @@ async def test_a_crun_that_is_loaded_in_vain_is_run_at_each_start(
                 assert text(await after.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
         await before.ping()
     assert not starting.program.loaded_once
-    assert oci_runtime.degraded[-1].startswith("crun is run anew at each start")
-    assert caplog.text.count("crun is run anew at each start") == 1
+    assert oci_runtime.degraded[-1].startswith("crun is executed at each start")
+    assert caplog.text.count("crun is executed at each start") == 1
     assert await living(oci_runtime) == set()
 
 
 async def test_a_program_that_says_nothing_of_its_dead_half_has_started_nobody(
     oci_runtime: OciRuntime, test_image: str, tmp_path: Path
 ) -> None:
-    starting = oci_runtime._starting
+    starting = oci_runtime._supervisor
     silent = tmp_path / "crun"
     silent.write_text("#!/bin/sh\necho half of it died >&2\n")
     silent.chmod(0o755)
     starting.program = replace(starting.program, path=silent, loaded_once=False)
     await starting.renew()
     starting.program = replace(starting.program, loaded_once=True)
-    for _ in range(FAILURES):
-        assert not starting.doubtful
+    for _ in range(MAX_FAILURES):
+        assert not starting.needs_trial
         with pytest.raises(BootError, match="did not start: half of it died"):
             await oci_runtime.create(SandboxSpec(test_image))
-    assert starting.doubtful
+    assert starting.needs_trial
     assert await living(oci_runtime) == set()
 
 
@@ -337,18 +337,18 @@ async def test_an_image_that_never_starts_says_nothing_of_the_program(
 ) -> None:
     made = made_image(docker_client, [Layer().file("proc", b"no directory")])
     image = next(made)
-    for _ in range(FAILURES + 1):
+    for _ in range(MAX_FAILURES + 1):
         with pytest.raises(SpecError, match="did not start"):
             await oci_runtime.create(SandboxSpec(image))
     next(made, None)
-    assert oci_runtime._starting.program.loaded_once
+    assert oci_runtime._supervisor.program.loaded_once
 
 
 async def test_a_starter_that_was_killed_is_started_again_and_sandboxes_outlive_it(
     oci_runtime: OciRuntime, state_dir: Path, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as before:
-        await kill(oci_runtime._starting.starter._process)
+        await kill(oci_runtime._supervisor.starter._process)
         async with oci_runtime.scope(SandboxSpec(test_image)) as after:
             for sandbox in (before, after):
                 assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
@@ -363,18 +363,18 @@ async def test_a_starter_that_says_nothing_any_more_gives_way_to_another(
     oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as before:
-        os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+        os.kill(oci_runtime._supervisor.starter._process.pid, signal.SIGSTOP)
         with monkeypatch.context() as soon:
-            soon.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.5)
+            soon.setattr("sandboxes.runtimes.oci.starter.SLOW_START_S", 0.5)
             soon.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
             starts = [oci_runtime.create(SandboxSpec(test_image)) for _ in range(3)]
             ends = await asyncio.gather(*starts, return_exceptions=True)
         assert [type(end) for end in ends] == [RuntimeUnavailable] * 3, ends
-        assert "says nothing any more" in caplog.text
+        assert "does not answer" in caplog.text
         async with oci_runtime.scope(SandboxSpec(test_image)) as after:
             for sandbox in (before, after):
                 assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
-    os.kill(oci_runtime._starting.starter._process.pid, signal.SIGSTOP)
+    os.kill(oci_runtime._supervisor.starter._process.pid, signal.SIGSTOP)
     monkeypatch.setattr("sandboxes.runtimes.oci.starter.ANSWER_S", 0.5)
     await oci_runtime.close()
 
@@ -382,18 +382,18 @@ async def test_a_starter_that_says_nothing_any_more_gives_way_to_another(
 async def test_a_start_that_takes_long_is_waited_for_while_the_starter_listens(
     oci_runtime: OciRuntime, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxes.runtimes.oci.starter.LONG_S", 0.001)
+    monkeypatch.setattr("sandboxes.runtimes.oci.starter.SLOW_START_S", 0.001)
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
         assert text(await sandbox.exec(["echo", "on"], timeout_s=WAIT_S)) == "on\n"
 
 
 async def test_those_who_end_together_while_the_starter_sleeps_are_all_told_of(oci_runtime: OciRuntime) -> None:
-    starter = oci_runtime._starting.starter
+    starter = oci_runtime._supervisor.starter
     told: list[int | None] = []
     os.kill(starter._process.pid, signal.SIGSTOP)
     try:
         for stranger in range(1000):
-            starter.ask_end(2**30 + stranger, told.append)
+            starter.request_exit_status(2**30 + stranger, told.append)
     finally:
         os.kill(starter._process.pid, signal.SIGCONT)
     assert await eventually(lambda: len(told) == 1000)
@@ -404,9 +404,9 @@ async def test_whoever_has_the_number_of_one_that_ended_is_not_taken_for_it(
     oci_runtime: OciRuntime, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        first = oci_runtime._ends._first[sandbox.id]
+        first = oci_runtime._exit_tracker._init_processes[sandbox.id]
         first.kill()
-        assert await first.until_told(WAIT_S)
+        assert await first.wait_for_status(WAIT_S)
         first.pid = os.getpid()  # as when all numbers have been given since
         with pytest.raises(SandboxGone) as gone:
             await sandbox.ping()
@@ -420,7 +420,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def test_while_a_disk_stands_still_all_else_goes_on(oci_runtime: OciRuntime, test_image: str) -> None:
-    disk = os.open(oci_runtime._files.place("."), os.O_RDONLY)
+    disk = os.open(oci_runtime._files.sandbox_dir("."), os.O_RDONLY)
 
     rescue = f"import fcntl, time; time.sleep({STILL_S}); fcntl.ioctl({disk}, {FITHAW}, 0)"  # or nobody could
     spec = SandboxSpec(test_image)
@@ -454,7 +454,7 @@ async def test_when_a_disk_fails_its_sandboxes_are_lost_by_nobodys_doing_and_a_n
         try:
             async with runtime.scope(SandboxSpec(test_image)) as lost:
                 fill_machine(place)
-                with pytest.raises(SandboxGone, match="no room left") as gone:
+                with pytest.raises(SandboxGone, match="has no free space") as gone:
                     await lost.exec(["true"], timeout_s=WAIT_S)
                 assert gone.value.by is LossCause.OUTSIDE
                 with pytest.raises(DiskFull):
@@ -491,9 +491,9 @@ async def test_a_trial_that_took_too_long_is_tried_again(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     runtime = await OciRuntime.open(state_dir=state_dir, toolbox=toolbox)
     try:
-        assert runtime._starting.program.path == slow
+        assert runtime._supervisor.program.path == slow
         (said,) = runtime.degraded
-        assert said.startswith("crun is run anew at each start")  # as any script
+        assert said.startswith("crun is executed at each start")  # as any script
     finally:
         await runtime.close()
 
@@ -530,7 +530,7 @@ async def test_the_machine_can_let_go_of_what_it_had_mounted(
     mounted: Path, oci_runtime: OciRuntime, state_dir: Path, test_image: str
 ) -> None:
     async with oci_runtime.scope(SandboxSpec(test_image)) as sandbox:
-        for pid in (oci_runtime._starting.starter._process.pid, first_process(state_dir, sandbox.id)):
+        for pid in (oci_runtime._supervisor.starter._process.pid, first_process(state_dir, sandbox.id)):
             assert str(mounted) not in mount_table(pid)
 
 

@@ -358,7 +358,7 @@ class TestOci:
         """What is ready is of use still, and for what comes next there is another."""
         (starter,) = _children("starter")
         os.kill(starter, signal.SIGKILL)
-        await oci_runtime._starting.starter._process.wait()
+        await oci_runtime._supervisor.starter._process.wait()
         for _ in range(4):
             sandbox = await pool.create(spec)
             assert text(await sandbox.exec(["echo", "here"], timeout_s=WAIT_S)) == "here\n"

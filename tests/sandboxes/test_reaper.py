@@ -162,7 +162,7 @@ async def test_an_owner_that_returns_finds_what_it_left(
     other = await OwnerProcess.start(either_runtime.name, state_dir, "other", toolbox, test_image, grace_s=WAIT_S)
     assert await other.line() == "open"
     left = await other.line()
-    with pytest.raises(RuntimeUnavailable, match="lives in another process"):
+    with pytest.raises(RuntimeUnavailable, match="is claimed by another process"):
         await type(either_runtime).open(state_dir=state_dir, owner="other", toolbox=toolbox)
     await other.kill()
     runtime = await type(either_runtime).open(state_dir=state_dir, owner="other", toolbox=toolbox)

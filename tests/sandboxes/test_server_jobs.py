@@ -368,7 +368,7 @@ async def test_a_start_and_a_reading_repeated_by_their_ids_happen_once(server: T
     assert said[0].output == Capture(b"said\n")
     assert (await server.job_output(started[0])).output == Capture(b"")
     assert (served.home / "notes").read_text() == "ran\n"
-    with pytest.raises(SpecError, match="was another call"):
+    with pytest.raises(SpecError, match="belongs to a different call"):
         await server.start_job("echo other", call_id="start")
 
 

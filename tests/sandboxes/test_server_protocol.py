@@ -192,7 +192,7 @@ async def wire(served: Served) -> AsyncIterator[Wire]:
 
 
 def shell_body(command: str) -> bytes:
-    return protocol.caps(WAIT_S, 1000) + protocol.text("main") + protocol.text(command)
+    return protocol.encode_limits(WAIT_S, 1000) + protocol.text("main") + protocol.text(command)
 
 
 def exec_body(script: str) -> bytes:

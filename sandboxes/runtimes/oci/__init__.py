@@ -1,1 +1,1 @@
-"""Sandboxes started by crun or runc on the layers of Docker's images. ``runtime`` is where to enter."""
+"""Sandboxes started by crun or runc on the layers of Docker's images. Entry point: ``runtime``."""

@@ -36,9 +36,9 @@ def test_what_was_written_is_not_granted_anew_before_it_came_back() -> None:
     for name in "ab":
         room.grant(name, 10_240, **MEMORY_AMPLE)
     room.release("a", 300)
-    assert room.is_short()
-    room.came_back(room.leaving)
-    assert not room.is_short()
+    assert room.needs_reclaim()
+    room.add_reclaimed(room.unreclaimed)
+    assert not room.needs_reclaim()
     assert room.grant("c", 10_240, **MEMORY_AMPLE) == 400
 
 
@@ -49,11 +49,11 @@ class Grants:
     """As ``Room`` promises, by adding up what each has whenever that is asked for."""
 
     def __init__(self, all_mib: int, share: int) -> None:
-        self.all, self.share, self.leaving = all_mib, share, 0
+        self.all, self.share, self.unreclaimed = all_mib, share, 0
         self.of: dict[str, int] = {}
 
     def grant(self, name: str, wanted: int, backed: int, free: int) -> int | None:
-        left = min(self.all, backed) - sum(self.of.values()) - self.leaving
+        left = min(self.all, backed) - sum(self.of.values()) - self.unreclaimed
         granted = min(wanted, self.share, max(left, BEYOND_MIB))
         if granted > left and free < 2 * granted:
             return None
@@ -61,11 +61,11 @@ class Grants:
         return granted
 
     def release(self, name: str, written: int) -> None:
-        self.leaving += min(written, self.of.pop(name, 0))
+        self.unreclaimed += min(written, self.of.pop(name, 0))
 
     @property
-    def is_short(self) -> bool:
-        return bool(self.leaving) and self.all - sum(self.of.values()) - self.leaving < self.share
+    def needs_reclaim(self) -> bool:
+        return bool(self.unreclaimed) and self.all - sum(self.of.values()) - self.unreclaimed < self.share
 
 
 STEP = st.tuples(st.sampled_from(("grant", "hold", "release", "came back")), NAMES, MIB, MIB, MIB)
@@ -89,8 +89,8 @@ def test_what_is_left_is_right_whatever_came_and_went(steps: list[tuple[str, str
             room.release(name, mib)
             grants.release(name, mib)
         else:
-            room.came_back(room.leaving)
-            grants.leaving = 0
-        assert room.leaving == grants.leaving
-        assert room.is_short() == grants.is_short
+            room.add_reclaimed(room.unreclaimed)
+            grants.unreclaimed = 0
+        assert room.unreclaimed == grants.unreclaimed
+        assert room.needs_reclaim() == grants.needs_reclaim
         assert [room.granted(each) for each in "abcdef"] == [grants.of.get(each, 0) for each in "abcdef"]

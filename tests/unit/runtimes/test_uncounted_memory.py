@@ -8,7 +8,7 @@ FEW = UncountedMemory(in_flight=1)
 
 
 def ends(hoarders: UncountedMemoryWatch, held: UncountedMemory) -> bool:
-    return "it" in hoarders._judge({"it": held}, scarce=False)
+    return "it" in hoarders._select_above_limit({"it": held}, scarce=False)
 
 
 def test_descriptors_in_flight_count_at_the_third_survey_in_a_row() -> None:

@@ -1,1 +1,1 @@
-"""The disk of an owner's sandboxes: a directory for each, bounded, copied and removed at a constant cost."""
+"""The disk of an owner's sandboxes: a directory for each, with a limit, copied and removed at constant cost."""

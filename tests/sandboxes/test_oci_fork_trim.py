@@ -18,17 +18,17 @@ PROGRAM = r"""
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "shed.h"
+#include "fork_trim.h"
 
 int named(void);
 
 int main(int argc, char **argv)
 {
     char line[1024];
-    shed();
+    trim_forks();
     fflush(stdout);
     if (!fork()) {
-        end_plainly();
+        exit_without_destructors();
         FILE *maps = fopen("/proc/self/maps", "r");
         while (fgets(line, sizeof line, maps))
             if (strstr(line, "libunnamed") || strstr(line, "libnamed"))
@@ -49,14 +49,14 @@ UNNAMED = "__attribute__((destructor)) static void last(void) { } int unnamed(vo
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Linked to a library that is linked to another."""
-    place = tmp_path_factory.mktemp("shed")
+    place = tmp_path_factory.mktemp("fork_trim")
     for name, text in (("program", PROGRAM), ("named", NAMED), ("unnamed", UNNAMED)):
         (place / f"{name}.c").write_text(text)
     command = [require_program("gcc"), "-D_GNU_SOURCE", f"-I{STARTER}", f"-L{place}", f"-Wl,-rpath,{place}"]
     shared = [*command, "-shared", "-fPIC", "-Wl,--no-as-needed"]
     subprocess.run([*shared, "-o", place / "libunnamed.so", place / "unnamed.c"], check=True)
     subprocess.run([*shared, "-o", place / "libnamed.so", place / "named.c", "-lunnamed"], check=True)
-    sources = [place / "program.c", STARTER / "shed.c"]
+    sources = [place / "program.c", STARTER / "fork_trim.c"]
     subprocess.run([*command, "-o", place / "program", *sources, "-lnamed"], check=True)
     return place / "program"
 
