@@ -58,12 +58,12 @@ class AnswerLost(SandboxError):
 
 
 class LossCause(StrEnum):
-    """Who caused the loss of a sandbox."""
+    """The party that caused the loss of a sandbox."""
 
     MEMORY = "memory"
     """The sandbox's own processes reached its memory limit."""
     INSIDE = "inside"
-    """The tool server ended, sends invalid bytes, or is silent while it lives: caused inside, or by a bug of ours."""
+    """The tool server ended, sends invalid bytes, or is silent while it lives; or the farm has a bug."""
     OUTSIDE = "outside"
     """The sandbox was killed or removed from outside, or the cause is unknown."""
 

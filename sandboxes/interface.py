@@ -230,7 +230,7 @@ class Sandbox(Protocol):
     async def snapshot(self) -> Snapshot:
         """Copy the sandbox's files at one moment. The sandbox is frozen meanwhile and always thawed afterwards.
 
-        The copy has the whole file system, whoever owns the files. It has no processes, no shell state, and no files in
+        The copy has the whole file system, with files of all users. It has no processes, shell state, or files in
         memory (``/dev/shm``, ``/proc``). A sandbox whose processes have ended can be copied until it is removed.
         Raises SnapshotError.
         """

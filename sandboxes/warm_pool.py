@@ -32,7 +32,7 @@ SURPLUS_S = 10.0
 
 SHORTAGE_CHECK_S = 1.0
 PAUSE_S = 10.0
-"""Nothing is pooled for this time after a shortage."""
+"""The pool stays empty for this time after a shortage."""
 
 RETRY_S, MAX_RETRY_S = 1.0, 60.0
 

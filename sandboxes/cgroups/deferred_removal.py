@@ -14,7 +14,7 @@ MAX_WAITING = 128
 """Maximum number of waiting cgroups; a further one is removed at once."""
 
 QUIET_S = 0.02
-"""A cgroup is removed only if no start has begun for this time, because starts come in bursts."""
+"""A cgroup is removed only if no sandbox was started for this time, because starts come in bursts."""
 
 MAX_TRIES = 100
 
@@ -81,5 +81,5 @@ class DeferredRemoval:
                     self._names[name] = tries_left  # at the end of the queue
 
     def _remove_if_quiet(self, name: str) -> bool:
-        """Remove ``name``, in a thread. Do nothing if a start has begun since, or the name is used again."""
+        """Remove ``name``, in a thread. Do nothing if a sandbox is starting, or the name is used again."""
         return self._no_start.is_set() and name in self._names and self._try_remove(name)

@@ -1,6 +1,6 @@
 """Read how scarce the machine's resources are: pressure stall information (PSI, Linux 4.20), and free memory.
 
-A stall alone does not prove a shortage: a process at its own limit (a sandbox that reads more than its memory holds, or
+A stall does not prove a shortage: a process at its own limit (a sandbox that reads more than its memory holds, or
 writes and syncs) also stalls, and PSI counts it.
 """
 

@@ -11,7 +11,7 @@ from sandboxes.spec import SandboxLimits, SandboxSpec, check_spec
 
 @dataclass(frozen=True, slots=True)
 class SandboxRecord:
-    """What a successor needs to adopt a sandbox. ``shut``: its egress was shut for good."""
+    """The state that a successor needs to adopt a sandbox. ``shut``: its egress was shut for good."""
 
     spec: SandboxSpec
     image_digest: str

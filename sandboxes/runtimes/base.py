@@ -56,7 +56,7 @@ class ToolServerRuntime(ABC):
         self._snapshots: dict[str, Snapshot] = {}
         self._proxies: dict[str, EgressProxy] = {}
         self.granted = Grants()
-        """What the operator allows sandboxes to reach besides the internet."""
+        """Private hosts that the operator allows sandboxes to reach."""
         self._login_envs: dict[tuple[str, tuple[tuple[str, str], ...]], Mapping[str, str]] = {}
         self._boot_limiter = BootLimiter(AdaptiveLimit(len(os.sched_getaffinity(0))))
 
@@ -341,7 +341,7 @@ class ToolServerSandbox(SandboxCalls):
         raise SandboxGone(f"sandbox {self._id} was removed")
 
     async def _checked(self, call: Coroutine[Any, Any, T]) -> T:
-        """Await ``call`` and check the sandbox's integrity afterwards, whatever the result."""
+        """Await ``call`` and check the sandbox's integrity afterwards, also if it failed."""
         try:
             result = await call
         except SandboxError:

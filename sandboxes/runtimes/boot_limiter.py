@@ -1,6 +1,6 @@
 """Limit the number of concurrent boots on this machine to as many as it can boot without much slowdown.
 
-The limit adapts to boot times, whatever resource is short: like TCP Vegas does with round trips, it compares each boot
+The limit adapts to boot times, not to a certain resource: like TCP Vegas does with round trips, it compares each boot
 time with the recent minimum, because boots that wait for a core, the daemon or the disk take longer than one alone.
 time with the recent minimum, because boots that wait for a core, the daemon or the disk take longer than one alone.
 Memory is the exception: further boots make a shortage worse, so the kernel's pressure is read and the limit halved. A

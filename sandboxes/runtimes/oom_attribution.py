@@ -1,6 +1,6 @@
 """Decide whether an OOM kill in a sandbox was caused by the sandbox's own limit, a parent cgroup or the host.
 
-A cgroup's counter of OOM kills has every kill of its processes, whatever memory was short. Its peak usage does not
+A cgroup's counter of OOM kills has every kill of its processes, for any cause. Its peak usage does not
 decide either, because it includes page cache, which is reclaimed. In version 1 the OOM events (an eventfd registered
 with ``memory.oom_control``) of the cgroup and its parent decide:
 
@@ -11,7 +11,7 @@ with ``memory.oom_control``) of the cgroup and its parent decide:
 | the host                | yes  | no               | no              |
 | none: cache is dropped  | no   | no               | no              |
 
-A cgroup sends its event before the kernel kills, and its children send theirs too. Version 2 counts the sandbox's
+A cgroup sends its event before the kernel kills, and its children send one too. Version 2 counts the sandbox's
 events as ``oom`` in ``memory.events``, and does not count events of the parent there. Tried on Linux 6.18, and with a
 full 256 MiB user-mode Linux 6.1.
 """

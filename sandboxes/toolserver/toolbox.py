@@ -150,7 +150,7 @@ def _build(building: Path, parts: _Parts, programs: dict[str, Path]) -> None:
         building / "below",
         inside,
         *inside.rglob("*"),
-    ):  # readable for all users inside, whatever the umask is
+    ):  # readable for all users inside, with any umask here
         os.chmod(path, 0o755)
 
 

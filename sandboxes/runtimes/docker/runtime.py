@@ -48,7 +48,7 @@ HOST_ONLY_ID = 0x7FFFFFFD
 
 SOCKET_NAME = "sock"
 COPYABLE_RUNTIMES = (None, "runc", "crun")
-"""OCI runtimes whose containers write files where the daemon finds them. gVisor keeps changes in its own process."""
+"""OCI runtimes whose containers write files to the daemon's layers. gVisor keeps changes in its own process."""
 HEALTH_CHECK_S = 0.25
 FOREVER_S = 86_400.0
 
@@ -335,7 +335,7 @@ def _make_run_dir(run_dir: Path) -> None:
 def _close_run_dir(run_dir: Path) -> None:
     """Prevent processes inside from replacing the socket and from connecting to it.
 
-    Root inside is root outside for file permissions, but has no capabilities; so the files get an owner that nobody
+    Root inside is root outside for file permissions, but has no capabilities; so the files get an owner that no process
     inside can be. If the farm does not run as root, the directory belongs to the farm's user and only its mode changes.
     """
     if os.geteuid() == 0:

@@ -315,19 +315,17 @@ class OciRuntime(ToolServerRuntime):
             )
             packed = self._packed_layers if spec.private_layers else None
             async with mount_sources(self._host.layer, image.layers, packed) as (top_layer, layers):
-                status = await self._supervisor.count_failures(
-                    self._supervisor.starter.start(
-                        sandbox_id,
-                        first_id=first_id,
-                        rlimits=rlimits(spec.limits),
-                        options=overlay_options(starter.DISK / sandbox_id),
-                        top_layer=top_layer,
-                        layers=layers,
-                        command=self._supervisor.program.command(sandbox_id, PID_FILE),
-                        listener=listener,
-                    ),
-                    sandbox_dir / PID_FILE,
+                request = starter.StartRequest(
+                    sandbox_id,
+                    first_id=first_id,
+                    rlimits=rlimits(spec.limits),
+                    options=overlay_options(starter.DISK / sandbox_id),
+                    top_layer=top_layer,
+                    layers=layers,
+                    command=self._supervisor.program.command(sandbox_id, PID_FILE),
                 )
+                start = self._supervisor.starter.start(request, listener)
+                status = await self._supervisor.count_failures(start, sandbox_dir / PID_FILE)
         if status:
             raise BootError(f"a sandbox of {spec.image} did not start: {startup_error(sandbox_dir, status)}")
         try:

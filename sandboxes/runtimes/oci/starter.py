@@ -6,7 +6,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.errors import RuntimeUnavailable
@@ -32,6 +33,34 @@ DISK, ROOTFS, USERS, STATE, DEVICES = (MOUNT_DIR / name for name in ("disk", "ro
 OnExitStatus = Callable[[int | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """The file system and the command of a sandbox's start.
+
+    ``first_id``: uid outside of root inside; 0: no user namespace. ``options``: of the overlay. ``layers``: topmost
+    first; each is a directory, or a file or block device with an EROFS image. ``top_layer``: replaces the common layer.
+    """
+
+    name: str
+    first_id: int
+    rlimits: Mapping[int, int]
+    options: str
+    top_layer: Path | None
+    layers: Sequence[Path]
+    command: Sequence[str | Path]
+
+    def fields(self) -> Iterator[str | Path]:
+        """Yield the fields of the packet, which ``sandboxes/starter/starter.c`` documents."""
+        yield self.name
+        yield str(self.first_id)
+        yield " ".join(f"{number} {value}" for number, value in self.rlimits.items())
+        yield self.options
+        yield self.top_layer or ""
+        yield str(len(self.layers))
+        yield from self.layers
+        yield from self.command
+
+
 class Starter:
     """One starter process. Calls raise RuntimeUnavailable if it has ended."""
 
@@ -45,6 +74,7 @@ class Starter:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._receive)
 
+    # All arguments by keyword, because each is a part of the starter's command line.
     @classmethod
     async def launch(
         cls,
@@ -98,29 +128,14 @@ class Starter:
         _, stderr = await process.communicate()
         raise RuntimeUnavailable(f"the starter failed: {stderr.decode(errors='replace').strip()}")
 
-    async def start(
-        self,
-        name: str,
-        *,
-        first_id: int,
-        rlimits: Mapping[int, int],
-        options: str,
-        top_layer: Path | None,
-        layers: Sequence[Path],
-        command: Sequence[str | Path],
-        listener: socket.socket,
-    ) -> int:
-        """Mount an overlay with ``options`` on ``layers``, topmost first, and run ``command`` on it.
+    async def start(self, request: StartRequest, listener: socket.socket) -> int:
+        """Mount the overlay of ``request`` and run its command. Return the exit status, as a shell would.
 
-        Return its exit status, as a shell would. ``first_id``: uid outside of root inside; 0: no user namespace.
-        ``top_layer``: replaces the common layer. A layer is a directory, or a file or block device with an EROFS image.
-        A cancelled start goes on: the caller must then call ``settle``.
+        The command inherits ``listener``. A cancelled start goes on: the caller must then call ``settle``.
         """
-        limits = " ".join(f"{number} {value}" for number, value in rlimits.items())
-        fields = (name, str(first_id), limits, options, top_layer or "", str(len(layers)), *layers, *command)
-        self._send([b"S", *map(os.fsencode, fields)], [listener.fileno()])
+        self._send([b"S", *map(os.fsencode, request.fields())], [listener.fileno()])
         done: asyncio.Future[int] = self._loop.create_future()
-        self._starts[name] = done
+        self._starts[request.name] = done
         while not (await asyncio.wait({done}, timeout=SLOW_START_S))[0]:
             await self._ping()
         return done.result()
@@ -154,7 +169,7 @@ class Starter:
         self._status_requests.pop(pid, None)
 
     def drop_ended(self) -> None:
-        """Make the starter drop the statuses of ended processes that nobody has requested."""
+        """Make the starter drop the statuses of ended processes that were never requested."""
         with contextlib.suppress(RuntimeUnavailable):
             self._send([b"B"], ())
 

@@ -76,7 +76,7 @@ def _make(root: Path, toolbox: Path) -> None:
     copy_settings(root / "settings")
     (root / HIDDEN_DIRECTORY).mkdir(parents=True)
     (root / HIDDEN_FILE).touch()
-    for path in (root, *root.rglob("*")):  # readable for all users inside, whatever the umask is
+    for path in (root, *root.rglob("*")):  # readable for all users inside, with any umask here
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
         elif path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1:

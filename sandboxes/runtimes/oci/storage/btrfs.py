@@ -24,7 +24,7 @@ MIN_SIZE_MIB = 1024
 FRACTION_OF_FREE = 0.9
 """Fraction of the free space below the state directory that all sandboxes together may fill."""
 RESERVED_MIB = 512
-"""Free space that is left to others there, whatever was granted."""
+"""Free space that is left to others there, in addition to all grants."""
 MIN_FREE_MIB = 64
 """With less free space, writes of sandboxes may be lost, so the disk counts as failed."""
 RECLAIM_S, RECLAIM_POLL_S = 2.0, 0.002
@@ -237,7 +237,7 @@ class QuotaDisk:
 
     @property
     def limits_gap(self) -> str:
-        """What the limits do not cover, "" for nothing."""
+        """Return what the limits do not cover, "" for nothing."""
         return CLASSIC_QUOTA_GAP if self._quotas == CLASSIC else ""
 
     def _limit(self, name: str, limit_mib: int, *, copied: bool = False) -> None:
