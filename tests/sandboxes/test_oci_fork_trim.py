@@ -61,13 +61,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "program"
 
 
-def test_a_fork_has_the_libraries_that_the_program_names_and_ends_without_the_others(program: Path) -> None:
+def test_fork_has_only_directly_linked_libraries(program: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True)
     assert set(done.stdout.split()) == {"libnamed.so"}
     assert done.returncode == 3
 
 
-def test_the_c_librarys_own_way_to_end_is_plain_too(program: Path) -> None:
+def test_error_exit_runs_no_destructors(program: Path) -> None:
     done = subprocess.run([program, "error"], capture_output=True, text=True)
     assert "the C library's own way" in done.stderr
     assert done.returncode == 4
@@ -75,7 +75,7 @@ def test_the_c_librarys_own_way_to_end_is_plain_too(program: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("sources", ["compat", "db files", "files"])
-def test_what_is_loaded_to_look_users_up_stays_with_a_fork(program: Path, tmp_path: Path, sources: str) -> None:
+def test_user_lookup_works_in_fork(program: Path, tmp_path: Path, sources: str) -> None:
     settings = tmp_path / "nsswitch.conf"
     settings.write_text(f"passwd: {sources}\n")
     script = 'mount --bind "$1" /etc/nsswitch.conf && exec "$2"'

@@ -55,7 +55,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_one_that_was_let_go_stays_while_any_sandbox_is_started(owner: Identity, groups: Cgroups) -> None:
+async def test_deferred_cgroup_stays_during_starts(owner: Identity, groups: Cgroups) -> None:
     make(owner, "old", "living")
     async with groups.starting("one"):
         async with groups.starting("another"):
@@ -81,7 +81,7 @@ async def sleeping(owner: Identity, name: str) -> AsyncIterator[Process]:
             await sleeper.wait()
 
 
-async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups: Cgroups) -> None:
+async def test_deferred_removal_kills_processes_first(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     async with sleeping(owner, "box") as sleeper, groups.starting("other"):
         await groups.remove_later("box")
@@ -90,7 +90,7 @@ async def test_what_lives_in_it_dies_before_it_is_let_go(owner: Identity, groups
     await until(lambda: not there(owner))
 
 
-async def test_one_that_cannot_be_read_is_not_taken_for_empty(owner: Identity, groups: Cgroups) -> None:
+async def test_unreadable_cgroup_is_not_empty(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     async with sleeping(owner, "box") as sleeper:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -105,9 +105,7 @@ async def test_one_that_cannot_be_read_is_not_taken_for_empty(owner: Identity, g
     await until(lambda: not there(owner))
 
 
-async def test_one_that_somebody_came_into_holds_up_no_other_and_is_seen_again(
-    owner: Identity, groups: Cgroups
-) -> None:
+async def test_occupied_cgroup_is_left_to_reaper(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box", "other")
     async with AsyncExitStack() as living:
         async with groups.starting("one"):
@@ -120,7 +118,7 @@ async def test_one_that_somebody_came_into_holds_up_no_other_and_is_seen_again(
     await until(lambda: not there(owner))
 
 
-async def test_few_wait_at_a_time(owner: Identity, groups: Cgroups) -> None:
+async def test_number_of_waiting_cgroups_is_limited(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     async with groups.starting("other"):
         for name in MANY:
@@ -129,7 +127,7 @@ async def test_few_wait_at_a_time(owner: Identity, groups: Cgroups) -> None:
     await until(lambda: not there(owner))
 
 
-async def test_few_wait_of_those_that_are_let_go_at_once(owner: Identity, groups: Cgroups) -> None:
+async def test_waiting_limit_holds_for_concurrent_removals(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     async with AsyncExitStack() as living:
         for name in MANY:
@@ -140,7 +138,7 @@ async def test_few_wait_of_those_that_are_let_go_at_once(owner: Identity, groups
     await until(lambda: not there(owner))
 
 
-async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, groups: Cgroups) -> None:
+async def test_reused_name_gets_a_new_cgroup(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     await groups.remove_later("box")
     async with groups.starting("box"):
@@ -150,7 +148,7 @@ async def test_a_name_that_comes_again_has_a_group_of_its_own(owner: Identity, g
     await groups.remove("box")
 
 
-async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(owner: Identity, groups: Cgroups) -> None:
+async def test_late_removal_spares_reused_name(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box", "other")
     released = threading.Event()
     loop = asyncio.get_running_loop()
@@ -172,7 +170,7 @@ async def test_no_thread_that_comes_late_takes_one_whose_name_has_come_again(own
     await groups.remove("other")
 
 
-async def test_nothing_goes_on_when_the_owner_has_gone(owner: Identity, groups: Cgroups) -> None:
+async def test_removal_stops_with_owner(owner: Identity, groups: Cgroups) -> None:
     make(owner, "box")
     before = asyncio.all_tasks()
     await groups.remove_later("box")
@@ -181,7 +179,7 @@ async def test_nothing_goes_on_when_the_owner_has_gone(owner: Identity, groups: 
     assert asyncio.all_tasks() == before
 
 
-async def test_none_is_left_when_the_owner_goes(owner: Identity, groups: Cgroups) -> None:
+async def test_owner_removes_all_cgroups(owner: Identity, groups: Cgroups) -> None:
     make(owner, *MANY)
     for name in MANY:
         await groups.remove_later(name)

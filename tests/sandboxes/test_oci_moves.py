@@ -17,7 +17,7 @@ def own_groups() -> str:
 
 
 @needs_root
-async def test_whoever_foresees_moves_stays_where_it_is() -> None:
+async def test_warming_keeps_process_in_its_cgroup() -> None:
     moves = MoveLockWarmer(find_hierarchies())
     if moves.own_procs_file() is None:
         missing("this process's own control group", "mount control groups at /sys/fs/cgroup")
@@ -28,7 +28,7 @@ async def test_whoever_foresees_moves_stays_where_it_is() -> None:
     assert own_groups() == warm_during
 
 
-async def test_what_comes_before_a_move_gives_what_it_gives_however_long_it_takes() -> None:
+async def test_warm_during_returns_result_of_work() -> None:
     moves = MoveLockWarmer(find_hierarchies())
     asked = asyncio.Event()
 
@@ -51,12 +51,12 @@ def version_2_at(place: Path) -> MoveLockWarmer:
     return MoveLockWarmer(find_hierarchies(f"30 23 0:26 / {place} rw - cgroup2 cgroup2 rw\n"))
 
 
-def test_where_the_own_group_is_not_to_be_seen_nothing_happens(tmp_path: Path) -> None:
+def test_warming_without_visible_cgroup_does_nothing(tmp_path: Path) -> None:
     version_2_at(tmp_path).migrate_to_own_cgroup()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_group_that_does_not_hold_this_process_is_left_alone(tmp_path: Path) -> None:
+def test_warming_spares_cgroup_of_others(tmp_path: Path) -> None:
     group = next((line[3:] for line in own_groups().splitlines() if line.startswith("0::")), None)
     if group is None:
         missing("control groups of version 2", "mount them at /sys/fs/cgroup, or beside version 1")
@@ -69,5 +69,5 @@ def test_a_group_that_does_not_hold_this_process_is_left_alone(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"])
-def test_a_machine_without_groups_has_none_of_ours(text: str) -> None:
+def test_host_without_cgroups_has_no_procs_file(text: str) -> None:
     assert MoveLockWarmer(find_hierarchies(text)).own_procs_file() is None

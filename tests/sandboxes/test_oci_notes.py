@@ -22,7 +22,7 @@ def notes(runtime: OciRuntime) -> list[str]:
     return os.listdir(inside / starter.STATE.relative_to("/"))
 
 
-async def test_starts_at_once_leave_each_other_room_for_their_notes(oci_runtime: OciRuntime, test_image: str) -> None:
+async def test_concurrent_starts_have_space_for_state(oci_runtime: OciRuntime, test_image: str) -> None:
     """Of all variables that there may be, each byte is six in what the OCI runtime reads and copies."""
     length = VARIABLE_BYTES // 2
     env = {f"A{number}": "\1" * length for number in range(ENVIRONMENT_BYTES // length - 1)}
@@ -33,9 +33,7 @@ async def test_starts_at_once_leave_each_other_room_for_their_notes(oci_runtime:
 
 
 @pytest.mark.parametrize("end", ["exit 3", "kill -9 $$"])
-async def test_what_a_start_noted_that_failed_is_gone(
-    oci_runtime: OciRuntime, test_image: str, tmp_path: Path, end: str
-) -> None:
+async def test_failed_start_leaves_no_state(oci_runtime: OciRuntime, test_image: str, tmp_path: Path, end: str) -> None:
     noting = tmp_path / "crun"
     noting.write_text(
         '#!/bin/sh\nfor name; do :; done\nmkdir -p "$2/$name/a/b" && ln -s .. "$2/$name/a/up" &&\n'

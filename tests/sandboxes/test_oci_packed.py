@@ -63,7 +63,7 @@ async def test_private_layers_hold_the_same_files(oci_runtime: OciRuntime, test_
     assert private == shared
 
 
-async def test_private_layers_without_mounts_of_files(
+async def test_private_layers_work_on_block_devices(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kernels before 6.12 mount a device on the image."""
@@ -78,7 +78,7 @@ async def test_private_layers_without_mounts_of_files(
         await runtime.close()
 
 
-async def test_without_the_program_that_packs_the_operator_is_told(
+async def test_missing_mkfs_erofs_is_reported(
     toolbox: Toolbox, state_dir: Path, test_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packed_layers, "PROGRAM", "mkfs.no-such-program")
@@ -128,13 +128,13 @@ async def test_layer_larger_than_the_disk_is_refused(layers: PackedLayers, tmp_p
     assert packed_in(tmp_path) == []
 
 
-async def test_layer_that_is_gone_is_said(layers: PackedLayers, tmp_path: Path) -> None:
+async def test_missing_layer_is_reported(layers: PackedLayers, tmp_path: Path) -> None:
     with pytest.raises(BootError, match="cannot be packed"):
         async with layers.sources([tmp_path / "gone" / "diff"]):
             pass
 
 
-async def test_machine_without_erofs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_host_without_erofs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     false = shutil.which("false")
     assert false is not None
     monkeypatch.setattr(packed_layers, "PROGRAM", false)

@@ -42,7 +42,7 @@ class Machine:
 
 
 @pytest.mark.parametrize(("cores", "width"), [(2, 2), (64, 6), (64, 50)])
-def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) -> None:
+def test_limit_grows_until_boots_slow_down(cores: int, width: int) -> None:
     """Also where it is not the cores that are short."""
     pace = AdaptiveLimit(cores)
     machine = Machine(pace, width=width)
@@ -51,13 +51,13 @@ def test_as_many_at_once_as_do_not_slow_each_other_down(cores: int, width: int) 
     assert STRETCH[0] * width <= pace.limit <= STRETCH[1] * width + 1
 
 
-def test_a_wide_machine_takes_up_to_its_bound() -> None:
+def test_limit_of_many_cores_stays_below_maximum() -> None:
     pace = AdaptiveLimit(2)
     Machine(pace, width=100).boot(1000)
     assert pace.limit == 2 * MAX_PER_CORE
 
 
-def test_nobody_waiting_changes_nothing() -> None:
+def test_limit_without_queued_boots_is_unchanged() -> None:
     pace = AdaptiveLimit(8)
     before = pace.limit
     for number in range(100):
@@ -65,7 +65,7 @@ def test_nobody_waiting_changes_nothing() -> None:
     assert pace.limit == before
 
 
-def test_one_slow_boot_is_no_sign() -> None:
+def test_one_slow_boot_changes_limit_little() -> None:
     pace = AdaptiveLimit(8)
     machine = Machine(pace, width=8)
     machine.boot_alone()
@@ -75,7 +75,7 @@ def test_one_slow_boot_is_no_sign() -> None:
     assert pace.limit >= before - 1
 
 
-def test_however_slow_some_go_on() -> None:
+def test_slow_boots_keep_minimum_limit() -> None:
     pace = AdaptiveLimit(64)
     pace.record_boot(0.01, others_wait=True, now=0.0)
     for _ in range(10_000):
@@ -83,7 +83,7 @@ def test_however_slow_some_go_on() -> None:
     assert pace.limit == MIN_LIMIT
 
 
-def test_boots_that_take_too_long_count_each() -> None:
+def test_each_boot_timeout_lowers_limit() -> None:
     pace = AdaptiveLimit(64)
     before = pace.limit
     for _ in range(10):
@@ -98,7 +98,7 @@ def test_boots_that_take_too_long_count_each() -> None:
     assert pace.limit == low < MIN_LIMIT
 
 
-def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
+def test_minimum_boot_time_is_forgotten() -> None:
     pace = AdaptiveLimit(16)
     machine = Machine(pace, width=16)
     machine.boot_alone()
@@ -111,7 +111,7 @@ def test_a_machine_that_has_become_slower_is_judged_by_what_it_is_now() -> None:
     assert pace.limit > low
 
 
-def test_want_of_memory_halves_and_its_end_brings_back() -> None:
+def test_memory_shortage_halves_limit_until_it_ends() -> None:
     pace = AdaptiveLimit(8)
     start = pace.limit
     pace.record_pressure(SHORT, now=0.0)
@@ -127,7 +127,7 @@ def test_want_of_memory_halves_and_its_end_brings_back() -> None:
     assert pace.limit >= start
 
 
-def test_neither_a_busy_processor_nor_a_sandbox_at_its_own_limit_is_a_reason() -> None:
+def test_cpu_pressure_leaves_limit_unchanged() -> None:
     pace = AdaptiveLimit(2)
     before = pace.limit
     pace.record_pressure(Pressure(cpu=Stall(1.0), io=Stall(0.9), memory=Stall(0.9)), now=0.0)
@@ -165,7 +165,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_turns_come_in_order_of_arrival() -> None:
+async def test_boots_start_in_order_of_arrival() -> None:
     boots = Boots(gate())
     tasks = [boots.begin(number) for number in range(3 * MIN_LIMIT)]
     await settled()
@@ -177,7 +177,7 @@ async def test_turns_come_in_order_of_arrival() -> None:
     assert boots.begun == list(range(3 * MIN_LIMIT))
 
 
-async def test_whoever_is_cancelled_takes_no_turn_and_keeps_none() -> None:
+async def test_cancelled_boot_frees_its_turn() -> None:
     entrance = gate()
     boots = Boots(entrance)
     async with contextlib.AsyncExitStack() as others:
@@ -200,7 +200,7 @@ async def test_whoever_is_cancelled_takes_no_turn_and_keeps_none() -> None:
         task.cancel()
 
 
-async def test_a_boot_that_fails_gives_its_turn_on() -> None:
+async def test_failed_boot_frees_its_turn() -> None:
     entrance = gate()
     for _ in range(3 * MIN_LIMIT):
         with pytest.raises(ZeroDivisionError):
@@ -208,7 +208,7 @@ async def test_a_boot_that_fails_gives_its_turn_on() -> None:
                 raise ZeroDivisionError
 
 
-async def test_a_time_out_is_told_to_the_pace() -> None:
+async def test_boot_timeout_is_recorded() -> None:
     pace = AdaptiveLimit(64)
     before = pace.limit
     with pytest.raises(TimeoutError):
@@ -217,7 +217,7 @@ async def test_a_time_out_is_told_to_the_pace() -> None:
     assert pace.limit == before - 1
 
 
-async def test_want_of_memory_is_seen_at_the_next_turn() -> None:
+async def test_memory_shortage_is_read_at_next_boot() -> None:
     boots = Boots(gate(pressure=lambda: SHORT))
     tasks = [boots.begin(number) for number in range(MIN_LIMIT)]
     await settled()

@@ -10,14 +10,14 @@ from sandboxes.runtimes.oci.storage.disk_quota import BEYOND_MIB, DiskQuota
 MEMORY_AMPLE = {"backed": 10**6, "free": 10**6}
 
 
-def test_each_is_granted_what_it_asks_for_up_to_its_share() -> None:
+def test_grant_is_limited_by_share() -> None:
     room = DiskQuota(1000, 4)
     assert room.share == 200
     assert room.grant("modest", 50, **MEMORY_AMPLE) == 50
     assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "abc"] == [200, 200, 200]
 
 
-def test_more_than_were_foreseen_get_little_and_only_while_there_is_some() -> None:
+def test_sandboxes_beyond_shares_get_small_grants() -> None:
     room = DiskQuota(1000, 2)
     assert [room.grant(name, 10_240, **MEMORY_AMPLE) for name in "ab"] == [400, 400]
     assert room.grant("c", 10_240, **MEMORY_AMPLE) == BEYOND_MIB
@@ -25,13 +25,13 @@ def test_more_than_were_foreseen_get_little_and_only_while_there_is_some() -> No
         room.grant("d", 10_240, backed=10**6, free=BEYOND_MIB)
 
 
-def test_no_more_is_granted_than_the_machine_has_behind_it() -> None:
+def test_grants_are_limited_by_host_disk() -> None:
     room = DiskQuota(1000, 2)
     assert room.grant("a", 10_240, backed=500, free=500) == 400
     assert room.grant("b", 10_240, backed=500, free=500) == 100
 
 
-def test_what_was_written_is_not_granted_anew_before_it_came_back() -> None:
+def test_removed_data_is_granted_after_reclaim() -> None:
     room = DiskQuota(1000, 2)
     for name in "ab":
         room.grant(name, 10_240, **MEMORY_AMPLE)
@@ -72,7 +72,7 @@ STEP = st.tuples(st.sampled_from(("grant", "hold", "release", "came back")), NAM
 
 
 @given(st.lists(STEP, max_size=40))
-def test_what_is_left_is_right_whatever_came_and_went(steps: list[tuple[str, str, int, int, int]]) -> None:
+def test_grants_add_up_in_any_order(steps: list[tuple[str, str, int, int, int]]) -> None:
     room = DiskQuota(500, 4)
     grants = Grants(400, room.share)
     for kind, name, mib, backed, free in steps:
