@@ -112,10 +112,10 @@ async def open_node_resources(plan: NodeConfig) -> AsyncIterator[NodeResources]:
             owner=AGENT_OWNER,
             grace_s=GRACE_S,
             docker_host=plan.docker_host,
-            places=max_sandboxes(plan.slots),
+            disk_shares=max_sandboxes(plan.slots),
             granted=plan.granted,
         )
-        pool = WarmPool(runtime, short=partial(short_of, plan.state_dir)) if plan.warm else None
+        pool = WarmPool(runtime, shortage=partial(short_of, plan.state_dir)) if plan.warm else None
         runtime = pool or runtime
         stack.push_async_callback(runtime.close)
         uses = ImageUses.of(plan.state_dir)

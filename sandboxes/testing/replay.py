@@ -21,7 +21,7 @@ class Answers:
         """The result of the first call of this id. Raises SpecError for another call."""
         first, answer = self._known[call_id]
         if first != asked:
-            raise SpecError(f"call {call_id!r} was another call; give each an id of its own")
+            raise SpecError(f"call {call_id!r} belongs to a different call; use a new id for each call")
         return await asyncio.shield(answer)
 
     async def keep(self, call_id: str, asked: object, work: Awaitable[ExecResult]) -> ExecResult:

@@ -136,7 +136,7 @@ def find_obstacle(root: Path | None) -> str:
     if root is None or not (root / "buildkit").is_dir():
         return "the engine's steps are not to be seen, as its daemon is not local"
     hierarchies = find_hierarchies()
-    if not hierarchies.unified and not NEEDED.issubset(hierarchies.places):
+    if not hierarchies.unified and not NEEDED.issubset(hierarchies.mounts):
         return "no cgroups for memory, processes and processor time"
     return ""
 

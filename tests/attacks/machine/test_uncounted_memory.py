@@ -151,8 +151,8 @@ async def test_whole_file_locks_are_kept_without_the_watch(wide: Scene) -> None:
     group = group_of(wide, wide.attacker.id)
     hoarders_of(wide).forget(wide.attacker.id)
     assert text(await wide.attack("hoard flock 4000 5", timeout_s=ANSWER_S)).split() == ["20000", "0"]
-    held = await asyncio.to_thread(survey, group, watch.LOCK_TABLE_MOST_BYTES)
-    assert held[wide.attacker.id].locks > watch.LOCKS_MOST
+    held = await asyncio.to_thread(survey, group, watch.MAX_LOCK_TABLE_BYTES)
+    assert held[wide.attacker.id].locks > watch.MAX_LOCKS
     assert text(await wide.attack("echo on")) == "on\n"
 
 
@@ -225,8 +225,8 @@ def group_of(scene: Scene, sandbox_id: str) -> dict[str, Path]:
 
 
 def hoarders_of(scene: Scene) -> watch.UncountedMemoryWatch:
-    keeper = scene.runtime._ends if hasattr(scene.runtime, "_ends") else scene.runtime
-    return keeper._hoarders
+    holder = scene.runtime._exit_tracker if hasattr(scene.runtime, "_exit_tracker") else scene.runtime
+    return holder._uncounted_memory
 
 
 @pytest.fixture

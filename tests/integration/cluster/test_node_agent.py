@@ -140,7 +140,7 @@ class Cluster:
         runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
         pool = None
         if pooled:
-            pool = self.pools[name] = WarmPool(runtime, short=lambda: "")
+            pool = self.pools[name] = WarmPool(runtime, shortage=lambda: "")
             self._stack.push_async_callback(pool.close)
         agent = NodeAgent(
             name,
