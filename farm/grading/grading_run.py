@@ -90,7 +90,7 @@ class GradingRun:
         try:
             await self._put(weighed, exam.tests)
             tripwire = self._tripwire(weighed, exam, asked)
-            for path, program in {**exam.programs_by_path, **(tripwire.programs if tripwire else {})}.items():
+            for path, program in {**exam.programs, **(tripwire.programs if tripwire else {})}.items():
                 await self._sandbox.write_file(path, program, parents=True)
             command = exam.command(verifier.command, tracebacks=self._tracebacks)
             env = {**dict(verifier.env), **TEST_ENV, **(exam.run_order.env if exam.run_order else {})}

@@ -53,7 +53,7 @@ async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str
 async def run_tests(sandbox: Sandbox, verifier: Verifier, files: Sequence[str], workspace: str, name: str) -> Outcomes:
     """What the test command says of each test of ``files``; ``name`` is what a TaskError is about."""
     exam = VerifierPlan(verifier.report, {}, tuple(files), NO_DECOYS, _REPORT)
-    for path, program in exam.programs_by_path.items():
+    for path, program in exam.programs.items():
         await sandbox.write_file(path, program, parents=True)
     command = exam.command(verifier.command)
     env = {**dict(verifier.env), **TEST_ENV}
