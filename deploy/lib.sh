@@ -116,15 +116,15 @@ stop_docker() {
   STARTED_DOCKERD_PID=""
 }
 
-# make_venv [EXTRA] — the virtual environment in .venv, made anew only when what it is made from has changed.
+# make_venv EXTRA — the virtual environment in .venv, made anew only when what it is made from has changed.
 make_venv() {
-  local extra="${1:-}" python="${PYTHON:-python3}" stamp="$VENV/.made-from" wanted
+  local extra="$1" python="${PYTHON:-python3}" stamp="$VENV/.made-from" wanted
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
     fail "Python 3.11 or newer is needed; set PYTHON to one (found: $("$python" --version 2>&1))"
   wanted="$extra $(cat "$ROOT/pyproject.toml" "$ROOT/deploy/constraints.txt" | sha256sum | cut -d' ' -f1)"
   if [ -f "$stamp" ] && { [ "$(cat "$stamp")" = "$wanted" ] || [ "$(cat "$stamp")" = "dev ${wanted#* }" ]; }; then return; fi
   [ -x "$VENV/bin/python" ] || quietly "virtual environment" "$python" -m venv "$VENV"
   quietly "python packages" "$VENV/bin/pip" install --disable-pip-version-check -c "$ROOT/deploy/constraints.txt" \
-    -e "$ROOT${extra:+[$extra]}"
+    -e "$ROOT[$extra]"
   echo "$wanted" >"$stamp"
 }

@@ -39,7 +39,7 @@ began=$SECONDS
 [ "$(id -u)" -eq 0 ] || fail "images are built as root, in control groups and network namespaces of their own; run it with sudo"
 install_packages
 start_docker
-make_venv
+make_venv generate
 farm="$VENV/bin/farm"
 
 say "images, and meanwhile the word vectors that code is searched by"
@@ -47,7 +47,7 @@ mkdir -p "$LOGS"
 "$VENV/bin/python" -m sandboxes.search.embeddings.distill >"$LOGS/word-vectors.log" 2>&1 &
 vectors=$!
 trap 'kill "$vectors" 2>/dev/null || true' EXIT
-"$ROOT/images/base/build.sh"
+"$farm" images base
 "$farm" images build images/tasks
 wait "$vectors" || say "codebase_search goes by shared words alone; $LOGS/word-vectors.log says why"
 

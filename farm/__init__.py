@@ -1,3 +1,3 @@
 """The farm: sandboxed coding environments for reinforcement learning, scheduled over many machines."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -38,6 +38,7 @@ def read_build_settings(
     from sandboxes.images.build import BuildSettings
     from sandboxes.images.build_logs import BuildLogs
     from sandboxes.images.confinement import BuildLimits, PackageIndexes
+    from sandboxes.runtimes.uncounted_memory.watch import find_hoard
 
     environ = os.environ if environ is None else environ
     bundles = [Path(environ[name]) for name in _CA_VARIABLES if environ.get(name)]
@@ -61,11 +62,12 @@ def read_build_settings(
             timeout_max_s=options.timeout_max_s,
         ),
         logs=None if state_dir is None else BuildLogs.of(state_dir),
+        find_hoard=find_hoard,
     )
 
 
 def _answer(environ: Mapping[str, str], *command: str) -> str:
-    """A program's output; nothing where it is missing or fails, for then there is nothing to borrow."""
+    """Return a program's output, or "" if it is missing or fails: then there are no settings to use."""
     try:
         return subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
@@ -73,7 +75,7 @@ def _answer(environ: Mapping[str, str], *command: str) -> str:
 
 
 def _pip_index(listing: str) -> "PipIndex":
-    """Read ``pip config list``, less what names files of this machine."""
+    """Read ``pip config list``, without the settings that name files of this machine."""
     from sandboxes.images.confinement import PipIndex
 
     values: dict[str, str] = {}

@@ -64,79 +64,184 @@ class PolicyEndpoint(BaseModel):
 class Config(BaseModel):
     """Every key of ``farm.toml``; the environment variable of ``key`` is ``FARM_KEY``.
 
-    ``redis_url`` None: the farm runs its own redis-server in ``state_dir``. ``slots`` None: as many sandboxes as the
-    machine's cores and memory hold. ``tokens`` maps a role (``learner``, ``operator``, ``viewer``) to its bearer token
-    and comes only from ``FARM_TOKENS`` (``role=token,…``) or ``tokens_file``; without any, ``farm up`` makes its own
-    (``farm.gateway_tokens``). ``token`` is what commands send to the gateway. ``ray_port`` 0 lets Ray choose.
-    ``join_token`` is what nodes of one farm show each other (None on the head: its own, kept in ``state_dir``);
-    ``retention_s``: so long after it was acked a group is kept, and a run after it was drained; 0: for ever.
-    ``policy_key`` is the bearer token of the endpoints at ``policy_url`` (commas between several), or without it of
-    those ``policy_endpoints`` that have no key of their own. Both secrets come only from the environment.
-    ``policy_endpoints``: the only ones that runs may name; empty: any. An endpoint has ``policy_connect_timeout_s`` to
-    accept a connection, ``policy_first_byte_timeout_s`` until a reply begins and ``policy_reply_timeout_s`` in all.
-    ``private_hosts``: ``HOST:PORT`` of this machine or a private network; a sandbox reaches one that its task names.
-    The sub-folders of ``tasksets`` are task sets that go by their names.
-    Where Docker's disk is fuller than ``image_disk_high``, a used fraction, task images go, those used least recently
-    first, until it is below ``image_disk_low``. A node pulls ``image_pulls`` images at a time. ``image_mirror`` is put
-    before the names of images of the default registry where they are pulled.
-    A step of an image build reaches the package indexes of this machine and ``build_hosts`` (patterns such as
-    ``pypi.org``, ``*.example.org``, ``mirror.lan:3141``). A Dockerfile may name images of public registries, of
-    ``image_mirror`` and of ``build_registries``. All steps of one build may take ``build_memory_mib`` of memory,
-    ``build_processes`` processes, ``build_disk_mib`` of disk and ``build_cpus`` processors' time together. No build
-    takes longer than ``build_timeout_max_s``, even if its task allows more.
-    ``embedder``: what gives code and questions about it their vectors: the farm's own table of ``words``, ``none``, or
-    the factory ``package.module:name`` of another.
-    The episodes of a node that leaves a farm have ``drain_grace_s`` to end.
-    A node has ``warm`` sandboxes ready for what it is to be ordered next, and one to judge each episode in; 0: none.
-    ``test_tracebacks``: whether pytest says where tests failed while it judges; no verdict depends on it.
-    The memory limits of a node's tasks may add up to ``overcommit`` times its memory, as long as memory is left.
+    The text below a key stands in ``farm/docs/configuration.md``: its first line in the table, the rest below it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     state_dir: Path = Field(default_factory=_default_state_dir)
+    """Directory of all data that outlives the farm: Redis files, toolbox, sources, logs.
+
+    The default is ``/var/lib/farm`` as root, else ``~/.local/state/farm``.
+    """
     host: str = "127.0.0.1"
+    """Address of the gateway.
+
+    An address beyond loopback needs configured tokens.
+    """
     port: int = Field(default=8710, ge=0, le=65535)
+    """Port of the gateway."""
     redis_url: SecretStr | None = None
+    """An existing Redis; without it the farm runs its own.
+
+    It must be 6.2 or newer, with ``appendonly yes``, ``appendfsync always`` and ``maxmemory-policy noeviction``. ``farm
+    doctor`` and ``farm up`` say which of these are missing.
+    """
     ray_port: int = Field(default=0, ge=0, le=65535)
+    """Port at which other machines join; 0: a free one."""
     node_ip: str = "127.0.0.1"
+    """Address at which other machines reach this one."""
     runtime: str = "auto"
+    """How sandboxes are made: ``auto``, ``oci``, ``docker``, ``docker:NAME``.
+
+    ``oci`` runs crun or runc on the layers of Docker's images; it needs root and is the fastest. ``docker:NAME`` takes
+    an OCI runtime that the daemon knows, such as gVisor's. ``auto`` takes ``oci`` if a trial shows that it works.
+    """
     docker_host: str | None = None
+    """Address of the Docker daemon; by default the local socket."""
     slots: int | None = Field(default=None, ge=1, le=10_000)
+    """Concurrent episodes on this machine.
+
+    The default is 4 for each core, and at most one for each GiB of memory. Each slot has up to three sandboxes: its
+    own, one for grading, and one that is ready for the next episode.
+    """
     overcommit: float = Field(default=4.0, ge=1, le=1000)
+    """Limit on the memory that tasks declare, as a multiple of the node's memory.
+
+    The memory limits of a node's tasks may add up to so many times its memory, as long as memory is free. Set 1 if
+    tasks use what they declare.
+    """
     warm: int = Field(default=2, ge=0, le=1000)
+    """Sandboxes that a node prepares for its next episodes; 0: none.
+
+    A node also prepares one sandbox to grade each episode in.
+    """
     lease_s: float = Field(default=300.0, gt=0, le=86_400)
+    """Seconds that a lease lasts."""
     max_attempts: int = Field(default=3, ge=1, le=20)
+    """Attempts of an episode, including the first."""
     drain_grace_s: float = Field(default=300.0, ge=0, le=86_400)
+    """Seconds that episodes have to end when their node leaves the farm.
+
+    A node leaves by ``farm down`` or SIGTERM. A second signal, or ``farm down --now``, ends its episodes at once, and
+    they run again on another node.
+    """
     retention_s: float = Field(default=7 * 86_400.0, ge=0, allow_inf_nan=False)
+    """Seconds that a group is kept after its ack, and a run after it drained; 0: always."""
     tokens_file: Path | None = None
+    """File with the gateway's bearer tokens, as ``role=token`` lines.
+
+    The tokens replace those that ``farm up`` makes.
+    """
     tokens: Mapping[Literal["learner", "operator", "viewer"], SecretStr] = Field(default_factory=dict)
+    """The gateway's bearer tokens: ``FARM_TOKENS=operator=TOKEN,viewer=TOKEN``.
+
+    Only the variable or ``tokens_file`` sets them. Roles are ``learner``, ``operator`` and ``viewer``. By default
+    ``farm up`` makes a token for an operator and one for a viewer.
+    """
     token: SecretStr | None = None
+    """Token that commands and ``FarmClient`` send; only ``FARM_TOKEN`` sets it.
+
+    The default is the operator's token in ``state_dir``. Set it for a gateway on another machine, or if the gateway has
+    configured tokens.
+    """
     join_token: SecretStr | None = Field(default=None, min_length=16)
+    """Secret that the nodes of a farm share; only ``FARM_JOIN_TOKEN`` sets it.
+
+    The head makes one if none is set, and keeps it in ``STATE_DIR/join-token``.
+    """
     policy_key: SecretStr | None = None
+    """Bearer token for policy endpoints; only ``FARM_POLICY_KEY`` sets it.
+
+    It is sent to the endpoints at ``policy_url``; without ``policy_url`` to those ``policy_endpoints`` that have no key
+    of their own.
+    """
     policy_url: str | None = None
+    """Endpoints that get ``policy_key``; commas separate several."""
     policy_endpoints: tuple[PolicyEndpoint, ...] = ()
+    """The only endpoints that runs may name; none: any endpoint.
+
+    Each entry covers all paths below its address: ``["http://10.0.0.5:8000/v1"]``. A table ``{url, key_env}`` or
+    ``{url, key_file}`` also gives the key of the endpoint.
+    """
     policy_connect_timeout_s: float = Field(default=10.0, gt=0, le=86_400)
+    """Seconds that an endpoint has to accept a connection.
+
+    A request that gets no answer in time is sent once more. Then the attempt fails and is retried. After the last
+    attempt the rollout has no reward and an error of origin ``model``. A run sets its own times in ``policy.timeouts``.
+    """
     policy_first_byte_timeout_s: float = Field(default=600.0, gt=0, le=86_400)
+    """Seconds until the reply of an endpoint begins.
+
+    A run sets its own with ``--first-byte-timeout``.
+    """
     policy_reply_timeout_s: float = Field(default=900.0, gt=0, le=86_400)
+    """Seconds for a whole reply of an endpoint.
+
+    Replies are not streamed: choose ``max_tokens`` so that the longest reply fits. A run sets its own with ``--reply-
+    timeout``.
+    """
     private_hosts: tuple[str, ...] = ()
+    """Hosts of private networks or of the node that sandboxes may reach.
+
+    Each is ``HOST:PORT``, for example ``["mirror.lan:3141"]``. A sandbox reaches one only if its task names it in
+    ``network``.
+    """
     tasksets: Path | None = None
+    """Directory whose sub-folders are task sets with these names: ``farm run NAME``."""
     image_disk_high: float = Field(default=0.85, gt=0, le=1)
+    """Used fraction of Docker's disk above which task images are evicted."""
     image_disk_low: float = Field(default=0.75, gt=0, le=1)
+    """Used fraction of Docker's disk at which eviction stops.
+
+    The least recently used images go first, and none that is in use.
+    """
     image_mirror: str | None = Field(
         default=None, pattern=r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*/?"
     )
+    """Registry for images of the default registry: ``HOST:PORT`` or ``HOST/PATH``.
+
+    It is put before the names of these images when they are pulled.
+    """
     image_pulls: int = Field(default=2, ge=1, le=64)
+    """Images that a node pulls at the same time."""
     build_hosts: tuple[str, ...] = ()
+    """Hosts that steps of image builds may reach beside the package indexes.
+
+    The indexes are those of pip, npm and apt on this machine. Examples are ``crates.io``, ``*.crates.io`` and
+    ``mirror.lan:3141``.
+    """
     build_registries: tuple[str, ...] = ()
+    """Registries that Dockerfiles may name beside the public ones.
+
+    Each is ``HOST`` or ``HOST:PORT``. ``image_mirror`` is always allowed.
+    """
     build_memory_mib: int = Field(default=2048, ge=64)
+    """Memory of all steps of one image build together."""
     build_processes: int = Field(default=1024, ge=16)
+    """Processes of all steps of one image build together."""
     build_disk_mib: int = Field(default=2048, ge=64)
+    """Disk that all steps of one image build may use together."""
     build_cpus: float = Field(default=2.0, ge=0.01, le=4096)
+    """Processors of all steps of one image build together.
+
+    Steps that run at the same time have equal parts.
+    """
     build_timeout_max_s: float = Field(default=3600.0, gt=0, le=86_400)
+    """Longest time of an image build, even if its task allows more."""
     embedder: str = Field(default="words", pattern=r"words|none|[\w.]+:\w+")
+    """Embedder that turns code and questions into vectors for code search.
+
+    ``words`` is the farm's own table of word vectors, ``none`` uses shared words only. ``package.module:factory`` names
+    another embedder. It loads everything it needs when it is made: afterwards it has no files, network or environment.
+    """
     test_tracebacks: bool = False
+    """Print pytest's tracebacks during grading.
+
+    No verdict depends on it, as ``farm bench verify`` checks. It costs up to a third of the test command.
+    """
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """``debug``, ``info``, ``warning`` or ``error``."""
 
     @field_validator("runtime")
     @classmethod

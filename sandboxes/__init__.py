@@ -3,6 +3,8 @@
 runtime = await open_runtime("auto", state_dir=Path("/var/lib/farm"))
 async with runtime.scope(SandboxSpec("debian:12")) as sandbox:
     print((await sandbox.shell("uname -a", timeout_s=10)).stdout.head)
+
+sandboxes/docs/README.md explains it.
 """
 
 import logging

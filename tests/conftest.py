@@ -16,8 +16,8 @@ from sandboxes.errors import RuntimeUnavailable
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.runtimes.oci.runtime import OciRuntime
 from sandboxes.toolserver.toolbox import Toolbox, ensure_toolbox
-from tests.images import busybox_image, text_image
-from tests.services import missing
+from tests.support.images import busybox_image, text_image
+from tests.support.services import missing
 
 LONGEST_ID = 80
 

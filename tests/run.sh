@@ -24,7 +24,7 @@ if [ "${1:-}" = fast ]; then
   make_venv dev
   bin="$VENV/bin"
   check_statically
-  exec "$bin/pytest" -n 2 -q --instafail -m "not docker and not ray and not slow" tests/unit tests/integration/test_store_*.py
+  exec "$bin/pytest" -n 2 -q --instafail -m "not docker and not ray and not slow" tests/unit tests/integration/store
 fi
 
 # gVisor's, one of the OCI runtimes that Docker may be told of; Go, for attacks on its test runner.
@@ -48,10 +48,10 @@ export FARMTEST_MARK="${scratch##*.}"
 export FARMTEST_STATE_DIR="$scratch/state"
 export TMPDIR="$scratch/tmp"
 mkdir -p "$TMPDIR"
-"$bin/python" -m tests.leaks snapshot "$scratch/before.json"
+"$bin/python" -m tests.support.leaks snapshot "$scratch/before.json"
 
 say "images"
-"$ROOT/images/base/build.sh"
+"$bin/farm" images base
 FARM_STATE_DIR="$FARMTEST_STATE_DIR" "$bin/farm" images build images/tasks
 
 status=0
@@ -63,5 +63,5 @@ else
   "$bin/pytest" -n 2 --dist loadgroup --durations 25 --instafail --session-timeout 3600 || status=$?
 fi
 
-"$bin/python" -m tests.leaks compare "$scratch/before.json" || status=1
+"$bin/python" -m tests.support.leaks compare "$scratch/before.json" || status=1
 exit "$status"

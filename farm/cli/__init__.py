@@ -1,1 +1,5 @@
-"""The ``farm`` command: one sub-command a file. ``main`` is where to enter."""
+"""The ``farm`` command, one sub-command per module.
+
+This room decides what people type and what they see. Enter at ``main``. Domain code belongs to the other rooms. The
+page is farm/docs/operating.md.
+"""

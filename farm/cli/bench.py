@@ -1,4 +1,4 @@
-"""``farm bench``: measures against a named baseline in the same run. One command a bench."""
+"""``farm bench``: benchmarks, each against a baseline in the same run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from rich.table import Table
 import farm
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
-from farm.cli.local_runtime import TaskSet, fetch_taskset
+from farm.cli.local_runtime import TaskSet, progress
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Measure = Callable[[WarmPool, "OnProgress"], Awaitable[Figures]]
 
 OnProgress = Callable[[str, int, int], None]
-"""What is done, how many, of how many."""
+"""Called with the current step, its number, and the number of steps."""
 
 TASKS = Path(farm.__file__).parents[1] / "images" / "tasks"
 BASE_IMAGE = "farm-base:1"
@@ -52,7 +52,7 @@ def start(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """From asking for a sandbox to a tool's first answer, and whole lives at once, beside Docker's."""
+    """Measure the start of a sandbox up to its first answer, and whole lives at once, against Docker."""
     settings = read_config(config, state_dir)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
@@ -79,7 +79,7 @@ def tools(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a tool's call costs at a task's repository, from a policy's words to the result, beside docker exec."""
+    """Measure tool calls in a task's repository, from the policy's call to the result, against docker exec."""
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("jinja2"), settings)
 
@@ -112,7 +112,7 @@ def density(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Many sandboxes at once: the memory each takes, beside a container's, and whether they slow each other down."""
+    """Measure the memory of many sandboxes, and whether they slow each other down, against containers."""
     settings = read_config(config, state_dir)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
@@ -134,7 +134,7 @@ def fork(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Another sandbox on a copy of one that holds 50 MiB, beside a container committed and started anew."""
+    """Measure a fork of a sandbox that holds 50 MiB, against a container that is committed and started."""
     settings = read_config(config, state_dir)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
@@ -161,7 +161,7 @@ def search(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """How well and how fast code is found by its meaning, beside ripgrep and plain BM25, on real packages."""
+    """Measure the quality and speed of semantic code search on real packages, against ripgrep and plain BM25."""
     settings = read_config(config, state_dir)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
@@ -189,7 +189,9 @@ def episodes(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Oracle episodes a minute, and all of an episode but its test command, beside a bare loop over the Docker SDK."""
+    """Measure oracle episodes per minute, and the time beside the test command, against a bare loop over the Docker
+    SDK.
+    """
     settings = read_config(config, state_dir)
     bundle = _load(task or _farms_own("sqlparse"), settings)
 
@@ -217,9 +219,13 @@ def verify(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """A test command as the farm runs it, beside the same with tracebacks; fails where the two judge anything apart."""
+    """Measure the farm's test command against the same command with tracebacks. Fail if their verdicts differ."""
+    from farm.tasks import load_taskset, resolve_taskset
+
     settings = read_config(config, state_dir)
-    bundles = fetch_taskset(taskset, settings)
+    with progress() as on_progress:
+        path = resolve_taskset(taskset, settings.tasksets)
+        bundles = load_taskset(path, state_dir=settings.state_dir, on_progress=on_progress)
 
     async def measure(runtime: "WarmPool", say: OnProgress) -> "Figures":
         from farm.bench import measure_verify
@@ -283,9 +289,9 @@ async def _measured(bench: str, settings: Config, measure: "Measure") -> "BenchR
     made = await open_runtime(
         settings.runtime, state_dir=settings.state_dir, docker_host=settings.docker_host, granted=settings.granted
     )
-    runtime = WarmPool(made)  # which does nothing where nothing is wanted of it
+    runtime = WarmPool(made)  # an empty reservation starts nothing
     try:
-        await runtime.reap()  # of one like this that was killed
+        await runtime.reap()  # leftovers of a killed command
         with Progress(console=progress_console) as progress:
             bar = progress.add_task(bench, total=None)
 
@@ -314,5 +320,5 @@ def _cells(figure: "Figure") -> tuple[str, str, str, str]:
 
 
 def _number(value: float) -> str:
-    """Three digits that count, and no fewer before the point."""
+    """Return a number with three significant digits, and all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,12 +1,14 @@
-"""The way from a command to a running farm, and to one that is started for the command alone."""
+"""Connections of commands to the running farm, or to a farm that is started for one command."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import typer
 
@@ -20,18 +22,21 @@ if TYPE_CHECKING:
 
 
 def no_farm(config: Config) -> CliError:
-    """What to say where none runs: also what the last one died of."""
-    from farm.cluster import last_crash
+    """Return the error for a command that needs a running farm, with the cause of the last crash."""
+    from farm.cluster import last_crash, last_joined
 
+    joined = last_joined(config.state_dir)
+    again = f"this machine was a node: join again with `farm up --join {joined} --detach`"
     death = last_crash(config.state_dir)
     died = f"; the last one died: {death}" if death else ""
     return CliError(
-        f"no farm is up with the state directory {config.state_dir}{died}; start one with `farm up --detach`"
+        f"no farm is up with the state directory {config.state_dir}{died}; "
+        + (again if joined else "start one with `farm up --detach`")
     )
 
 
 def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
-    """Return what a command says if the gateway of the farm on this machine cannot be reached."""
+    """Return the error for a farm on this machine whose gateway cannot be reached."""
     from farm.cluster import running_farm
 
     info = running_farm(config.state_dir)
@@ -45,14 +50,31 @@ def _no_gateway(config: Config, error: "GatewayUnavailable") -> CliError:
     )
 
 
-@contextmanager
-def connected(config: Config, *, retry_s: float = 30.0) -> "Iterator[FarmClient]":
-    """A client of the farm that runs on this machine; its refusals become one-line errors.
+def _is_silent(url: str, within_s: float) -> bool:
+    """Return True if a gateway accepts a connection and sends nothing in time, as one that hangs."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=within_s)
+    try:
+        connection.request("GET", "/healthz")
+        connection.getresponse()
+    except TimeoutError:
+        return True
+    except (OSError, HTTPException):  # the client says why it is away
+        return False
+    finally:
+        connection.close()
+    return False
 
-    A request is repeated for ``retry_s`` while the gateway is away; the first time, a line says why.
+
+@contextmanager
+def connected(config: Config, *, retry_s: float = 30.0, silent_s: float = 5.0) -> "Iterator[FarmClient]":
+    """Yield a client of the farm on this machine. Its refusals become one-line errors.
+
+    A request is retried for ``retry_s`` while the gateway is away. The first retry prints the reason. A line
+    also tells that the gateway has sent nothing for ``silent_s``; each request waits longer for its answer.
     """
     from farm.client import FarmClient, FarmError, GatewayUnavailable
-    from farm.cluster import running_farm
+    from farm.cluster import read_gateway_state, running_farm
 
     info = running_farm(config.state_dir)
     if info is None:
@@ -62,6 +84,13 @@ def connected(config: Config, *, retry_s: float = 30.0) -> "Iterator[FarmClient]
             f"this machine is a node of the farm at {info.address} and has no gateway; run the command on the head"
         )
     token = local_token(config)
+    if _is_silent(info.url, silent_s):
+        state, log = read_gateway_state(config.state_dir), config.log_dir / "farm.log"
+        cause = f" ({state.trouble})" if state is not None and state.pid is None else ""
+        progress_console.print(
+            f"waiting: the gateway at {info.url} has sent nothing for {silent_s:g} s{cause}; "
+            f"the farm starts one again that has ended or hangs; see {log}"
+        )
 
     def waiting(why: FarmError) -> None:
         progress_console.print(f"waiting: {why}")
@@ -104,8 +133,10 @@ def farm_for(
 
 
 def _farm(*arguments: str, config: Config, config_file: Path | None, policy_url: str | None = None) -> None:
-    """Run another ``farm`` command with this one's configuration; its progress goes where ours goes, and so does the
-    line that says why it failed, with which this command ends too."""
+    """Run another ``farm`` command with the same configuration, and show its progress.
+
+    If it fails, this command ends with its last line.
+    """
     chosen = ["--state-dir", str(config.state_dir), *(["--config", str(config_file)] if config_file else [])]
     command = [sys.executable, "-P", "-m", "farm.cli.main", *arguments, *chosen]
     environ = {**os.environ, **({"FARM_POLICY_URL": policy_url} if policy_url else {})}

@@ -1,4 +1,4 @@
-"""``farm doctor``: what this machine lacks, and how to mend it."""
+"""``farm doctor``: checks of this machine, with remedies."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ class CheckMark(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing looked at. ``remedy`` is empty where nothing needs doing."""
+    """The result of one check. ``remedy`` is empty if there is nothing to do."""
 
     name: str
     mark: CheckMark
@@ -43,10 +43,10 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """``limits``: what those of the host allow, for so many ``sandboxes`` at once.
+    """All results. ``limits``: what the host's limits allow for ``sandboxes`` at once.
 
-    ``asked``: whether the number of sandboxes was asked for. If not, a limit that is too low is a warning, because it
-    is reached only if as many sandboxes as the slots may have are at their own limits at the same time.
+    ``asked``: the number of sandboxes was given. Without it a limit that is too low is a warning, because it is reached
+    only if all sandboxes of the slots are at their own limits at once.
     """
 
     findings: Sequence[CheckResult]
@@ -73,7 +73,7 @@ def doctor(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what this machine lacks to run a farm, and how many sandboxes its limits allow.
+    """Check what this machine lacks to run a farm, and how many sandboxes its limits allow.
 
     Exit code 1 if it lacks something, or if a limit allows fewer sandboxes than --sandboxes.
     """
@@ -110,7 +110,7 @@ def _show(found: Examination) -> None:
 
 
 def examine(config: Config, sandboxes: int | None = None) -> Examination:
-    """Raises nothing: what cannot be found out is a finding."""
+    """Run all checks. It raises nothing: a check that fails is a result."""
     from sandboxes.host.limits import judge
     from sandboxes.host.readings import read_host
 
@@ -168,7 +168,7 @@ def _docker(config: Config) -> CheckResult:
 
 
 def _image_builds(config: Config) -> CheckResult:
-    """Tell whether images can be built here. Built images can be pulled in any case."""
+    """Check whether images can be built here. Built images can be pulled in any case."""
     from farm.build_config import read_build_settings
     from sandboxes.errors import SandboxError
     from sandboxes.images.build import find_client
@@ -205,7 +205,7 @@ def _toolbox(config: Config) -> CheckResult:
 
 
 def _runtime(config: Config) -> "tuple[list[CheckResult], Footprint]":
-    """The one that a farm would take, and what it takes of the host for a sandbox."""
+    """Return the checks of the runtime that a farm would take, and its use of the host per sandbox."""
     from sandboxes.errors import SandboxError
     from sandboxes.host.limits import DOCKER
     from sandboxes.runtimes.oci.runtime import OciRuntime
@@ -236,7 +236,7 @@ def _runtime(config: Config) -> "tuple[list[CheckResult], Footprint]":
 
 
 def _places(config: Config) -> int:
-    """As many sandboxes as a farm here may have at once."""
+    """Return the maximum of sandboxes that a farm here may have at once."""
     from farm.node.host_stats import default_slots, max_sandboxes
 
     return max_sandboxes(config.slots or default_slots())
@@ -263,7 +263,7 @@ def _docker_runtime(config: Config) -> list[CheckResult]:
 
 
 def _slower(describes: str) -> "list[CheckResult]":
-    """What the oci runtime does without, at the cost of time."""
+    """Return what the oci runtime lacks, at the cost of time."""
     from sandboxes.errors import RuntimeUnavailable
     from sandboxes.runtimes.oci.seccomp_filter import compiled
 
@@ -280,7 +280,7 @@ def _slower(describes: str) -> "list[CheckResult]":
 
 
 def _user_namespaces(config: Config) -> CheckResult:
-    """user_namespaces(7)."""
+    """Check user namespaces; see user_namespaces(7)."""
     most = Path("/proc/sys/user/max_user_namespaces")
     if not most.exists():
         return CheckResult("user namespaces", CheckMark.WARN, "the kernel has none: root in a sandbox is root outside")
@@ -291,7 +291,7 @@ def _user_namespaces(config: Config) -> CheckResult:
 
 
 def _pressure(config: Config) -> CheckResult:
-    """Documentation/accounting/psi.rst of the kernel."""
+    """Check pressure stall information; see Documentation/accounting/psi.rst of the kernel."""
     try:
         Path("/proc/pressure/memory").read_text()
     except OSError:  # not built in, or turned off

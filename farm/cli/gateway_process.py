@@ -1,4 +1,4 @@
-"""The gateway's own process: ``python -m farm.cli.gateway_process``, which the farm's process starts and keeps up."""
+"""The gateway's process: ``python -m farm.cli.gateway_process``, which the farm's process starts and restarts."""
 
 import asyncio
 import logging
@@ -7,12 +7,11 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from farm.cluster import record_gateway_state
 from farm.cluster.errors import ClusterError
@@ -20,14 +19,11 @@ from farm.cluster.kept_process import READY, Health, KeptProcess
 from farm.cluster.launch import GatewayConfig
 from farm.cluster.supervisor import end_with
 from farm.config import Config
-from farm.core.run import TaskRef
-from farm.gateway import TasksetError, make_app, serving
+from farm.gateway import make_app, serving
+from farm.gateway.tasksets import prepare_taskset
 from farm.gateway_tokens import own_tokens
 from farm.logs import name_node, open_log
 from farm.store import Store
-
-if TYPE_CHECKING:
-    from farm.tasks.validation_file import FitTasks
 
 NAME = "gateway"
 
@@ -36,7 +32,7 @@ _log = logging.getLogger("farm.cli.gateway_process")
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Hold what the process is given. ``listener``: the descriptor of the socket that it serves."""
+    """The input of the process. ``listener`` is the descriptor of the socket that it serves."""
 
     plan: GatewayConfig
     config: Config
@@ -46,11 +42,11 @@ class _Given:
 
 @asynccontextmanager
 async def gateway_process(config: Config, listener: socket.socket, plan: GatewayConfig) -> AsyncIterator[str]:
-    """Run the gateway in a process of its own for the length of the block; yields its URL. Raises FarmError.
+    """Run the gateway in a process of its own for the length of the block. Yield its URL. Raises ClusterError.
 
-    ``listener`` stays open while the process is started again, so that callers wait.
+    ``listener`` stays open while the process restarts, so that callers wait.
     """
-    # Only the gateway's process is given the tokens: what Ray's processes are given has none.
+    # Only the gateway's process gets the tokens; Ray's processes get none.
     served = config if config.tokens else config.model_copy(update={"tokens": own_tokens(config.state_dir)})
     given = _Given(plan, served, listener.fileno(), os.getpid())
     host, port = listener.getsockname()[:2]
@@ -72,7 +68,7 @@ def _log_file(config: Config) -> Path:
 
 
 async def _serve(given: _Given) -> None:
-    """Serve until SIGTERM comes. Raises FarmError."""
+    """Serve until SIGTERM. Raises ClusterError."""
     from farm.cluster.ray_driver import connected
 
     asked = asyncio.Event()
@@ -81,37 +77,15 @@ async def _serve(given: _Given) -> None:
     try:
         async with connected(given.plan.ray, given.plan.node_id) as driver:
             scheduler, _ = await driver.find_scheduler(given.plan.ray.address)
-            prepare = partial(_prepare, state_dir=given.config.state_dir)
+            prepare = partial(prepare_taskset, state_dir=given.config.state_dir)
             app = make_app(store, scheduler, given.config, prepare=prepare)
             async with serving(app, socket.socket(fileno=given.listener)):
                 _log.info("the gateway serves, as process %d", os.getpid())
                 os.write(1, READY)
-                os.dup2(2, 1)  # the other end is not read from now on
+                os.dup2(2, 1)  # the parent reads the pipe no further
                 await asked.wait()
     finally:
         await store.close()
-
-
-def _prepare(
-    taskset: Path, tools: Sequence[str], fit: "FitTasks | None" = None, /, *, state_dir: Path
-) -> Sequence[tuple[TaskRef, bytes]]:
-    from farm.tasks import TaskError, each_task, pack, task_ref
-    from sandboxes.errors import SpecError
-    from sandboxes.tools import Toolset
-
-    reading = Toolset.of(tools) if tools else None
-    prepared: list[tuple[TaskRef, bytes]] = []
-    try:
-        # Pack one by one, so that only one is held unpacked.
-        for bundle in each_task(taskset, state_dir=state_dir, fit=fit):
-            if reading is not None and bundle.task.retrieval is not None:
-                reading.only_reading()
-            prepared.append((task_ref(bundle), pack(bundle)))
-    except TaskError as error:
-        raise TasksetError(str(error)) from None
-    except SpecError as error:
-        raise TasksetError(f"taskset {taskset} holds tasks whose code is to be found, and {error}") from None
-    return prepared
 
 
 def main() -> None:
@@ -124,8 +98,8 @@ def main() -> None:
     except ClusterError as error:
         _log.error("the gateway did not start: %s", error)
         sys.exit(1)
-    except Exception:  # the last boundary: the farm's process tells only the exit code
-        _log.exception("the gateway met a defect of the farm")
+    except Exception:  # the last boundary: the farm's process reports only the exit code
+        _log.exception("the gateway failed; this is a bug in the farm")
         sys.exit(1)
 
 

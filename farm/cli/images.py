@@ -1,11 +1,14 @@
-"""``farm images``: what tasks boot from."""
+"""``farm images``: the images of tasks."""
 
 import asyncio
 import contextlib
+import os
 import re
+import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -15,7 +18,7 @@ from rich.table import Table
 
 from farm.build_config import read_build_settings
 from farm.cli.errors import CliError
-from farm.cli.local_runtime import TaskSet, complain, look_at_each, look_at_taskset, progress
+from farm.cli.local_runtime import TaskSet, progress, report_faults
 from farm.cli.options import AsJson, ConfigFile, StateDir, print_json, progress_console, read_config, table_console
 from farm.config import Config
 
@@ -32,7 +35,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """``used_at``: Unix seconds, 0 where nobody has noted a use. ``in_use``: a sandbox was made of it."""
+    """An image. ``used_at``: Unix seconds, 0 if no use is recorded. ``in_use``: a sandbox was made from it."""
 
     name: str
     digest: str
@@ -43,7 +46,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Cleared:
-    """``image_bytes``: at most so many are freed with the images of ``rows``."""
+    """Removed images. ``image_bytes``: an upper bound of the bytes that were freed with ``rows``."""
 
     rows: list[_Row]
     image_bytes: int
@@ -51,11 +54,36 @@ class _Cleared:
 
 
 def _age(text: str) -> float:
-    """Seconds."""
+    """Return a duration in seconds."""
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is no age; write 90m, 12h or 7d")
     return int(match[1]) * _UNITS_S[match[2]]
+
+
+class BaseSource(StrEnum):
+    AUTO = "auto"
+    IMAGE = "image"
+    PACKAGES = "packages"
+
+
+@app.command("base")
+def build_base(
+    source: Annotated[
+        BaseSource,
+        typer.Option("--from", help="Debian's image, or Debian's packages with debootstrap, which needs root."),
+    ] = BaseSource.AUTO,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Build farm-base:1, the image that made tasks build on. Does nothing if it is up to date."""
+    from farm.tasks.base_image import BUILD_SCRIPT
+
+    docker_host = read_config(config, state_dir).docker_host
+    environ = os.environ if docker_host is None else {**os.environ, "DOCKER_HOST": docker_host}
+    ended = subprocess.run(["bash", BUILD_SCRIPT, "--from", source], env=environ, check=False).returncode
+    if ended:
+        raise CliError(f"farm-base:1 is not built: build.sh ended with {ended}; mend what it complained about above")
 
 
 @app.command()
@@ -66,12 +94,14 @@ def build(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Build the images of a task set that are not here yet; exit code 1 if some cannot be had."""
+    """Build the missing images of a task set. Exit code 1 if some cannot be built."""
     from farm.tasks import TaskError, TaskFault, ensure_image
     from sandboxes.errors import ImageError, RuntimeUnavailable, SpecError
 
     settings = read_config(config, state_dir)
-    tasks, faults = look_at_each(taskset, settings)
+    from farm.tasks import read_usable_tasks, resolve_taskset
+
+    tasks, faults = read_usable_tasks(resolve_taskset(taskset, settings.tasksets))
     bundles = [read.bundle for read in tasks]
 
     async def work(images: "ImageStore") -> "list[ImageInfo]":
@@ -89,7 +119,7 @@ def build(
 
     built = _with_images(settings, work)
     _print([_row(image) for image in built], as_json)
-    return complain(faults, len(built))
+    return report_faults(faults, len(built))
 
 
 @app.command()
@@ -102,14 +132,14 @@ def pull(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pull images, some at a time."""
+    """Pull images, several at a time."""
     from sandboxes import SandboxError
 
     async def work(images: "ImageStore") -> "list[ImageInfo | SandboxError]":
         async def one(name: str, bar: "OnProgress") -> "ImageInfo | SandboxError":
             try:
                 return await images.pull(name, bar, anew=anew)
-            except SandboxError as error:  # told when the others are here
+            except SandboxError as error:  # reported after the others are pulled
                 return error
 
         with _bars() as bar:
@@ -125,7 +155,7 @@ def pull(
 
 @app.command("list")
 def list_images(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
-    """The farm's images on this machine: its base, those of tasks, and what it pulled."""
+    """List the farm's images on this machine: the base image, images of tasks, and pulled images."""
     settings = read_config(config, state_dir)
 
     async def work(images: "ImageStore") -> "Holdings":
@@ -150,10 +180,10 @@ def gc(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove task images and what was pulled, and what builds have left; what a sandbox runs on stays.
+    """Remove task images, pulled images, and what builds left. Images of running sandboxes stay.
 
-    What stays or goes is to be said: task sets to keep, --keep, --older-than, or --all. Without --all only images that
-    this state directory's farm made, pulled or used are removed.
+    The choice must be explicit: task sets to keep, --keep, --older-than, or --all. Without --all only images that the
+    farm of this state directory built, pulled or used are removed.
     """
     chosen = bool(keep_sets) or keep is not None or older_than is not None
     if chosen == every:
@@ -161,12 +191,11 @@ def gc(
         raise typer.BadParameter(f"{wrong}: task sets to keep, --keep N, --older-than AGE, or --all", param_hint="gc")
     if keep is not None and older_than is not None:
         raise typer.BadParameter("say how many or how old, not both", param_hint="--keep")
-    from farm.tasks import images_of
+    from farm.tasks import images_of, read_taskset, resolve_taskset
 
     settings = read_config(config, state_dir)
-    kept = {
-        name for path in keep_sets or () for read in look_at_taskset(path, settings) for name in images_of(read.task)
-    }
+    kept_sets = [resolve_taskset(path, settings.tasksets) for path in keep_sets or ()]
+    kept = {name for path in kept_sets for read in read_taskset(path) for name in images_of(read.task)}
 
     async def work(images: "ImageStore") -> _Cleared:
         from sandboxes.images.eviction import departures
@@ -235,7 +264,7 @@ def _with_images(config: Config, work: "Callable[[ImageStore], Awaitable[T]]") -
 
 @contextlib.contextmanager
 def _bars() -> "Iterator[Callable[[str], OnProgress]]":
-    """A bar for each image on standard error; nothing moves where that is no terminal."""
+    """Show a bar for each image on standard error, or nothing if that is no terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=progress_console, disable=not progress_console.is_terminal) as bars:
 

@@ -1,7 +1,7 @@
-"""The ``farm`` command: one sub-command a file; every failure ends as one line and an exit code.
+"""The entry point of the ``farm`` command. Every failure ends as one line and an exit code.
 
-A command's module imports at its top what its options and the configuration need; whatever else it needs is imported by
-the function that uses it, so that help, and asking what runs, wait for no more.
+A command's module imports at its top what its options need. Other imports are in the functions that use them, so that
+help and status are quick.
 """
 
 import importlib
@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from farm import __version__
 from farm.cli.errors import Interrupted, shown
+from farm.cli.extras import missing_extra
 
 INTERRUPTED = 130
 
@@ -47,11 +48,11 @@ EXPLAINED = {
     "farm.tasks": "TaskError",
     "sandboxes": "SandboxError",
 }
-"""Errors whose message is one line that names the remedy, by the module that brings them."""
+"""Errors whose message is one line that names the remedy, by the module that defines them."""
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
-    """The application; of its commands only the one that is asked for is imported, and all of them for help."""
+    """Return the application. Only the module of the requested command is imported; help imports all."""
     app = typer.Typer(name="farm", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
     app.callback()(_root)
     asked = next((argument for argument in arguments if not argument.startswith("-")), "")
@@ -78,8 +79,8 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line: exit 0 on success, 1 on failure, 2 on wrong usage, 130 when interrupted."""
-    # Until a command runs there is nothing to take back, and an import that is interrupted may swallow it.
+    """Run the command line: exit 0 on success, 1 on failure, 2 on wrong usage, 130 if interrupted."""
+    # Until a command runs there is nothing to undo, and an import may swallow an interrupt.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     application = command_line(sys.argv[1:])
@@ -101,10 +102,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
-    except Exception as error:  # the last boundary: also a defect of ours ends as one line, its trace in a file
-        _complain(str(error) if _explained(error) else _kept(error))
+    except Exception as error:  # the last boundary: a bug of the farm ends as one line, with its traceback in a file
+        _complain(str(error) if _explained(error) else missing_extra(error) or _kept(error))
         sys.exit(1)
-    if code == INTERRUPTED:  # so typer answers an interrupt that no command has dealt with
+    if code == INTERRUPTED:  # typer ends so after an interrupt that no command has handled
         _complain("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -115,7 +116,7 @@ def _explained(error: Exception) -> bool:
 
 
 def _kept(error: Exception) -> str:
-    """Keep the trace of an error that nobody foresaw; the line that says where it is."""
+    """Write the traceback of an unexpected error to a file. Return the line that names the file."""
     with tempfile.NamedTemporaryFile("w", prefix="farm-crash-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
     return f"{type(error).__name__}: {error}; this is a defect of the farm, please report {log.name}"

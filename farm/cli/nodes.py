@@ -1,4 +1,4 @@
-"""``farm nodes``: list nodes, drain one, and give it work again."""
+"""``farm nodes``: list, drain and resume nodes."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +25,10 @@ def nodes_table(nodes: "Iterable[NodeAnswer]") -> Table:
     names = ("node", "state", "running", "slots", "load per core", "memory", "disk", "note")
     table = Table(*names, box=None, pad_edge=False)
     for node in nodes:
+        counts = (str(node.running), str(node.slots))
         loads = (f"{node.cpu_load:.1f}", f"{node.memory_load:.0%}", f"{node.disk_load:.0%}")
-        table.add_row(node.node_id, node.state, str(node.running), str(node.slots), *loads, node.why)
+        known = (*counts, *loads) if node.state != "lost" else ("-",) * len((*counts, *loads))
+        table.add_row(node.node_id, node.state, *known, node.why)
     return table
 
 
@@ -48,7 +50,7 @@ def drain(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give a node no more episodes, and wait until those that run there have ended."""
+    """Give a node no more episodes, and wait until its running ones have ended."""
     with connected(read_config(config, state_dir)) as client:
         node = client.drain_node(node_id)
         with progress_console.status(f"draining {node_id}") as shown:

@@ -1,4 +1,4 @@
-"""Options and output that every command shares."""
+"""Options and output that the commands share."""
 
 import json
 import sys
@@ -19,7 +19,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 
 
 class PlainConsole(Console):
-    """Shows text as it is: no brackets are markup, and no control characters are obeyed. Colour takes a ``Text``."""
+    """A console that prints text as it is: without markup, and with control characters made visible. For colour, pass a
+    ``Text``.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
@@ -34,7 +36,7 @@ table_console = PlainConsole(width=None if sys.stdout.isatty() else 200)
 
 
 def read_config(config: Path | None, state_dir: Path | None = None, **flags: Any) -> Config:
-    """The configuration behind a command. Raises ConfigError."""
+    """Return the configuration of a command. Raises ConfigError."""
     return load_config(config, flags={"state_dir": state_dir, **flags})
 
 
@@ -44,5 +46,5 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of an option or argument that takes several, between commas."""
+    """Return the comma-separated words of an option or argument."""
     return [word.strip() for word in text.split(",") if word.strip()]

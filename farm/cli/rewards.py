@@ -1,4 +1,4 @@
-"""``farm rewards``: the rules by which rollouts get their rewards."""
+"""``farm rewards``: the rules that score rollouts."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ app = typer.Typer(help="The rules that make rewards of what was measured.", no_a
 
 @app.command("list")
 def list_rewards(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> None:
-    """List the rule documents that the farm has, latest first."""
+    """List the farm's rule documents, latest first."""
     with connected(read_config(config, state_dir)) as client:
         found = client.rewards()
     if as_json:
@@ -55,7 +55,7 @@ def set_rewards(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge by this document from now on: runs that name no version follow it with their next group."""
+    """Make a rule document current: runs that name no version use it from their next group on."""
     text = read_rules(file)[1]
     with connected(read_config(config, state_dir)) as client:
         kept = client.put_rewards(text)
@@ -66,7 +66,7 @@ def set_rewards(
 
 
 def read_rules(file: Path) -> "tuple[Rules, str]":
-    """The rules of a file, and its text. Raises CliError."""
+    """Return the rules of a file, and its text. Raises CliError."""
     from farm.rewards import BadRules, parse_rules
 
     try:
@@ -80,7 +80,7 @@ def read_rules(file: Path) -> "tuple[Rules, str]":
 
 
 def meant_version(client: "FarmClient", rules: str) -> str:
-    """The version that a command means by ``rules``, a version or a file, which is kept then, but not made current."""
+    """Return the version for ``rules``: a version, or a file, which is then stored but not made current."""
     path = Path(rules)
     if path.suffix != ".toml" and not path.exists():
         return rules

@@ -1,4 +1,4 @@
-"""``farm run``: rollouts of one policy over a task set, with a progress bar and a summary."""
+"""``farm run``: run a policy over a task set, with a progress bar and a summary."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,7 +107,7 @@ def run(
 
 
 def _conclude(ended: "RunAnswer", heads: "list[RolloutHead]", taskset: Path) -> None:
-    """Say what went wrong in a run that has ended. Raises CliError if nothing of it can be used."""
+    """Print what went wrong in an ended run. Raises CliError if the run is useless."""
     if ended.state == "failed":
         raise CliError(f"run {ended.run_id} failed: {ended.reason}")
     if all(head.reward is None for head in heads):
@@ -124,7 +124,7 @@ def _conclude(ended: "RunAnswer", heads: "list[RolloutHead]", taskset: Path) -> 
 
 
 _OPTIONS = {"first_byte_s": "first-byte-timeout", "reply_s": "reply-timeout"}
-"""Options that are not named like their field."""
+"""Options whose name differs from that of their field."""
 
 
 def _check(asked: Mapping[str, Any]) -> None:
@@ -144,7 +144,9 @@ def _check(asked: Mapping[str, Any]) -> None:
 
 
 def _meant(taskset: Path, config: Config) -> str:
-    """What the gateway is asked for. What it would refuse is refused before a farm is started for it."""
+    """Return the task set for the gateway. A task set that the gateway would refuse is refused here, before a farm
+    starts.
+    """
     from farm.cluster import running_farm
     from farm.tasks import is_taskset_name, named_taskset, task_directories
 
@@ -177,14 +179,14 @@ def _announce(begun: "RunAnswer", as_json: bool) -> None:
 
 
 def progress_note(run: "RunAnswer") -> str:
-    """Return the counts of a run, and why an episode of it or the rest of it waits."""
+    """Return the counts of a run, and why its episodes wait."""
     counts = f"{run.running} running, {run.waiting} waiting, {run.summary.solved} solved"
     why = run.outage or run.why_waiting
     return f"{counts}; {why}" if why else counts
 
 
 def _follow(client: "FarmClient", begun: "RunAnswer") -> "RunAnswer":
-    """Show the run until it has ended; an interrupt cancels it."""
+    """Show the run until it has ended. An interrupt cancels it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -32,11 +32,11 @@ def sandbox(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> int:
-    """Start a sandbox of IMAGE, as an episode gets it: no network, no capabilities. It is removed at the end.
+    """Start a sandbox of IMAGE as an episode gets it: no network, no capabilities. It is removed at the end.
 
-    With CMD runs it and exits with its code, 124 where it timed out. Without, reads commands line by line for one
-    shell, and shows what each printed when it ends; Ctrl-C kills the command that runs. The line :fork goes on in a
-    copy of the sandbox (its files, in a fresh shell), and :back throws the copy away and goes on where it was made.
+    With CMD, run it and exit with its code, or 124 if it timed out. Without, read commands line by line for one shell,
+    and show the output of each when it ends; Ctrl-C kills the running command. The line :fork continues in a copy of
+    the sandbox (its files, in a fresh shell), and :back discards the copy and continues in the original.
     """
     from sandboxes import SandboxError, SandboxSpec
 
@@ -59,7 +59,7 @@ def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
 def _session(runner: asyncio.Runner, config: Config, spec: "SandboxSpec", command: list[str], timeout_s: float) -> int:
     runtime = runner.run(_open(config))
     try:
-        runner.run(runtime.reap())  # of one like this that was killed
+        runner.run(runtime.reap())  # leftovers of a killed command
         box = runner.run(runtime.create(spec))
         if command:
             result = runner.run(box.exec(command, timeout_s=timeout_s, output_limit=OUTPUT_LIMIT))
@@ -78,7 +78,7 @@ async def _open(config: Config) -> "Runtime":
 
 
 def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
-    """Until the input or the shell ends; the last command's exit code."""
+    """Run commands until the input or the shell ends. Return the last command's exit code."""
     prompt = ""
     boxes = [box]
     if sys.stdin.isatty():
@@ -109,7 +109,7 @@ def _converse(runner: asyncio.Runner, box: "Sandbox", timeout_s: float) -> int:
 
 
 async def _move(move: str, boxes: "list[Sandbox]") -> str:
-    """Into a fork, or back out of it; what there is to tell."""
+    """Enter a fork, or go back. Return the message to print."""
     from sandboxes import BootError, SnapshotError
 
     if move == BACK:

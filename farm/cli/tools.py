@@ -1,4 +1,4 @@
-"""``farm tools``: the packs of tools that a policy may be given, and their schemas."""
+"""``farm tools``: the tool packs and the schemas of their tools."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -22,7 +22,7 @@ class SchemaForm(StrEnum):
 
 @app.command("list")
 def list_packs(as_json: AsJson = False) -> None:
-    """The packs and their tools."""
+    """List the tool packs and their tools."""
     from sandboxes.tools.packs import PACKS
 
     if as_json:
@@ -40,7 +40,7 @@ def show(
     form: Annotated[SchemaForm, typer.Option("--format", help="How --json writes the schemas.")] = SchemaForm.OPENAI,
     as_json: AsJson = False,
 ) -> None:
-    """The tools of a pack with their arguments; their schemas with --json."""
+    """Show the tools of a pack with their arguments, or their schemas with --json."""
     from sandboxes.errors import SpecError
     from sandboxes.tools.packs import choose
     from sandboxes.tools.schemas import described

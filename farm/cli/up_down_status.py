@@ -1,4 +1,4 @@
-"""``farm up | down | status``: a farm's life on this machine."""
+"""``farm up``, ``farm down`` and ``farm status``."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def up(
 
 
 def _warn_of_redis(url: str) -> None:
-    """Say what the operator's Redis lacks to keep what the farm stores. Raises StoreUnavailable."""
+    """Print what the operator's Redis lacks to keep the farm's data. Raises StoreUnavailable."""
     from farm.store import examine_redis
 
     found, lacks = asyncio.run(examine_redis(url))
@@ -93,9 +93,9 @@ def down(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Stop what runs here: episodes are stopped, sandboxes removed, and every process of the farm ended.
+    """Stop the farm or node of this machine: end episodes, remove sandboxes, and end every process.
 
-    A node that joined takes no more episodes first, and waits up to drain_grace_s for those that run.
+    A node that joined takes no more episodes first, and waits up to drain_grace_s for its running ones.
     """
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
@@ -109,7 +109,7 @@ def down(
     wait = f"draining the node: its episodes have {info.drain_grace_s:g} s; `farm down --now` ends them at once"
     with progress_console.status(wait if drains else "stopping the farm"):
         stop_farm(info, at_once=now)
-        asyncio.run(_reap(settings))  # what a farm has left that did not come to its own end
+        asyncio.run(_reap(settings))  # leftovers of a farm that crashed
     if is_node:
         progress_console.print(f"this node has left the farm at {info.address}; runs and rollouts are on the head")
     else:
@@ -123,7 +123,7 @@ async def _reap(config: Config) -> None:
 
 
 def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJson = False) -> int:
-    """What runs here, and what it does just now. Exit code 1 where nothing runs."""
+    """Show what runs on this machine and what it does. Exit code 1 if no farm runs."""
     settings = read_config(config, state_dir)
     info = running_farm(settings.state_dir)
     if info is None:
@@ -158,7 +158,7 @@ def status(config: ConfigFile = None, state_dir: StateDir = None, as_json: AsJso
 
 
 def _gateway(config: Config) -> int | None:
-    """Return the id of the gateway's process. Raises CliError with the cause while it is started again."""
+    """Return the id of the gateway's process. Raises CliError with the cause while the gateway restarts."""
     found = read_gateway_state(config.state_dir)
     if found is None or found.pid is not None:
         return found.pid if found else None
@@ -195,7 +195,7 @@ def _is_address(text: str) -> bool:
 
 
 async def _serve(config: Config, join: str | None) -> None:
-    """Be the farm until a signal ends it. Raises CliError where a part of it ended by itself."""
+    """Run the farm until a signal ends it. Raises CliError if a part of it ended by itself."""
     asked, again = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -226,7 +226,7 @@ async def _serve(config: Config, join: str | None) -> None:
 
 
 async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
-    """Take no more episodes, and wait for those that run: for the grace period, or until ``at_once`` or a failure."""
+    """Take no more episodes, and wait for running ones: for the grace period, or until ``at_once`` or a failure."""
     _say(f"{_STEP}draining: episodes have {running.info.drain_grace_s:g} s to end; a second signal ends them at once")
     ends = [asyncio.ensure_future(one) for one in (running.agent.drain(), at_once.wait(), running.failure())]
     try:
@@ -238,11 +238,11 @@ async def _drain(running: "RunningFarm", at_once: asyncio.Event) -> None:
 
 
 def _bury(config: Config, ended: "ExitStatus") -> NoReturn:
-    """End as the farm did; where it died without a word, say of what, and remove what it left."""
+    """Exit as the farm did. If it crashed, print the cause and remove its leftovers."""
     if ended.orderly:
         sys.exit(ended.code)
     cause = _cause(config, ended)
-    with contextlib.suppress(ClusterError):  # another one is already up in its place, and has swept
+    with contextlib.suppress(ClusterError):  # another farm is already up and has removed them
         sweep_farm(config.state_dir)
         record_crash(config.state_dir, cause)
         with contextlib.suppress(OSError), logged(config.log_dir / "farm.log", config.log_level):
@@ -252,7 +252,7 @@ def _bury(config: Config, ended: "ExitStatus") -> NoReturn:
 
 
 def _note_cause(config: Config, ended: "ExitStatus") -> None:
-    """Let ``farm status`` give the cause while the rest of the farm's processes are ended."""
+    """Record the cause for ``farm status`` while the farm's other processes are ended."""
     with contextlib.suppress(ClusterError):
         if running_farm(config.state_dir) is None:
             record_crash(config.state_dir, _cause(config, ended))
@@ -264,14 +264,14 @@ def _cause(config: Config, ended: "ExitStatus") -> str:
     own = f"its process {ended.how}"
     of_ray = "" if ended.code < 0 else what_died(config.run_dir / "ray.log", ended.started_at)
     noted = recorded_crash(config.state_dir)
-    return noted if noted not in ("", own) else of_ray or own  # Ray's log may tell more by now
+    return noted if noted not in ("", own) else of_ray or own  # Ray's log may have a better cause by now
 
 
 @asynccontextmanager
 async def _unless(
     asked: asyncio.Event, starting: "AbstractAsyncContextManager[RunningFarm]"
 ) -> "AsyncIterator[RunningFarm | None]":
-    """Enter ``starting``; None where a signal came first, with what was half started taken back."""
+    """Enter ``starting``. Yield None if a signal came first; then the start is undone."""
     async with contextlib.AsyncExitStack() as stack:
         entering = asyncio.create_task(stack.enter_async_context(starting))
         waiting = asyncio.create_task(asked.wait())
@@ -323,7 +323,7 @@ def _say(line: str) -> None:
 
 
 def _detach(config: Config) -> None:
-    """Start the same command without --detach as a process of its own, and wait until it is up."""
+    """Start the same command without --detach as a process of its own, and wait until the farm is up."""
     _refuse_second(config)
     _make(config.state_dir)
     printed, log = config.log_dir / "farm.out", config.log_dir / "farm.log"

@@ -6,9 +6,9 @@
 
 FarmError
 ├── GatewayUnavailable   nothing answers at the address
-├── LeaseLost            the lease ran out, was given back or was acked
-├── Nonsense             the answer is none of a farm's gateway
-└── Unreadable           a stored record is not what it should be; the others are not concerned
+├── LeaseLost            the lease expired, was given back or was acked
+├── InvalidResponse      the answer is not from a farm's gateway
+└── Unreadable           a stored record cannot be read; other records are not affected
 """
 
 import re
@@ -68,7 +68,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A complete group; ``deliveries`` counts this one. A member whose reward is None was not judged."""
+    """A complete group. ``deliveries`` counts this delivery. A member whose reward is None was not judged."""
 
     group_id: str
     deliveries: int
@@ -80,7 +80,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``lease_id`` is empty, and there are no groups, where the stream is no longer ``open``."""
+    """Leased groups. If the stream is not ``open``, ``lease_id`` is empty and there are no groups."""
 
     lease_id: str
     expires_at: float
@@ -89,13 +89,13 @@ class Lease:
 
 
 class FarmClient:
-    """One gateway. Safe to share between threads.
+    """A client of one gateway. Threads may share it.
 
-    ``token`` None: ``FARM_TOKEN``, or the token of the farm that is up on this machine, if ``url`` is its address.
+    ``token`` None: ``FARM_TOKEN``, or the token of the farm that runs on this machine, if ``url`` is its address.
 
-    Every call that changes something carries an Idempotency-Key and is repeated, for up to ``retry_s``, while the
-    gateway cannot be reached, says 503, or breaks off in mid-answer; ``on_wait`` is told why, once a call, before it
-    is first repeated. Every method may raise FarmError.
+    Every call that changes something carries an Idempotency-Key. It is retried for up to ``retry_s`` while the gateway
+    cannot be reached, answers 503, or closes the connection early. ``on_wait`` is called with the reason before the
+    first retry of a call. Every method may raise FarmError.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class FarmClient:
         only_fit: bool = False,
         prepare_s: float = 1800.0,
     ) -> RunAnswer:
-        """Ask for a run. ``taskset`` is an absolute path on the gateway's machine, or a known name.
+        """Create a run. ``taskset`` is an absolute path on the gateway's machine, or the name of one of its task sets.
 
-        The gateway may download what a task set needs; ``prepare_s`` is how long that is waited for. ``only_fit``
-        runs the tasks that ``validated.json`` calls fit; ``left_out`` of the answer names the others.
+        The gateway may download what a task set needs; ``prepare_s`` bounds that time. ``only_fit`` runs the tasks that
+        ``validated.json`` marks fit; ``left_out`` of the answer names the others.
         """
         body = {
             "taskset": taskset,
@@ -167,7 +167,7 @@ class FarmClient:
         return self._exchange.get(RunAnswer, f"/v1/runs/{_part(run_id)}")
 
     def runs(self) -> tuple[RunAnswer, ...]:
-        """Newest first."""
+        """Return all runs, newest first."""
         return self._exchange.get(RunsAnswer, "/v1/runs").runs
 
     def pause(self, run_id: str) -> RunAnswer:
@@ -180,11 +180,11 @@ class FarmClient:
         return self._exchange.post(RunAnswer, f"/v1/runs/{_part(run_id)}/cancel")
 
     def delete_run(self, run_id: str) -> None:
-        """Delete a run that has ended, with its rollouts. Raises FarmError, also while a lease holds groups of it."""
+        """Delete an ended run with its rollouts. Raises FarmError, also while a lease holds groups of the run."""
         self._exchange.delete(DeletedAnswer, f"/v1/runs/{_part(run_id)}")
 
     def wait_run(self, run_id: str, *, poll_s: float = 0.5) -> Iterator[RunAnswer]:
-        """The run as it changes; the last one yielded has ended."""
+        """Yield the run whenever it changes; the last one yielded has ended."""
         seen: RunAnswer | None = None
         while True:
             run = self.run(run_id)
@@ -202,7 +202,7 @@ class FarmClient:
         return self._exchange.get(NodesAnswer, "/v1/nodes").nodes
 
     def drain_node(self, node_id: str, *, drain: bool = True) -> NodeAnswer:
-        """Give a node no more episodes, or give it some again; those that run go on."""
+        """Give a node no more episodes, or, if ``drain`` is false, give it some again. Running episodes go on."""
         word = "drain" if drain else "resume"
         return self._exchange.post(NodeAnswer, f"/v1/nodes/{_part(node_id)}/{word}")
 
@@ -221,11 +221,11 @@ class FarmClient:
         max_staleness: int | None = None,
         zero_variance: Literal["keep", "drop"] = "keep",
     ) -> Lease | None:
-        """Take complete groups; None when nothing came within ``wait_s``.
+        """Lease complete groups. Return None if there was none within ``wait_s``.
 
-        Raises Unreadable where a record of theirs cannot be read: ``problem.errors`` names each such rollout. Only
-        their groups stay leased, as ``problem.lease_id``, until it ends, is nacked, or acked to go on without them;
-        the next call answers with others.
+        Raises Unreadable if a record cannot be read: ``problem.errors`` names each such rollout. Only the groups of
+        these records stay leased, as ``problem.lease_id``, until that lease ends, is nacked, or is acked to give them
+        up. The next call returns other groups.
         """
         body = {
             "consumer": consumer,
@@ -287,9 +287,9 @@ class FarmClient:
         status: str | None = None,
         on_unreadable: Callable[[str], None] = lambda rollout_id: None,
     ) -> Iterator[RolloutHead]:
-        """All that match, newest first, without their tokens; pages are fetched as they are needed.
+        """Yield all matching rollouts without their tokens, newest first. Pages are fetched as needed.
 
-        ``on_unreadable`` is told the id of each record that cannot be read, whatever is filtered by.
+        ``on_unreadable`` is called with the id of each record that cannot be read; the filter does not apply to them.
         """
         query = {"run_id": run_id, "group_id": group_id, "task_id": task_id, "status": status, "limit": "500"}
         given = {name: value for name, value in query.items() if value is not None}
@@ -303,7 +303,7 @@ class FarmClient:
             given["cursor"] = page.cursor
 
     def rollout(self, rollout_id: str) -> Rollout:
-        """Raises Unreadable."""
+        """Return one rollout with its tokens. Raises Unreadable."""
         response = self._exchange.send("GET", f"/v1/rollouts/{_part(rollout_id)}", headers={"Accept": MSGPACK_TYPE})
         try:
             return from_msgpack(RolloutRecord, response.content).to_core()
@@ -311,22 +311,22 @@ class FarmClient:
             raise Unreadable.of(rollout_id, error) from None
 
     def turns(self, rollout_id: str) -> Sidecar:
-        """Turns, opening messages, patch, and the reward's reason. Raises Unreadable."""
+        """Return the turns, opening messages, patch, and the reward's reason. Raises Unreadable."""
         return self._exchange.get(Sidecar, f"/v1/rollouts/{_part(rollout_id)}/turns")
 
     # Rewards
 
     def put_rewards(self, document: str, *, current: bool = True) -> RulesAnswer:
-        """Keep a rule document; ``current``: runs that name no version follow it from now on."""
+        """Store a rule document. ``current``: runs that name no version use it from now on."""
         sent = self._exchange.send("PUT", "/v1/rewards", json={"document": document, "current": current})
         return plain(RulesAnswer, sent)
 
     def rewards(self) -> tuple[RulesAnswer, ...]:
-        """All rule documents, latest first."""
+        """Return all rule documents, latest first."""
         return self._exchange.get(RulesListAnswer, "/v1/rewards").rewards
 
     def rescore(self, run_id: str, version: str | None = None, *, dry_run: bool = False) -> Iterator[RescoreAnswer]:
-        """New rewards for the run's stored rollouts; one answer a stretch of its groups, the last one at the end."""
+        """Rescore the run's stored rollouts. Yield one answer for each part of its groups."""
         body: dict[str, Any] = {"run_id": run_id, "version": version, "dry_run": dry_run, "first": 0}
         while True:
             given = {name: value for name, value in body.items() if value is not None}
@@ -338,7 +338,7 @@ class FarmClient:
 
 
 def _part(name: str) -> str:
-    """An id as one part of a path. Raises FarmError for what would lead to another path."""
+    """Return an id as one part of a path. Raises FarmError for an id that would lead to another path."""
     if not _ID.fullmatch(name):
         kind, detail = PREFIX + ProblemType.NOT_FOUND, f"{name[:100]!r} is no id"
         raise FarmError(Problem(type=kind, title="There is no such thing", status=404, detail=detail))

@@ -1,4 +1,4 @@
-"""One request to a gateway: sent until it is answered, read as what it is to be, or told as whose fault it is."""
+"""One request to the gateway: sent, retried, and read as its answer or as an error."""
 
 import time
 import uuid
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class FarmError(Exception):
-    """A refusal of the gateway. ``type`` is stable, ``title`` says what kind it is, ``detail`` what to do."""
+    """A refusal of the gateway. ``type`` is stable, ``title`` names the kind, ``detail`` says what to do."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.title}: {problem.detail}" if problem.detail else problem.title)
@@ -42,7 +42,7 @@ class LeaseLost(FarmError):
 
 
 class Unreadable(FarmError):
-    """A stored record is not what it should be."""
+    """Raised if a stored record cannot be read."""
 
     @classmethod
     def of(cls, rollout_id: str, error: Exception) -> Self:
@@ -51,7 +51,7 @@ class Unreadable(FarmError):
 
 
 class InvalidResponse(FarmError):
-    """An answer that is none of a farm's gateway, or holds what cannot be read."""
+    """Raised for an answer that is not from a farm's gateway, or that cannot be read."""
 
 
 _UNREADABLE = PREFIX + ProblemType.UNREADABLE
@@ -71,7 +71,7 @@ class HttpResponse:
 
 
 class HttpSession:
-    """With one gateway; ``retry_s`` and ``on_wait`` as ``FarmClient`` has them. Every method may raise FarmError."""
+    """Connections to one gateway. ``retry_s`` and ``on_wait``: see ``FarmClient``. Every method may raise FarmError."""
 
     def __init__(self, url: str, token: str | None, *, retry_s: float, on_wait: Callable[[FarmError], object]) -> None:
         self.url = url.rstrip("/")
@@ -100,7 +100,7 @@ class HttpSession:
         return plain(kind, self.send("DELETE", path))
 
     def send(self, method: str, path: str, *, answer_s: float = ANSWER_S, **sent: Any) -> HttpResponse:
-        """The answer, once the gateway gave one that is no refusal."""
+        """Send a request until the gateway answers it, and return the answer. Raises FarmError for a refusal."""
         headers: dict[str, str] = {"Idempotency-Key": uuid.uuid4().hex} if method == "POST" else {}
         headers |= sent.pop("headers", {})
         timeout = httpx.Timeout(answer_s, connect=_CONNECT_S)
@@ -136,7 +136,7 @@ class HttpSession:
 
 
 def _answered(response: httpx.Response) -> HttpResponse:
-    """The whole answer. It is unpacked here, for httpx cannot read a zstd stream of several frames."""
+    """Return the whole answer, unpacked here because httpx cannot read a zstd stream of several frames."""
     raw = b"".join(response.iter_raw() if response.is_success else _beginning(response))
     kind = response.headers.get("content-type", "")
     answered = HttpResponse(str(response.request.url), response.status_code, kind, raw)
@@ -149,7 +149,7 @@ def _answered(response: httpx.Response) -> HttpResponse:
 
 
 def _beginning(response: httpx.Response) -> Iterator[bytes]:
-    """Yield the first parts of a refusal. One that is longer comes from something else than a gateway."""
+    """Yield the first parts of a refusal. A longer one is not from a gateway."""
     size = 0
     for part in response.iter_raw():
         yield part

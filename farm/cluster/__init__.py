@@ -1,7 +1,8 @@
-"""Many machines as one farm: the scheduler, the node agents, and bringing them up and down.
+"""Many machines as one farm: starting, joining and stopping it, and Ray.
 
-Here stands what asks whether a farm runs, which must cost nothing; what starts one, and Ray with it, is imported from
-``farm.cluster.launch``.
+This room decides how the processes of a farm start, restart and end. Enter at ``launch`` to start or join a farm, and
+at ``state_dir`` to ask what runs. This module imports no Ray, so that the question costs little;
+``farm.cluster.launch`` does. The page is farm/docs/architecture/cluster.md.
 """
 
 from farm.cluster.errors import ClusterError
@@ -9,6 +10,7 @@ from farm.cluster.state_dir import (
     FarmInfo,
     GatewayState,
     last_crash,
+    last_joined,
     read_gateway_state,
     record_crash,
     record_gateway_state,
@@ -23,6 +25,7 @@ __all__ = [
     "FarmInfo",
     "GatewayState",
     "last_crash",
+    "last_joined",
     "read_gateway_state",
     "record_crash",
     "record_gateway_state",

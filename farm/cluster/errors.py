@@ -1,5 +1,5 @@
-"""What keeps a farm from coming up, going down or being joined."""
+"""The error of starting, joining and stopping a farm."""
 
 
 class ClusterError(Exception):
-    """One line that names the remedy."""
+    """Raised if a farm cannot start, stop or be joined. The message is one line that names the remedy."""

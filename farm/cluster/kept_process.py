@@ -1,4 +1,4 @@
-"""A process of the farm that is started again when it dies or hangs: the gateway's."""
+"""A process of the farm that is restarted when it dies or hangs: the gateway."""
 
 import asyncio
 import contextlib
@@ -48,11 +48,11 @@ class Health:
 
 
 class KeptProcess:
-    """``async with`` it: ``python -m module`` runs for the length of the block.
+    """Run ``python -m module`` for the length of an ``async with`` block, and start it again if it dies or hangs.
 
     The process reads ``given``, pickled, from its standard input, and writes ``READY`` to its standard output when it
-    serves. If it ends later it is started again; each wait is twice the last one, up to 30 s. With ``health`` a process
-    that hangs is ended first. Entering raises FarmError if the first start fails.
+    serves. Each wait before a restart is twice the last one, up to 30 s. With ``health``, a process that hangs is ended
+    first. Entering raises ClusterError if the first start fails.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class KeptProcess:
         await shielded(self._stop())
 
     async def _start(self) -> None:
-        """Return when the process serves. Raises FarmError."""
+        """Return when the process serves. Raises ClusterError."""
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -114,7 +114,7 @@ class KeptProcess:
                     await process.stdin.drain()
                     process.stdin.close()
                 if await process.stdout.readline() == READY:
-                    self._tell(process.pid, "")
+                    self._report_change(process.pid, "")
                     return
                 await process.wait()  # a signal to a process that has just ended would lose its exit code
         except TimeoutError:
@@ -124,12 +124,12 @@ class KeptProcess:
         cause = cause or f"its process {describe_exit(process.returncode)}"
         raise ClusterError(f"the {self._name} did not start: {cause}; its log is {self._log}")
 
-    def _tell(self, pid: int | None, cause: str) -> None:
+    def _report_change(self, pid: int | None, cause: str) -> None:
         """Call ``on_change``. A full disk must not end the keeping."""
         try:
             self._on_change(pid, cause)
         except OSError as error:
-            _log.warning("the state of the %s is not noted: %s", self._name, error)
+            _log.warning("the state of the %s could not be written: %s", self._name, error)
 
     async def _keep(self) -> None:
         """Start the process again whenever it has ended or hangs."""
@@ -141,7 +141,7 @@ class KeptProcess:
             if time.monotonic() - began >= _STEADY_S:
                 wait_s = _FIRST_WAIT_S
             while True:
-                self._tell(None, cause)
+                self._report_change(None, cause)
                 _log.error("the %s is away: %s; it starts again in %.1f s", self._name, cause, wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)

@@ -1,4 +1,4 @@
-"""Bringing a farm up on this machine, or this machine into a farm; and down again, with nothing left."""
+"""Start a farm on this machine, or join this machine to a farm, and end it with nothing left behind."""
 
 import asyncio
 import importlib
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """All that the gateway needs to come up, as values that travel to its process."""
+    """The values that the gateway's process needs to start. They are pickled."""
 
     redis_url: str
     ray: RayAccess
@@ -42,7 +42,7 @@ class GatewayConfig:
 
 
 Serve = Callable[[GatewayConfig], AbstractAsyncContextManager[str]]
-"""Serve the gateway for the length of the block; yields its URL."""
+"""Serve the gateway for the length of the block. Yield its URL."""
 
 OnStep = Callable[[str], None]
 T = TypeVar("T")
@@ -63,9 +63,9 @@ class RunningFarm:
     _ends: tuple[Callable[[], Awaitable[str]], ...]
 
     async def failure(self) -> str:
-        """Wait until a part of the farm ends that nobody restarts; a line that says which.
+        """Wait until a part of the farm ends that is not restarted. Return a line that names the part.
 
-        Where one end brings others with it, the earliest in ``_ends`` is told.
+        If one end causes others, the part that comes first in ``_ends`` is named.
         """
         waiting = [asyncio.ensure_future(end()) for end in self._ends]
         try:
@@ -86,7 +86,10 @@ async def start_farm(
     equip: str = DOCKER,
     settings: SchedulerSettings | None = None,
 ) -> AsyncIterator[RunningFarm]:
-    """The whole farm on this machine, to be joined by others. Raises FarmError, and whatever ``serve`` does."""
+    """Run the whole farm on this machine for the length of the block. Other machines can join it.
+
+    Raises ClusterError, and the errors of ``serve``.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
@@ -126,7 +129,7 @@ async def start_farm(
 async def join_farm(
     config: Config, address: str, *, on_step: OnStep = lambda step: None, equip: str = DOCKER
 ) -> AsyncIterator[RunningFarm]:
-    """This machine as one more node of the farm whose head is at ``address`` (HOST:PORT). Raises FarmError."""
+    """Run this machine as a node of the farm whose head is at ``address`` (HOST:PORT). Raises ClusterError."""
     async with AsyncExitStack() as stack:
         stack.enter_context(locked(config.state_dir))
         stack.enter_context(_logged(config))
@@ -138,7 +141,7 @@ async def join_farm(
             await _store(stack, redis_url)
         except ClusterError as error:
             raise ClusterError(
-                f"{error}; where the head runs Redis itself, its node_ip must be reachable from here"
+                f"{error}; if the head runs Redis itself, its node_ip must be reachable from this machine"
             ) from None
         on_step("starting the node agent")
         agent = await _agent(stack, (node, driver), config, redis_url, equip, joined=True)
@@ -160,7 +163,7 @@ async def join_farm(
 
 @contextmanager
 def _logged(config: Config) -> Iterator[None]:
-    """Write the log of this process, with the error that ends the block. Raises FarmError."""
+    """Log this process to ``farm.log``, with the error that ends the block. Raises ClusterError."""
     path = config.log_dir / "farm.log"
     with ExitStack() as stack:
         try:
@@ -201,7 +204,7 @@ async def _store(stack: AsyncExitStack, redis_url: str) -> Store:
 async def _cluster(stack: AsyncExitStack, config: Config, join: str | None) -> tuple[RayNode, "Driver"]:
     await asyncio.to_thread(refuse_other_versions)
     token_file = _token_file(config, make=join is None)
-    os.environ.update(authenticated(token_file))  # Ray takes its token from nowhere else, and looks when imported
+    os.environ.update(authenticated(token_file))  # Ray reads its token only from there, when it is imported
     node = RayNode(config.run_dir, token_file, join=join, node_ip=config.node_ip, port=config.ray_port)
     importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, "farm.cluster.ray_driver"))
     try:
@@ -247,7 +250,7 @@ async def _agent(
 
 
 def _token_file(config: Config, *, make: bool) -> Path:
-    """The join token in a file: the configured one as long as we run, or the head's own, made once and kept."""
+    """Return a file with the join token: the configured token, or the head's own, which is made once and kept."""
     if config.join_token is not None:
         path = config.run_dir / "join-token"
         _write_private(path, config.join_token.get_secret_value())
@@ -268,16 +271,19 @@ def _write_private(path: Path, text: str) -> None:
 
 
 async def _head_gone(address: str) -> str:
-    """Wait until nobody has answered at the head's address for a while; Ray itself ends this process after a minute."""
+    """Wait until the head's address has not answered for a while. Ray itself would end this process after a minute."""
     missed = 0
     while missed < _HEAD_MISSES:
         await asyncio.sleep(_HEAD_EVERY_S)
         missed = 0 if await answers(address) else missed + 1
-    return f"the head at {address} has gone"
+    return f"the head at {address} no longer answers"
 
 
 async def _unless_dead(node: RayNode, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result. Without its node it would wait for ever, or Ray would end this process. Raises FarmError."""
+    """Return the result of ``work``, or raise ClusterError if the Ray node ends first.
+
+    Without its node the work would never end, or Ray would end this process.
+    """
     working, dying = asyncio.create_task(work), asyncio.create_task(node.death())
     try:
         await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)

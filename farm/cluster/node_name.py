@@ -13,7 +13,7 @@ _FORM = re.compile(r"(?P<host>[a-z0-9-]+)-[0-9a-f]{6}")
 
 
 def kept_node_id(state_dir: Path, host: str | None = None) -> str:
-    """Return the node id of a state directory, whose lock the caller holds. Raises FarmError.
+    """Return the node id of a state directory, whose lock the caller holds. Raises ClusterError.
 
     The id is the host's name with six random digits, because one host may have several state directories. A new id is
     made if there is none yet, or if the host has another name, because the directory may be a copy.

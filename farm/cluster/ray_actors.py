@@ -1,9 +1,10 @@
-"""What Ray runs: one scheduler, and one node agent a machine. Thin: all that is decided is decided elsewhere.
+"""The Ray actors: one scheduler, and one node agent per machine. They only pass calls on.
 
-Both open themselves at their first call, since Ray restarts an actor's process without telling anybody.
+Both open themselves at their first call, because Ray restarts an actor's process without a notice.
 """
 
 import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Sequence
@@ -13,14 +14,12 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayError
 
-from farm.core.run import RunSpec
 from farm.logs import name_node, node_log, open_log, remove_old_nodes
 from farm.node.agent import AgentSettings, NodeAgent
 from farm.node.resources import NodeConfig, SchedulerConfig, load_resource_factory
 from farm.policy import EndpointPool
 from farm.scheduler.messages import Event, NodeLost
 from farm.scheduler.service import NodeCommand, SchedulerService
-from farm.scheduler.status import FarmStatus
 from farm.store import Store
 
 NAMESPACE = "farm"
@@ -30,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 def agent_name(ray_node_id: str) -> str:
-    """Return the name of an agent's actor, which is new each time: Ray may still hold the one before."""
+    """Return the name of an agent's actor. It differs each time, because Ray may still hold the actor before."""
     return f"agent-{ray_node_id[:10]}"
 
 
 class SchedulerActor:
-    """Async actor: one process, one event loop, one ``SchedulerService``."""
+    """The actor around one ``SchedulerService``: one process, one event loop."""
 
     def __init__(self, plan: SchedulerConfig) -> None:
         open_log(plan.log_dir / "scheduler.log", plan.log_level)
@@ -46,69 +45,56 @@ class SchedulerActor:
         self._names: dict[str, str] = {}
         self._confirming: set[asyncio.Task[None]] = set()
 
-    async def _shell(self) -> SchedulerService:
+    async def _service(self) -> SchedulerService:
         async with self._opening:
             if self._opened is None:
                 store = Store(self._plan.redis_url)
                 plan = self._plan
-                shell = SchedulerService(
+                service = SchedulerService(
                     store, self._send, settings=plan.settings, retention_s=plan.retention_s, life=plan.life
                 )
                 try:
-                    await shell.open()
+                    await service.open()
                 except BaseException:
-                    await shell.close()
+                    await service.close()
                     await store.close()
                     raise
-                self._opened = shell
+                self._opened = service
         return self._opened
 
     async def pid(self) -> int:
-        await self._shell()
+        await self._service()
         return os.getpid()
 
     async def redis_url(self) -> str:
-        """For nodes that join: the store that all share."""
+        """Return the URL of the store that all nodes share, for nodes that join."""
         return self._plan.redis_url
 
     async def tell(self, node_id: str, agent: str, events: Sequence[Event]) -> None:
-        """Take in what the agent of a node reports; ``agent`` is the name of its actor."""
-        shell = await self._shell()
+        """Handle events of a node. ``agent`` is the name of the actor of the node's agent."""
+        service = await self._service()
         if node_id not in self._agents or self._names[node_id] != agent:
             self._agents[node_id] = await asyncio.to_thread(ray.get_actor, agent, NAMESPACE)
             self._names[node_id] = agent
-        shell.handle_events(events)
+        service.handle_events(events)
 
-    async def submit(self, spec: RunSpec) -> None:
-        await (await self._shell()).submit(spec.run_id)
-
-    async def pause(self, run_id: str) -> None:
-        (await self._shell()).pause(run_id)
-
-    async def resume(self, run_id: str) -> None:
-        (await self._shell()).resume(run_id)
-
-    async def cancel(self, run_id: str) -> None:
-        (await self._shell()).cancel(run_id)
-
-    async def drain_node(self, node_id: str, drain: bool) -> bool:
-        return (await self._shell()).drain_node(node_id, drain)
-
-    async def status(self) -> FarmStatus:
-        return (await self._shell()).status()
-
-    async def metrics(self) -> bytes:
-        return await (await self._shell()).metrics()
+    async def call(self, method: str, *arguments: str | bool) -> Any:
+        """Call a method of ``SchedulerService`` for a ``RaySchedulerClient``, which declares the types."""
+        called = getattr(await self._service(), method)(*arguments)
+        return await called if inspect.isawaitable(called) else called
 
     def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
         agent = self._agents.get(node_id)
         if agent is not None:
-            task = asyncio.create_task(self._confirm(node_id, agent, agent.obey.remote(list(commands))))
+            task = asyncio.create_task(self._confirm(node_id, agent, agent.execute.remote(list(commands))))
             self._confirming.add(task)
             task.add_done_callback(self._confirming.discard)
 
     async def _confirm(self, node_id: str, agent: Any, sent: Any) -> None:
-        """An order that does not arrive is noticed by the node's beats; a dead agent is told at once."""
+        """Await the delivery of commands. If the agent's actor is dead, report the node as lost at once.
+
+        Other lost commands show in the node's next heartbeats.
+        """
         try:
             await sent
         except ActorDiedError:
@@ -118,11 +104,11 @@ class SchedulerActor:
             if self._opened is not None:
                 self._opened.handle_events([NodeLost(node_id)])
         except RayError as error:
-            _log.warning("an order did not reach the node: %s", error, extra={"node": node_id})
+            _log.warning("a command did not reach the node: %s", error, extra={"node": node_id})
 
 
 class NodeAgentActor:
-    """Async actor around one ``NodeAgent``."""
+    """The actor around one ``NodeAgent``."""
 
     def __init__(self, plan: NodeConfig, log_level: str) -> None:
         own = node_log(plan.state_dir / "log", plan.node_id)
@@ -149,21 +135,13 @@ class NodeAgentActor:
         store = Store(plan.redis_url)
         stack.push_async_callback(store.close)
         await store.ping()
-        equipment = await stack.enter_async_context(load_resource_factory(plan.equip)(plan))
         agent = NodeAgent(
             plan.node_id,
+            await stack.enter_async_context(load_resource_factory(plan.equip)(plan)),
+            AgentSettings(plan.slots, plan.state_dir, tracebacks=plan.test_tracebacks, join=plan.join),
             store=store,
-            runtime=equipment.runtime,
-            shelf=equipment.image_cache,
-            slots=plan.slots,
-            tell=self._tell,
-            state_dir=plan.state_dir,
-            pool=equipment.pool,
-            image_disk=equipment.image_disk,
-            library=equipment.library,
-            plugins=equipment.plugins,
+            send_events=self._tell,
             endpoints=EndpointPool(plan.access, timeouts=plan.timeouts),
-            settings=AgentSettings(tracebacks=plan.test_tracebacks, join=plan.join),
         )
         return await stack.enter_async_context(agent)
 
@@ -172,7 +150,9 @@ class NodeAgentActor:
         await self._scheduler.tell.remote(self._plan.node_id, name, list(events))
 
     async def pid(self) -> int:
-        """Also what opens the agent, at first and after a restart. Raises what keeps it from coming up."""
+        """Return the id of the agent's process. Open the agent first, also after a restart. Raises the error of a
+        failed start.
+        """
         await self._agent()
         return os.getpid()
 

@@ -1,4 +1,4 @@
-"""This process as a Ray driver: it starts the actors of this machine and ends them."""
+"""The Ray driver of this process: it starts the actors of this machine and ends them."""
 
 import asyncio
 import contextlib
@@ -31,10 +31,13 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
-    """Ray allows one connection a process, with the token that the environment names. Raises FarmError."""
+    """Connect this process to Ray, with the token that the environment names. Raises ClusterError.
+
+    Ray allows one connection per process.
+    """
 
     def connect() -> str:
-        logging.getLogger("ray").setLevel(logging.CRITICAL)  # what matters of it reaches us as exceptions
+        logging.getLogger("ray").setLevel(logging.CRITICAL)  # its errors arrive as exceptions
         ray.init(
             address=node.address,
             namespace=NAMESPACE,
@@ -59,7 +62,7 @@ async def connected(node: RayAccess, node_id: str) -> AsyncIterator["Driver"]:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself and dies of it with a stack trace; this process goes on to decide what it means."""
+    """Restore the handler of SIGTERM. Ray replaces it with one that ends the process with a stack trace."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -69,7 +72,7 @@ def _own_signals() -> Iterator[None]:
 
 
 class Driver:
-    """``node_id`` names this machine in the farm."""
+    """Starts the actors of this machine. ``node_id`` names the machine in the farm."""
 
     def __init__(self, ray_node_id: str, node_id: str) -> None:
         self._ray_node_id = ray_node_id
@@ -77,7 +80,10 @@ class Driver:
 
     @asynccontextmanager
     async def scheduler(self, plan: SchedulerConfig) -> AsyncIterator[RaySchedulerClient]:
-        """The farm's scheduler, which Ray restarts when its process dies; on its way up."""
+        """Start the farm's scheduler for the length of the block. Ray restarts it if its process dies.
+
+        The scheduler is ready only after ``up``.
+        """
         actor = self._start(SchedulerActor, SCHEDULER, plan)
         try:
             yield RaySchedulerClient(actor)
@@ -86,7 +92,7 @@ class Driver:
                 ray.kill(actor)
 
     async def find_scheduler(self, address: str) -> tuple[RaySchedulerClient, str]:
-        """The scheduler of the farm that was joined, and the URL of its Redis."""
+        """Return the scheduler of the farm that this machine joined, and the URL of the farm's Redis."""
         try:
             scheduler = RaySchedulerClient(await asyncio.to_thread(ray.get_actor, SCHEDULER, NAMESPACE))
             return scheduler, await scheduler.redis_url()
@@ -97,7 +103,9 @@ class Driver:
 
     @asynccontextmanager
     async def agent(self, plan: NodeConfig, log_level: str, node: RayNode) -> AsyncIterator["AgentHandle"]:
-        """The agent of this machine, on its way up; closed at the end, its sandboxes removed."""
+        """Start the node agent of this machine for the length of the block. It is closed at the end and removes its
+        sandboxes.
+        """
         handle = AgentHandle(node, self._start(NodeAgentActor, agent_name(self._ray_node_id), plan, log_level))
         try:
             yield handle
@@ -105,7 +113,9 @@ class Driver:
             await shielded(handle.close())
 
     async def up(self, scheduler: RaySchedulerClient, agent: "AgentHandle") -> None:
-        """Return when both are at work; from then on the agent is brought up again whenever its process dies."""
+        """Return when the scheduler and the agent are ready. From then on the agent is watched and reopened if its
+        process dies.
+        """
         await asyncio.gather(_opened(scheduler), _opened(agent))
         agent.guard()
 
@@ -141,12 +151,14 @@ class AgentHandle:
         self._guard = asyncio.create_task(self._watch())
 
     async def death(self) -> str:
-        """Wait until the guarded agent is dead and nobody restarts it; why."""
+        """Wait until the watched agent is dead and Ray does not restart it. Return the cause."""
         assert self._guard is not None
         return await asyncio.shield(self._guard)
 
     async def _watch(self) -> str:
-        """An agent opens itself when it is called: Ray restarts its process and calls nothing."""
+        """Call the agent regularly. A call opens an agent whose process Ray has restarted. Return the cause of its
+        death.
+        """
         pid = 0
         while True:
             try:
@@ -175,16 +187,18 @@ class AgentHandle:
 
 
 async def _opened(part: "RaySchedulerClient | AgentHandle") -> None:
-    """Wait until a part of the farm is at work. Raises FarmError with what keeps it from that."""
+    """Wait until a part of the farm is ready. Raises ClusterError with the cause if it cannot start."""
     try:
         await asyncio.wait_for(part.pid(), _OPEN_S)
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, RuntimeUnavailable | StoreUnavailable):
             raise ClusterError(str(cause)) from None
-        raise ClusterError(f"{type(cause).__name__}: {_line(cause)}; this is a defect of the farm") from error
+        raise ClusterError(f"{type(cause).__name__}: {_line(cause)}; this is a bug in the farm") from error
     except (RayError, TimeoutError, GetTimeoutError) as error:
-        raise ClusterError(f"a part of the farm did not start: {_line(error)}") from None
+        raise ClusterError(
+            f"a part of the farm did not start: {_line(error)}; see the log directory of the state_dir"
+        ) from None
 
 
 def _line(error: BaseException) -> str:

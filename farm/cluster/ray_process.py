@@ -1,4 +1,4 @@
-"""One machine's part of a Ray cluster: the processes of ``ray start --block``, owned by us and ended by us."""
+"""The Ray processes of one machine: ``ray start --block``, started and ended by the farm."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ from farm.cluster.state_dir import note_scratch, sweep_scratch
 from farm.cluster.supervisor import describe_exit, end_processes
 
 LONGEST_DIRECTORY = 36
-"""Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
+"""The longest path of Ray's directory. Ray adds up to 70 characters for its Unix sockets, whose paths hold 107."""
 
 OBJECT_STORE_BYTES = 96 * 1024 * 1024
-"""Next to nothing travels through Ray's object store; less than 75 MiB it refuses."""
+"""The size of Ray's object store. The farm hardly uses it; Ray refuses less than 75 MiB."""
 
 _START_S = 60.0
 _ANSWER_S = 5.0
@@ -46,7 +46,10 @@ _DIED = re.compile(r"-- (\w+) \[exit code=(-?\d+)\]")
 
 
 def what_died(log: Path, since: float = 0.0) -> str:
-    """Which of Ray's processes ended unexpectedly, and how; empty where the log tells of none, or is of before."""
+    """Return which of Ray's processes ended unexpectedly, and how, from Ray's log.
+
+    Return "" if the log names none, or if it was last written before ``since`` (Unix seconds).
+    """
     with contextlib.suppress(OSError):
         found = _DIED.search(log.read_text(errors="replace"))
         if found and log.stat().st_mtime >= since:
@@ -55,7 +58,7 @@ def what_died(log: Path, since: float = 0.0) -> str:
 
 
 async def answers(address: str) -> bool:
-    """Whether anybody listens at HOST:PORT."""
+    """Return whether a TCP server accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -67,16 +70,16 @@ async def answers(address: str) -> bool:
 
 
 def authenticated(token_file: Path) -> dict[str, str]:
-    """The environment in which Ray shows, and demands, the token of a file on every connection.
+    """Return the environment in which Ray presents, and demands, the token of a file on every connection.
 
-    An empty RAY_AUTH_TOKEN is none; one that somebody has set would come before the file.
+    An empty RAY_AUTH_TOKEN counts as none; one from outside would take precedence over the file.
     """
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": str(token_file)}
 
 
 @dataclass(frozen=True, slots=True)
 class RayAccess:
-    """What a process of this machine needs to reach the cluster. ``log`` is Ray's own."""
+    """The values with which a process of this machine reaches the cluster. ``log`` is Ray's own log."""
 
     address: str
     directory: Path
@@ -84,10 +87,11 @@ class RayAccess:
 
 
 class RayNode:
-    """``async with`` it: a head where ``join`` is None, else a member of the cluster at that address.
+    """A Ray node: use it with ``async with``. It is a head if ``join`` is None, else a member of the cluster at that
+    address.
 
-    ``port`` 0 takes a free one. The processes get SIGTERM when their owner dies, however that happens. Entering raises
-    FarmError; afterwards no process, socket or directory is left.
+    ``port`` 0 takes a free one. The processes get SIGTERM when their owner dies, even by SIGKILL. Entering raises
+    ClusterError; afterwards no process, socket or directory is left.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class RayNode:
 
     @property
     def session_id(self) -> int:
-        """Of all the processes of this node, workers included."""
+        """Return the session id of all processes of this node, workers included."""
         assert self._process is not None
         return self._process.pid
 
@@ -113,13 +117,13 @@ class RayNode:
         return RayAccess(self.address, self.directory, self.log)
 
     async def death(self) -> str:
-        """Wait until the node has ended; what of it ended, and how."""
+        """Wait until the node has ended. Return which of its processes ended, and how."""
         assert self._process is not None
         code = await self._process.wait()
         return what_died(self.log) or f"Ray {describe_exit(code)}"
 
     async def __aenter__(self) -> Self:
-        await self._look_first()
+        await self._check_first()
         self.directory = self._make_directory()
         try:
             self._process = await self._spawn()
@@ -138,16 +142,16 @@ class RayNode:
     ) -> None:
         await asyncio.shield(self._end())
 
-    async def _look_first(self) -> None:
-        """Say at once what Ray would find out only after a minute."""
+    async def _check_first(self) -> None:
+        """Raise ClusterError at once for faults that Ray would report only after a minute."""
         if self._join is not None:
             host, _, port = self._join.rpartition(":")
             if not host or not port.isdecimal():
                 raise ClusterError(
-                    f"{self._join!r} is no address; write HOST:PORT as `farm status` shows it on the head"
+                    f"{self._join!r} is not an address; write HOST:PORT as `farm status` shows it on the head"
                 )
             if not await answers(self._join):
-                raise ClusterError(self._nobody_there())
+                raise ClusterError(self._no_answer())
         elif self._port:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -158,7 +162,7 @@ class RayNode:
                         f"port {self._port}: {error.strerror}; choose another ray_port, or 0 for a free one"
                     ) from None
 
-    def _nobody_there(self) -> str:
+    def _no_answer(self) -> str:
         return f"no farm answers at {self._join}; give the address that `farm status` shows on its head"
 
     @property
@@ -166,7 +170,7 @@ class RayNode:
         return self._run_dir / "ray.log"
 
     def _make_directory(self) -> Path:
-        """Under the state directory where that is short enough, else private in the system's temporary one."""
+        """Make Ray's directory: in the state directory if its path is short enough, else a private one in /tmp."""
         chosen = (self._run_dir / "ray").absolute()
         if len(str(chosen)) > LONGEST_DIRECTORY:
             chosen = Path(tempfile.mkdtemp(prefix="farm-ray-", dir="/tmp"))
@@ -179,7 +183,7 @@ class RayNode:
         program = Path(sys.executable).with_name("ray")
         setpriv = shutil.which("setpriv")
         if not program.exists():
-            raise ClusterError(f"{program} is missing; install the farm's dependencies again: pip install -e .")
+            raise ClusterError(f"{program} is missing; pip install 'rollout-farm[node]'")
         if setpriv is None:
             raise ClusterError("setpriv is not installed; apt-get install util-linux")
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -220,7 +224,7 @@ class RayNode:
         ]
 
     async def _up(self) -> str:
-        """The address of the cluster, which Ray writes down once the node is up."""
+        """Return the address of the cluster, which Ray writes to a file once the node is up."""
         assert self._process is not None
         written = self.directory / "ray_current_cluster"
         while self._process.returncode is None and not self._refused():
@@ -231,19 +235,22 @@ class RayNode:
         raise ClusterError(self._why_not())
 
     def _refused(self) -> bool:
-        """The head has refused our token; Ray asks it twenty times more before it says so."""
+        """Return whether the head has refused the join token. Ray itself tries twenty more times before it reports
+        that.
+        """
         return self._join is not None and "Unauthenticated" in self.log.read_text(errors="replace")
 
     def _why_not(self) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         if self._refused():
-            return f"the farm at {self._join} refuses our join token; set FARM_JOIN_TOKEN to its own"
+            remedy = "set FARM_JOIN_TOKEN to the token in state_dir/join-token of its head"
+            return f"the farm at {self._join} refuses the join token; {remedy}"
         if self._join is not None:
-            return self._nobody_there()
-        return f"Ray did not start: {lines[-1] if lines else 'it said nothing'}; its log is {self.log}"
+            return self._no_answer()
+        return f"Ray did not start: {lines[-1] if lines else 'it wrote no output'}; its log is {self.log}"
 
     async def _end(self) -> None:
-        """Terminate, and after a while kill, every process of the session; remove the directory."""
+        """Terminate every process of the session, kill those that remain, and remove the directory."""
         process = self._process
         if process is not None:
             members = _session(process.pid)
@@ -258,7 +265,7 @@ class RayNode:
 
 
 def _session(session_id: int) -> list[psutil.Process]:
-    """The processes of a session: Ray's workers leave its process group, but not the session."""
+    """Return the processes of a session. Ray's workers leave its process group, but stay in its session."""
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(ProcessLookupError):

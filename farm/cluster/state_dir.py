@@ -1,4 +1,4 @@
-"""What runs from a state directory: one farm at most, proved by a lock, described by ``run/farm.json``."""
+"""The state directory. At most one farm runs from it: a lock proves that it runs, ``run/farm.json`` describes it."""
 
 import contextlib
 import fcntl
@@ -20,10 +20,11 @@ _STOP_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class FarmInfo:
-    """``role`` is ``head`` or ``node``; ``url`` is the gateway's, empty on a node that joined another's farm.
+    """The description of a running farm, or of a node that joined one.
 
-    ``address`` is what further nodes join if ``open_to_others``; ``pid`` the process that owns all others. Times are
-    Unix seconds. ``drain_grace_s``: seconds that the episodes of a node have to end when the node leaves.
+    ``role`` is ``head`` or ``node``. ``url`` is the gateway's, or empty on a node. ``address`` is the address that
+    further nodes join if ``open_to_others``. ``pid`` is the process that owns all others. Times are Unix seconds.
+    ``drain_grace_s``: seconds that the episodes of a node have to end when the node leaves.
     """
 
     state_dir: Path
@@ -39,7 +40,7 @@ class FarmInfo:
 
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
-    """Hold a state directory. The kernel lets go of it when this process ends, however it ends. Raises FarmError."""
+    """Hold the lock of a state directory. The kernel releases it when this process ends. Raises ClusterError."""
     run_dir = _run_dir(state_dir)
     try:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -64,14 +65,14 @@ def locked(state_dir: Path) -> Iterator[None]:
 
 
 def sweep_farm(state_dir: Path) -> None:
-    """Remove what a farm that was killed has left of its files. Raises FarmError where one runs."""
+    """Remove the files that a killed farm left. Raises ClusterError if a farm runs."""
     if _run_dir(state_dir).exists():
         with locked(state_dir):
             pass
 
 
 def note_scratch(run_dir: Path, directory: Path) -> None:
-    """Say where a directory is that must not outlive the farm."""
+    """Record a directory that must be removed with the farm."""
     (run_dir / "scratch").write_text(str(directory))
 
 
@@ -88,7 +89,12 @@ def _sweep(run_dir: Path) -> None:
 
 
 def write_farm_info(info: FarmInfo) -> None:
-    """Say what runs, to whoever asks ``running_farm``."""
+    """Write the description that ``running_farm`` reads. What a node joins is kept after its end."""
+    joined = _run_dir(info.state_dir) / "joined"
+    if info.role == "node":
+        joined.write_text(info.address)
+    else:
+        joined.unlink(missing_ok=True)
     _write_json(_run_dir(info.state_dir) / "farm.json", {**asdict(info), "state_dir": str(info.state_dir)})
 
 
@@ -100,7 +106,10 @@ def _write_json(path: Path, found: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GatewayState:
-    """``pid`` is None while the gateway is started again; ``trouble`` says why. ``since`` is in Unix seconds."""
+    """The state of the gateway's process.
+
+    ``pid`` is None while the gateway is being restarted; ``trouble`` is the cause. ``since`` is in Unix seconds.
+    """
 
     pid: int | None
     trouble: str
@@ -108,25 +117,25 @@ class GatewayState:
 
 
 def record_gateway_state(state_dir: Path, pid: int | None, trouble: str) -> None:
-    """Keep the state of the gateway's process, for ``read_gateway_state``."""
+    """Write the state of the gateway's process."""
     _write_json(_run_dir(state_dir) / "gateway.json", asdict(GatewayState(pid, trouble, time.time())))
 
 
 def read_gateway_state(state_dir: Path) -> GatewayState | None:
-    """Return the state of the gateway's process; None if the farm here has none."""
+    """Return the state of the gateway's process, or None if the farm here has no gateway."""
     with contextlib.suppress(FileNotFoundError):
         return GatewayState(**json.loads((_run_dir(state_dir) / "gateway.json").read_text()))
     return None
 
 
 def running_farm(state_dir: Path) -> FarmInfo | None:
-    """The farm that runs from a state directory; None where none does, or it is not yet up."""
+    """Return the farm that runs from a state directory, or None if none runs or it is not up yet."""
     return _read(state_dir) if _held(state_dir) else None
 
 
 def record_crash(state_dir: Path, cause: str) -> None:
-    """Keep what a farm died of, until the next one claims the state directory."""
-    with contextlib.suppress(FileNotFoundError):  # it died before it had claimed any
+    """Record the cause of a crash until the next farm locks the state directory."""
+    with contextlib.suppress(FileNotFoundError):  # the farm died before it made the directory
         (_run_dir(state_dir) / "death").write_text(cause + "\n")
 
 
@@ -136,8 +145,15 @@ def recorded_crash(state_dir: Path) -> str:
     return ""
 
 
+def last_joined(state_dir: Path) -> str:
+    """Return the address that the last farm of a state directory joined, or "" if it was no node."""
+    with contextlib.suppress(FileNotFoundError):
+        return (_run_dir(state_dir) / "joined").read_text()
+    return ""
+
+
 def last_crash(state_dir: Path) -> str:
-    """What the last farm of a state directory died of; empty where it ended in order."""
+    """Return the cause of the last farm's crash, or "" if it ended in order."""
     if noted := recorded_crash(state_dir):
         return noted
     left = _read(state_dir)
@@ -145,9 +161,9 @@ def last_crash(state_dir: Path) -> str:
 
 
 def stop_farm(info: FarmInfo, *, timeout_s: float = _STOP_S, at_once: bool = False) -> None:
-    """End a farm, or a node, and return when all of it is gone. Raises FarmError if it does not go in time.
+    """End a farm or a node, and return when all of it is gone. Raises ClusterError if it does not end in time.
 
-    A node drains first, for as long as its ``drain_grace_s``, unless ``at_once``.
+    A node drains first, for at most its ``drain_grace_s``, unless ``at_once``.
     """
     _signal(info, signal.SIGTERM)
     if at_once and info.drain_grace_s:
@@ -179,7 +195,7 @@ def _held(state_dir: Path) -> bool:
         return False
     except PermissionError:
         raise ClusterError(f"{state_dir} belongs to another user; ask as that user") from None
-    except OSError as error:  # no directory can be there
+    except OSError as error:  # the path cannot be a directory
         remedy = "choose another with --state-dir or FARM_STATE_DIR"
         raise ClusterError(f"state_dir {state_dir}: {error.strerror}; {remedy}") from None
     try:
@@ -189,10 +205,10 @@ def _held(state_dir: Path) -> bool:
 
 
 def _lock(run_dir: Path, lock: int, *, only_look: bool = False) -> bool:
-    """Whether nobody held the lock, which ``lock`` has from now on, unless it was only to look.
+    """Try to take the lock, or with ``only_look`` only test it. Return whether it was free.
 
-    Whoever looks has it for a moment. So all come here one at a time, by the lock of the directory: else who claims a
-    place, or looks as well, would take whoever looks for a farm.
+    A test holds the lock for a moment. All callers come here one at a time, by the lock of the directory; otherwise one
+    caller could mistake another's test for a farm.
     """
     place = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,6 +1,7 @@
-"""A process that outlives the farm: a Ray driver whose cluster is gone may end its process without a word.
+"""The supervisor: a process that outlives the farm, because a Ray driver that loses its cluster may end its process
+silently.
 
-It holds no lock and no connection, and does nothing until the farm's own process has ended.
+The supervisor holds no lock and no connection, and acts only when the farm's own process has ended.
 """
 
 import atexit
@@ -19,12 +20,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 30.0
-"""So long redis-server and Ray may take to end before they are killed."""
+"""Seconds that redis-server and Ray have to end before they are killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """``code`` as of ``subprocess``: negative where a signal ended it. ``orderly``: Python itself came to its end."""
+    """How a process ended.
+
+    ``code`` is as in ``subprocess``: negative if a signal ended it. ``orderly``: the Python interpreter ran to its end.
+    """
 
     code: int
     orderly: bool
@@ -36,7 +40,7 @@ class ExitStatus:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -46,12 +50,11 @@ def describe_exit(code: int) -> str:
 
 
 def fork_supervisor(on_death: Callable[[ExitStatus], None] = lambda ended: None) -> ExitStatus | None:
-    """Fork. The child goes on with None; here the answer comes when the child and all that it started are gone.
+    """Fork. Return None in the child, and in the parent the child's exit status when all its descendants are gone.
 
-    ``on_death`` is called if the child did not come to its end in order, before what it started is ended.
-
-    SIGINT and SIGTERM are passed on to the child, also those that come as it begins; it gets SIGTERM too when this
-    process dies.
+    If the child did not end in order, ``on_death`` is called before the child's descendants are ended. SIGINT and
+    SIGTERM are passed on to the child, also those that arrive during the fork. The child gets SIGTERM if this process
+    dies.
     """
     started_at, parent = time.time(), os.getpid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -75,7 +78,7 @@ def fork_supervisor(on_death: Callable[[ExitStatus], None] = lambda ended: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code, orderly = _await(child), False
     os.set_blocking(read_end, False)
-    with contextlib.suppress(BlockingIOError):  # somebody else still holds the other end
+    with contextlib.suppress(BlockingIOError):  # a descendant still holds the write end
         orderly = os.read(read_end, 1) == b"."
     ended = ExitStatus(code, orderly, started_at)
     if not orderly:
@@ -85,14 +88,14 @@ def fork_supervisor(on_death: Callable[[ExitStatus], None] = lambda ended: None)
 
 
 def end_with(parent: int) -> None:
-    """End this process by SIGTERM when its parent has died."""
+    """End this process by SIGTERM when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def end_processes(processes: list[psutil.Process], patience_s: float) -> None:
-    """Terminate all and return when they have ended; kill those that have not in time."""
+    """Terminate all processes, kill those that have not ended in time, and return when all have ended."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -104,7 +107,7 @@ def end_processes(processes: list[psutil.Process], patience_s: float) -> None:
 
 
 def _await(child: int) -> int:
-    """Its exit code; meanwhile orphans of the farm are ours, and are buried."""
+    """Return the exit code of the child. Meanwhile reap the farm's orphans, whose parent this process became."""
     while True:
         pid, status = os.wait()
         if pid == child:

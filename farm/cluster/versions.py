@@ -1,4 +1,4 @@
-"""Versions of other packages that decide whether a farm is safe and measures alike on all nodes."""
+"""Versions of packages that a farm needs to be safe and to measure alike on all nodes."""
 
 import importlib.metadata
 
@@ -8,7 +8,9 @@ from farm.cluster.errors import ClusterError
 from farm.grading.diff import style
 
 RAY_FLOOR = "2.52"
-"""The first Ray that authenticates its connections with a token. An older one serves everybody who reaches its port."""
+"""The first Ray that authenticates its connections with a token. An older one serves every process that reaches its
+port.
+"""
 
 
 def ray_fault() -> tuple[str, str] | None:
@@ -20,7 +22,7 @@ def ray_fault() -> tuple[str, str] | None:
     except importlib.metadata.PackageNotFoundError:
         return "not installed", remedy
     except InvalidVersion:
-        return f"{found} is no version", remedy
+        return f"{found} is not a valid version", remedy
     return None if fits else (f"{found} has no token authentication", remedy)
 
 
@@ -35,7 +37,7 @@ def ruff_fault() -> tuple[str, str] | None:
 
 
 def refuse_other_versions() -> None:
-    """Raise FarmError for a Ray or a ruff that this farm must not be run with."""
+    """Raise ClusterError if the installed Ray or ruff does not fit this farm."""
     for name, fault in (("ray", ray_fault()), ("ruff", ruff_fault())):
         if fault is not None:
             raise ClusterError(f"{name}: {fault[0]}; {fault[1]}")

@@ -149,7 +149,7 @@ class AuditFlag:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The record of an episode. The README's record table explains each field; ``reward`` is None if it is not judged.
+    """The record of an episode; see farm/docs/rollout-record.md. ``reward`` is None if the episode was not judged.
 
     ``turns``, ``messages_head`` (the first system and user messages), ``patch`` (the agent's change as a diff in git's
     format) and ``reason`` (one line that explains the reward) are the sidecar, which is stored and fetched separately

@@ -1,4 +1,4 @@
-"""The gateway put together."""
+"""The assembly of the gateway's ASGI application."""
 
 import asyncio
 from itertools import islice
@@ -13,18 +13,18 @@ from farm.gateway.auth import Gatekeeper
 from farm.gateway.errors import ApiError
 from farm.gateway.request_guard import RequestGuard
 from farm.gateway.routes import health, leases, nodes, rewards, rollouts, runs
-from farm.gateway.scheduler_port import SchedulerClient
 from farm.gateway.tasksets import Prepare
+from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import FieldProblem, ProblemType
 from farm.schemas.requests import MOST_FIELDS
 from farm.store import Store
 
 MAX_LOADING_TASKSETS = 2
-"""Task sets that are loaded side by side: each may take ``MAX_SET_BYTES`` of memory."""
+"""The number of task sets that are loaded at once: each may take ``MAX_SET_BYTES`` of memory."""
 
 
 def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepare: Prepare) -> FastAPI:
-    """The ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
+    """Return the ASGI application. It opens and closes nothing: store and scheduler belong to the caller."""
     app = FastAPI(
         title="farm",
         version=farm.__version__,
@@ -38,19 +38,19 @@ def make_app(store: Store, scheduler: SchedulerClient, config: Config, *, prepar
     app.state.config = config
     app.state.prepare = prepare
     app.state.preparing = asyncio.Semaphore(MAX_LOADING_TASKSETS)
-    app.state.series = health.MetricsResponse()
+    app.state.series = health.GatewayMetrics()
     app.state.checking = None
     errors.install(app)
     app.include_router(health.router)
     for router in (runs.router, nodes.router, leases.router, rewards.router, rollouts.router):
         app.include_router(router, dependencies=[Depends(_check_query)])
     app.add_middleware(RequestGuard, gatekeeper=Gatekeeper(config.tokens))
-    app.add_middleware(health.RequestMetrics, series=app.state.series)
+    app.add_middleware(health.RequestCounter, series=app.state.series)
     return app
 
 
 def _check_query(request: Request) -> None:
-    """Refuse a parameter that the route does not know: one that is misspelt would otherwise widen a list unseen."""
+    """Refuse a query parameter that the route does not know, because a misspelt filter would widen a list silently."""
     route: APIRoute = request.scope["route"]
     known = [field.alias for field in route.dependant.query_params]
     there_are = f"there are: {', '.join(known)}" if known else "there are none here"

@@ -1,6 +1,6 @@
-"""Bearer tokens, each with one role. A request without a known token is refused, also on loopback.
+"""Bearer tokens, each with one role. A request without a valid token is refused, also on loopback.
 
-The token is looked at before a request's body is read, the role by the route.
+The token is checked before a request's body is read; the route checks the role.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from farm.schemas.problems import ProblemType
 
 
 class Role(IntEnum):
-    """Each may do all that the ones before it may: look; lease and ack; start and stop runs."""
+    """The roles, each with the rights of those before it: read; lease and ack; start and stop runs."""
 
     VIEWER = 1
     LEARNER = 2
@@ -32,7 +32,7 @@ class Gatekeeper:
         }
 
     def admit(self, scope: Scope, authorization: bytes) -> Role:
-        """Return the caller's role, noted in ``scope`` for the route. Raises Refused for a caller who is not known."""
+        """Return the caller's role, and note it in ``scope`` for the route. Raises ApiError for an unknown caller."""
         role = self.role(authorization)
         if role is None:
             detail = "send a token that this gateway knows: Authorization: Bearer …"
@@ -56,7 +56,7 @@ def _digest(token: bytes) -> bytes:
 
 
 def require(least: Role) -> Callable[[Request], Role]:
-    """A dependency: the caller's role, at least ``least``."""
+    """Return a dependency that yields the caller's role and demands at least ``least``."""
 
     def check(request: Request) -> Role:
         role: Role = request.state.role

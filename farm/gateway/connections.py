@@ -25,18 +25,20 @@ MAX_STRANGERS = 512
 MAX_OF_ROLE = 1024
 STRANGER_S = 10.0
 READ_BYTES = 16 * 1024
-"""Read from a connection at a time, and the longest incomplete head: so a head has less than twice as many."""
+"""The size of one read from a connection, and the longest incomplete head. A complete head is thus less than twice as
+long.
+"""
 
 _PLACE = "connection"
 _SILENT = logging.getLogger("farm.gateway.http")
-"""Takes no warnings: each malformed request of a stranger would write a line into the log."""
+"""A logger that drops warnings: each malformed request of a stranger would write a line."""
 
 _SILENT.setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many connections strangers may have together, and the callers of each role."""
+    """The number of connections that strangers may have together, and that the callers of each role may have."""
 
     strangers: int = MAX_STRANGERS
     of_role: int = MAX_OF_ROLE

@@ -1,4 +1,4 @@
-"""The forms of an answer: JSON or msgpack; plain, zstd, or the stored zstd frames as they are."""
+"""The formats of an answer: JSON or msgpack; plain, zstd, or the stored zstd frames."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame
 from farm.store import LeasedGroup, Store, StoredLease
 
 _FAST = 1
-"""The zstd level of what is compressed anew for each answer."""
+"""The zstd level of answers that are compressed for each request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """What the client takes. ``framed``: msgpack, as several zstd frames one after the other."""
+    """The format that the client accepts. ``framed``: msgpack as a sequence of several zstd frames."""
 
     msgpack: bool
     zstd: bool
@@ -41,7 +41,9 @@ class ResponseFormat:
 
 
 def negotiate_format(request: Request) -> ResponseFormat:
-    """By ``Accept`` and ``Accept-Encoding``. Raises Refused where neither form is taken."""
+    """Choose a format by ``Accept`` and ``Accept-Encoding``. Raises ApiError if the client accepts neither JSON nor
+    msgpack.
+    """
     accepted = _weights(request.headers.get("accept", "*/*"))
     packed = accepted.get(MSGPACK_TYPE, 0.0)
     plain = max(accepted.get(kind, 0.0) for kind in (JSON_TYPE, "application/*", "*/*"))
@@ -66,7 +68,7 @@ def _weights(header: str) -> dict[str, float]:
 
 
 def record_body(frame: bytes, form: ResponseFormat) -> bytes:
-    """One stored rollout in the form asked for."""
+    """Return one stored rollout in a format."""
     if form.msgpack and form.zstd:
         return frame
     data = _content(frame, form)
@@ -84,7 +86,7 @@ class _Stored:
 
 
 async def unreadable(lease: StoredLease, store: Store) -> dict[str, dict[str, str]]:
-    """Of the groups with a record that cannot be read: by its id, each such rollout's and why."""
+    """Return the groups of a lease with unreadable records: group id → rollout id → reason."""
     found = {}
     for group in lease.groups:
         frames = await store.payloads(group.rollout_ids)
@@ -107,11 +109,12 @@ def _reasons(names: Sequence[str], frames: Sequence[bytes | None]) -> dict[str, 
 
 
 async def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes]:
-    """The answer of a lease, rollout after rollout; but for a framed one ``unreadable`` has found nothing.
+    """Yield the answer of a lease, one rollout after the other. Unless the format is framed, the
+    caller has found all records readable with ``unreadable``.
 
-    Framed, no rollout is unpacked on the way: stored frames alternate with frames of what stands between them, and
+    In the framed format no rollout is unpacked: stored frames alternate with frames of the data between them, and
     together they are one msgpack value. That is a valid zstd stream, but the decoders of httpx and urllib3 stop at a
-    frame that ends where a read ends; so a client must ask for it, and others get a single frame.
+    frame that ends where a read ends. So a client must ask for this format; others get a single frame.
     """
     compressor = zstandard.ZstdCompressor(level=_FAST).compressobj() if form.zstd and not form.framed else None
     async for piece in _pieces(lease, store, form):
@@ -128,7 +131,7 @@ async def lease_body(lease: StoredLease, store: Store, form: ResponseFormat) -> 
 
 
 async def _pieces(lease: StoredLease, store: Store, form: ResponseFormat) -> AsyncIterator[bytes | _Stored]:
-    """The next group is fetched while one is sent."""
+    """Yield the parts of the answer. The next group is read while one is sent."""
     fetching = _fetch(store, lease, 0)
     try:
         yield _opening(lease, form)
@@ -185,7 +188,7 @@ def _group_opening(group: LeasedGroup, form: ResponseFormat, *, first: bool) -> 
 
 
 def _unclosed(facts: dict[str, Any], last: str, length: int, form: ResponseFormat) -> bytes:
-    """A map whose last value, an array of ``length``, is still to come."""
+    """Return the start of a map whose last value, an array of ``length``, follows."""
     if not form.msgpack:
         return json.dumps(facts)[:-1].encode() + f', "{last}": ['.encode()
     pairs = [pack(key) + pack(value) for key, value in facts.items()]

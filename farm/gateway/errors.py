@@ -1,4 +1,4 @@
-"""Every failure as a problem document: what the routes raise, and how anything else is dressed."""
+"""Problem documents: the error that routes raise, and the conversion of every other exception."""
 
 import logging
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from farm.gateway.scheduler_port import SchedulerUnavailable
 from farm.rewards import BadRules
+from farm.scheduler.client import SchedulerUnavailable
 from farm.schemas.complaints import complaints
 from farm.schemas.problems import MEDIA_TYPE, PREFIX, FieldProblem, Problem, ProblemType
 from farm.schemas.requests import NOT_AVAILABLE
@@ -53,7 +53,7 @@ _BY_STATUS: Mapping[int, ProblemType] = {
 
 
 class ApiError(Exception):
-    """A request is answered with a problem document."""
+    """Raised to answer a request with a problem document."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The refusal that a failure of the farm's own amounts to."""
+    """Return the ApiError for an exception of the farm."""
     match error:
         case ApiError():
             return error

@@ -1,4 +1,4 @@
-"""What reaches a route: a known host, a known caller, and a whole body within bounds that is JSON and sane."""
+"""Checks before a route runs: the host, the caller, and a complete JSON body within bounds."""
 
 import asyncio
 
@@ -15,17 +15,19 @@ MOST_DOCUMENT_BYTES = 512 * 1024
 MOST_QUERY_BYTES = 8 * 1024
 BODY_S = 30.0
 DOCUMENTS = "/v1/rewards"
-"""Takes a document of 64 Ki characters, which JSON may write six times as long; all else that is sent is small."""
+"""The path that takes rule documents of 64 Ki characters, which JSON may write six times as long. All other bodies are
+small.
+"""
 
 FOR_ANYBODY = ("/healthz", "/readyz", "/openapi.json")
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class RequestGuard:
-    """ASGI middleware: a caller without a valid token is refused before a byte of the body is read.
+    """ASGI middleware that refuses a caller without a valid token before it reads the body.
 
-    The answer to such a caller, also one that needs no token, is the last of its connection.
-    A web page in a browser of this machine has no token, and cannot send one.
+    The answer to such a caller, also for a path that needs no token, is the last one of its connection. A web page in a
+    browser of this machine cannot send a token.
     """
 
     def __init__(self, app: ASGIApp, gatekeeper: Gatekeeper) -> None:
@@ -73,7 +75,7 @@ def _too_large(most: int) -> ApiError:
 
 
 def _last(send: Send) -> Send:
-    """Send an answer as the last of its connection."""
+    """Send an answer as the last one of its connection."""
 
     async def closing(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -116,7 +118,7 @@ async def _collect(receive: Receive, most: int) -> bytes:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body again, then whatever the connection says next."""
+    """Return a receive function that yields the body again, and then what the connection sends next."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -1,4 +1,4 @@
-"""The gateway on a socket."""
+"""The HTTP server of the gateway."""
 
 import asyncio
 import socket
@@ -13,23 +13,23 @@ from farm.gateway.connections import READ_BYTES, GuardedConnection, Places, Shar
 _GRACE_S = 5
 _IDLE_S = 30
 _ACCEPTED_AT_ONCE = 64
-"""Accepted between two readings: far fewer than strangers have places, so each is read before it can be ended."""
+"""Connections accepted between two reads: far fewer than strangers may have, so each is read before it can be ended."""
 
 _WAITING = 1024
 
 
 class AddressTaken(Exception):
-    """The gateway's address cannot be listened on; one line that names the remedy."""
+    """Raised if the gateway cannot listen on its address. The message is one line that names the remedy."""
 
 
 @asynccontextmanager
 async def serving(
     app: ASGIApp, listener: socket.socket, *, idle_s: int = _IDLE_S, shares: Shares | None = None
 ) -> AsyncIterator[str]:
-    """Serve what comes to ``listener`` for the length of the block, and close it; yields the URL.
+    """Serve ``listener`` for the length of the block, and close it. Yield the URL.
 
-    ``idle_s``: so long a known connection may be open without a request that is whole in its head. ``shares``: how
-    many connections strangers and roles may have (default: what fits the limit of open files).
+    ``idle_s``: the time that an authenticated connection may be open without a complete request head. ``shares``: the
+    numbers of connections (default: what fits the limit of open files).
     """
     host, port = listener.getsockname()[:2]
     config = uvicorn.Config(
@@ -60,7 +60,7 @@ async def serving(
 
 
 class _Quiet(uvicorn.Server):
-    """Leaves the signals to the program that it is a part of."""
+    """A server that leaves signals to the program that contains it."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -75,12 +75,12 @@ class _Quiet(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """The gateway's address taken, before anything else is started; ``port`` 0 takes a free one. Raises AddressTaken.
+    """Bind the gateway's address before anything else starts; ``port`` 0 takes a free one. Raises AddressTaken.
 
-    Whoever calls meanwhile waits until it is served.
+    Callers that connect early wait until they are served.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns off the batching of small writes, 40 ms an answer, only where the protocol is named.
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it an answer takes 40 ms longer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -51,8 +51,10 @@ class EndpointAccess:
 
     def refusal(self, url: EndpointUrl, address: Address) -> str:
         """Say why no request for ``url`` may go to ``address``; "" if it may."""
+        if address.is_unspecified:
+            return "a server listens at this address and no client reaches it; name an address of the server's machine"
         if not is_usable(address):
-            return "endpoints are never at link-local, metadata, multicast or wrapped addresses; name another"
+            return "endpoints are never at link-local, metadata, multicast, reserved or wrapped addresses; name another"
         if not self.here and not self._is_listed(url) and is_own(address):
             return "it is on the farm's own machine; the operator allows that with policy_endpoints"
         return ""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
-from farm.core.nesting_limit import read_json
+from farm.core.nesting_limit import MAX_DEPTH, read_json
 from farm.core.rollout import StopReason
 from farm.core.run import PolicySpec
 from farm.policy.base import Message, PolicyError, Reply
@@ -229,8 +229,10 @@ def _with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
     written = call["function"]["arguments"]
     try:
         msgspec.json.decode(written, type=_AnyObject)
+        if written.count("[") + written.count("{") > MAX_DEPTH:
+            read_json(written)
         fine = True
-    except (ValueError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         fine = False
     if fine:
         return call

@@ -1,4 +1,7 @@
-"""Rewards: raw components, and the rules that combine them to one number."""
+"""Rewards: raw components, and the rules that combine them to one number.
+
+The page is farm/docs/architecture/rewards.md.
+"""
 
 from farm.rewards.effort import effort_cost
 from farm.rewards.plugins import JudgedEpisode, Plugins

@@ -1,4 +1,4 @@
-"""Whether a node takes more episodes, by the live figures that it tells of itself, with hysteresis."""
+"""Admission control of a node by its live figures, with hysteresis."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,8 +8,11 @@ from farm.scheduler.messages import Heartbeat
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Of one figure. From ``near`` on other nodes are preferred. At ``shut`` the node takes nothing more until the
-    figure is below ``reopen``."""
+    """Thresholds of one figure.
+
+    From ``avoid`` on, other nodes are preferred. At ``close`` the node takes no more episodes until the figure is below
+    ``reopen``.
+    """
 
     avoid: float
     close: float
@@ -18,15 +21,17 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionSettings:
-    """``memory``, ``disk``: used fractions. ``disk_missing_mib``: -1 times what is free of the fuller one of a node's
-    disks. ``memory_stall``: the fraction of time in which some task waits for memory; it counts where memory is
-    ``near`` its mark.
+    """Thresholds of a node's figures.
 
-    From ``threads`` per core, ``cpu_stall`` and ``io_stall`` on other nodes are preferred, and that is all: one sandbox
-    that writes and syncs, or starts more threads than it has processors, drives them up on a machine that is well.
-    What processors a node has are shared out by its slots and by the turns of its test commands.
+    ``memory`` and ``disk`` are used fractions. ``disk_missing_mib`` is the negative of the free space of the fuller of
+    a node's two disks. ``memory_stall`` is the fraction of time in which some task waits for memory; it counts only if
+    ``memory`` is at its ``avoid`` threshold.
 
-    A node opens ``calm_s`` after the last figure that kept it shut.
+    From ``threads`` per core, ``cpu_stall`` and ``io_stall`` on, other nodes are preferred; these figures never close a
+    node. One sandbox that writes and syncs, or that starts more threads than it has processors, raises them on a
+    healthy machine. Slots and the queue of test commands already share out a node's processors.
+
+    A node opens ``cooldown_s`` after the last figure that kept it closed.
     """
 
     memory: Thresholds = Thresholds(0.8, 0.95, 0.9)
@@ -41,8 +46,11 @@ class AdmissionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``shut``: the figures that keep the node shut. ``near``: other nodes are preferred. ``why`` is for people.
-    ``until``: what is shut stays so at least until then."""
+    """The result of admission control for one node.
+
+    ``closed_by`` names the figures that keep the node closed. ``near``: other nodes are preferred. ``why`` is a text
+    for people. ``until``: a closed node stays closed at least until then.
+    """
 
     closed_by: frozenset[str] = frozenset()
     near: bool = False
@@ -55,7 +63,7 @@ class Admission:
 
 
 def judge(before: Admission, beat: Heartbeat, settings: AdmissionSettings, now: float) -> Admission:
-    """What follows from a beat of a node that was judged ``before``."""
+    """Return the admission of a node after a heartbeat, given the admission ``before`` it."""
     figures = list(_figures(beat, settings))
     over = {
         name: words

@@ -1,4 +1,4 @@
-"""What a node is likely to be ordered next, so that it can have sandboxes ready."""
+"""Forecast of the episodes that a node will get next, for prewarming."""
 
 import heapq
 from collections import Counter
@@ -9,32 +9,31 @@ from farm.core.run import TaskRef
 from farm.scheduler.nodes import Node
 from farm.scheduler.run_progress import RunProgress
 
-RUNS, PLACES = 8, 32
-"""So many of the runs that go first are looked at, and of their places in turn: the cost stays the same with any number
-of nodes."""
+RUNS, MEMBERS = 8, 32
+"""Bounds of the search, which keep its cost constant: the number of runs that are read, and of their members."""
 
 
 def forecast_demand(
     node: Node, runs: Iterable[RunProgress], count: int, *, nodes: int
 ) -> tuple[tuple[TaskRef, int], ...]:
-    """At most ``count`` sandboxes, by their tasks, those needed first at the front.
+    """Return at most ``count`` sandboxes to prewarm, as (task, number), the most urgent first.
 
-    Slots become free one by one as episodes end, so no more are expected than the node runs. Each order goes to
-    whichever of the ``nodes`` has a slot free then, so until ``count`` of them have come here, so many times more have
-    come in all; of those (the first, where that is many) a node's share is expected, where that is one at least, give
-    or take a half. Only images are looked for that the node has, and of a run at its cap only where one of its
-    episodes is.
+    Slots become free one by one as episodes end, so the forecast holds at most as many sandboxes as the node runs
+    episodes. Each assignment goes to one of ``nodes`` nodes, so ``count`` assignments to this node take about
+    ``count * nodes`` in all. From these (bounded by ``MEMBERS``) the node's share is forecast, rounded to the nearest
+    number. Only tasks whose image the node holds are forecast. A run at its concurrency cap counts only if the node
+    runs one of its episodes.
     """
     count = min(count, len(node.held))
     ours = {episode.run_id for episode in node.held.values()}
     waiting = (run for run in runs if not run.paused and (not run.capped or run.spec.run_id in ours) and run.has_work)
     first = heapq.nsmallest(RUNS, waiting, key=lambda run: len(run.running))
     turns = chain.from_iterable(zip_longest(*(run.upcoming() for run in first)))
-    coming = Counter(islice((task for task in turns if task is not None), min(count * nodes, PLACES)))
+    coming = Counter(islice((task for task in turns if task is not None), min(count * nodes, MEMBERS)))
     expects: list[tuple[TaskRef, int]] = []
     left = count
-    for task, places in coming.items():
-        share = min(int(count * places / coming.total() + 0.5), left)
+    for task, members in coming.items():
+        share = min(int(count * members / coming.total() + 0.5), left)
         if share and task.image in node.images:
             expects.append((task, share))
             left -= share

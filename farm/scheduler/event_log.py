@@ -10,6 +10,7 @@ from farm.scheduler.messages import (
     EpisodeEnded,
     Event,
     Heartbeat,
+    NodeDrained,
     NodeLeft,
     NodeLost,
     RunCancelled,
@@ -52,6 +53,10 @@ class FarmEventLog:
                 if node := scheduler.fleet.get(node_id):
                     _log.info("the node left; %d episodes were stopped", len(node.held), extra={"node": node_id})
                 self._endpoints(node_id, {}, now)
+            case NodeDrained(node_id, drain):
+                node = scheduler.fleet.get(node_id)
+                if node is not None and node.draining != drain:
+                    _drains(node_id, drain)
             case RunCancelled(run_id):
                 if run := scheduler.runs.get(run_id):
                     _log.info("the run is cancelled; %d episodes are stopped", len(run.running), extra={"run": run_id})
@@ -83,7 +88,7 @@ class FarmEventLog:
         elif known.incarnation != beat.incarnation:
             _log.warning("the node agent has restarted; it goes on with %d episodes", len(beat.running), extra=named)
         elif known.draining != beat.draining:
-            _log.info("the node %s", "drains" if beat.draining else "no longer drains", extra=named)
+            _drains(beat.node_id, beat.draining)
         self._endpoints(beat.node_id, beat.outages, now)
 
     def _endpoints(self, node_id: str, outages: Mapping[str, str], now: float) -> None:
@@ -111,6 +116,10 @@ class FarmEventLog:
                     _log.info("%s, after %.0f s", what, outage.gone_at - outage.since, extra=named)
             if not known:
                 del self._outages[node_id]
+
+
+def _drains(node_id: str, draining: bool) -> None:
+    _log.info("the node %s", "drains" if draining else "no longer drains", extra={"node": node_id})
 
 
 def _failed(node_id: str, report: EpisodeReport) -> None:

@@ -1,4 +1,4 @@
-"""What the scheduler is told, and what it orders: plain values, no behaviour."""
+"""Events and commands of the scheduler: plain values without behaviour."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from farm.core.run import EpisodeAssignment, EpisodeReport, RunSpec, TaskRef
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How hard a node is pressed: runnable threads per core; used fractions of its memory and of its disk."""
+    """Load of a node: runnable threads per core, and the used fractions of its memory and disk."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -18,8 +18,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class PressureStall:
-    """The fraction of the last ten seconds in which some tasks of a machine, or all of them, stood still for want of
-    processors, of memory, or of its disks. Processors are never wanted by all. Nothing, where the kernel does not tell.
+    """Pressure stall figures (PSI) of a machine.
+
+    Each is the fraction of the last ten seconds in which some tasks, or all of them (``full``), waited for processors,
+    memory or disks. All are 0 if the kernel has no PSI.
     """
 
     cpu_some: float = 0.0
@@ -31,7 +33,10 @@ class PressureStall:
 
 @dataclass(frozen=True, slots=True)
 class RunSubmitted:
-    """``accepted``: group id → indices that already have a rollout, so that a restart resumes."""
+    """A run was submitted.
+
+    ``accepted``: group id → indices that already have a rollout, so that a restarted scheduler resumes the run.
+    """
 
     spec: RunSpec
     accepted: Mapping[str, Collection[int]] = field(default_factory=dict)
@@ -55,17 +60,18 @@ class RunCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A node lives and says what it has. The first one joins it.
+    """The status message of a node. The first one joins the node.
 
-    ``incarnation`` names one life of its agent; when it changes, what the earlier life ran goes on where ``running``
-    lists it, and is dead otherwise. ``join`` names the ``farm up`` that the agent belongs to; a process of the agent
-    that is started again has the same one. A drained node stays drained until ``join`` changes.
-    ``running``: rollout id → attempt, listed until the scheduler has taken the episode's report. ``images`` None: as
-    last time.
-    ``outages``: run id → why an episode of it waits for its policy's endpoint, of those where one does.
-    ``lacks``: what its sandboxes go without.
-    What is free of the disks of its state directory and of its images is in MiB, None where that is not to be seen.
-    Beats and reports of one node must arrive in the order in which they were sent.
+    ``incarnation`` identifies one life of the node's agent. If it changes, episodes of the earlier life that
+    ``running`` lists go on, and all others are lost. ``join`` identifies the ``farm up`` that the agent belongs to; it
+    stays the same if the agent's process restarts. A drained node stays drained until ``join`` changes.
+
+    ``running``: rollout id → attempt. An attempt is listed until the scheduler has received its report. ``images``:
+    None means no change. ``outages``: run id → why one of the run's episodes waits for its policy's endpoint.
+    ``degraded``: protections that the node's sandboxes lack. ``disk_free_mib`` and ``image_disk_free_mib``: free space
+    of the disk of the state directory and of the disk of images, or None if unknown.
+
+    Heartbeats and reports of one node must arrive in the order in which they were sent.
     """
 
     node_id: str
@@ -88,21 +94,21 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """Somebody knows that the node is dead, before its missing beats say so."""
+    """The node is known to be dead before its heartbeats time out."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """The node has said good-bye: what it still ran was stopped on purpose, which is nobody's failure."""
+    """The node has left in good order. Its episodes were stopped on purpose and count as no failure."""
 
     node_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """An operator wants a node to take no more episodes, or, without ``drain``, to take some again."""
+    """An operator wants the node to take no more episodes, or, if ``drain`` is false, to take episodes again."""
 
     node_id: str
     drain: bool = True
@@ -110,7 +116,7 @@ class NodeDrained:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEnded:
-    """``node_id`` is empty where the scheduler's shell itself published a failure."""
+    """An attempt has ended. ``node_id`` is empty if the scheduler service itself published a failure."""
 
     node_id: str
     report: EpisodeReport
@@ -150,7 +156,7 @@ class StopEpisode:
 
 @dataclass(frozen=True, slots=True)
 class PrewarmSandboxes:
-    """So many sandboxes of each task the node is likely to need next: a hint, which takes the place of the last one."""
+    """Keep sandboxes ready for the tasks that the node will probably get next. Each command replaces the one before."""
 
     node_id: str
     sandboxes: tuple[tuple[TaskRef, int], ...]
@@ -158,7 +164,9 @@ class PrewarmSandboxes:
 
 @dataclass(frozen=True, slots=True)
 class DrainNode:
-    """Take no more episodes; without ``drain``, take some again. A node keeps to it if the scheduler restarts."""
+    """Take no more episodes, or, if ``drain`` is false, take episodes again. The node keeps this state if the scheduler
+    restarts.
+    """
 
     node_id: str
     drain: bool
@@ -166,7 +174,7 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailure:
-    """The attempts are used up and no node is left to say so: publish ``order`` as failed, its reward null."""
+    """Publish ``assignment`` as failed with a null reward: its attempts are used up, and no node can publish it."""
 
     assignment: EpisodeAssignment
     failure: Failure

@@ -22,13 +22,13 @@ NODE_GAUGES = (
     ("cpu_load", "cpu_load", "Runnable threads per core"),
     ("memory_used_ratio", "memory_load", "Used part of a node's memory"),
     ("disk_used_ratio", "disk_load", "Used part of a node's disk"),
-    ("beat_age_seconds", "seen_s", "Seconds since a node's last beat"),
+    ("beat_age_seconds", "seen_s", "Seconds since a node's last heartbeat"),
 )
 BY_POLICY = {
     "episodes": "Published episodes",
-    "terminal_only_episodes": "Of these, where all that touched anything went through a terminal",
-    "flagged_episodes": "Of these, with a flag of the audit",
-    "edit_calls": "Edits that succeeded, with a tool that edits",
+    "terminal_only_episodes": "Of these, those that only used a terminal",
+    "flagged_episodes": "Of these, those with an audit flag",
+    "edit_calls": "Successful edits by an edit tool",
     "malformed_calls": "Tool calls that could not be run",
 }
 PLUGIN_FAILED = "plugin_failed."
@@ -39,14 +39,16 @@ TURNS = (0, 1, 2, 5, 10, 20, 30, 50, 75, 100, 150, 200, 500)
 
 @dataclass(slots=True)
 class FarmSnapshot:
-    """What the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the store."""
+    """The values that the gauges show at a scrape. ``queue`` sums the counters of the stored runs by their names in the
+    store.
+    """
 
     status: FarmStatus = field(default_factory=lambda: FarmStatus((), ()))
     queue: Mapping[str, float] = field(default_factory=dict)
 
 
 class FarmMetrics:
-    """Episode series grow with each report; all else is read from ``snapshot`` when somebody scrapes."""
+    """The farm's metrics. Each report adds to the series of episodes; a scrape reads the rest from ``snapshot``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -56,17 +58,17 @@ class FarmMetrics:
         )
         self._failures = Counter(
             "farm_episode_failures",
-            "Attempts that failed, by whose fault it was; retried yes: another attempt follows",
+            "Attempts that failed; retried=yes: another follows",
             ("origin", "type", "retried"),
             registry=self.registry,
         )
         self._untrainable = Counter(
             "farm_untrainable_episodes",
-            "Published episodes of an endpoint that cannot be trained on: it gave no tokens, or inconsistent ones",
+            "Published episodes with no or inconsistent tokens",
             ("reason",),
             registry=self.registry,
         )
-        self._reward = Histogram("farm_reward", "Rewards given", buckets=BOUNDS, registry=self.registry)
+        self._reward = Histogram("farm_reward", "Rewards of published episodes", buckets=BOUNDS, registry=self.registry)
         self._phase = Histogram(
             "farm_phase_seconds",
             "Seconds an episode spent by phase",
@@ -85,7 +87,7 @@ class FarmMetrics:
         )
         self._dispatch = Histogram(
             "farm_dispatch_seconds",
-            "Seconds that ordering an episode and reporting its end took on top of it",
+            "Seconds for assigning an episode and reporting its end",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
             registry=self.registry,
         )
@@ -97,7 +99,7 @@ class FarmMetrics:
         )
         self._tokens = Counter("farm_tokens", "Tokens of published episodes", ("kind",), registry=self.registry)
         self._egress = Counter(
-            "farm_egress_requests", "What sandboxes asked of their proxies", ("verdict",), registry=self.registry
+            "farm_egress_requests", "Requests of sandboxes to their proxies", ("verdict",), registry=self.registry
         )
         self._by_policy = {
             name: Counter(f"farm_policy_{name}", text, ("policy",), registry=self.registry)
@@ -105,30 +107,35 @@ class FarmMetrics:
         }
         self._audit = Counter(
             "farm_audit",
-            "Tool calls that look like an attempt at history, network, tests or the tool server",
+            "Tool calls that the audit flagged",
             ("policy", "kind"),
             registry=self.registry,
         )
         self._plugin_failures = Counter(
             "farm_reward_plugin_failures",
-            "Episodes that a reward plug-in measured nothing of",
+            "Episodes that a reward plug-in could not measure",
             ("plugin",),
             registry=self.registry,
         )
         self._decision = Histogram(
             "farm_scheduler_event_seconds",
-            "Seconds the scheduler took over one event",
+            "Seconds the scheduler spent on one event",
             buckets=(1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1),
             registry=self.registry,
         )
         self._restarted = Gauge(
-            "farm_scheduler_started_timestamp_seconds", "When this scheduler came up", registry=self.registry
+            "farm_scheduler_started_timestamp_seconds",
+            "Unix time at which this scheduler started",
+            registry=self.registry,
         )
         self._restarted.set_to_current_time()
         self.registry.register(self)
 
     def observe(self, report: EpisodeReport, held_s: float | None) -> None:
-        """``held_s``: seconds since the episode was ordered, None where it was not ordered by this scheduler."""
+        """Count an episode's report.
+
+        ``held_s``: seconds since the episode was assigned, or None if another scheduler assigned it.
+        """
         if held_s is not None and "turnaround_s" in report.metrics:
             self._dispatch.observe(max(0.0, held_s - report.metrics["turnaround_s"]))
         if report.failure:
@@ -188,9 +195,11 @@ class FarmMetrics:
         """The gauges, called by the registry."""
         yield from self._nodes()
         runs = self.snapshot.status.runs
-        yield GaugeMetricFamily("farm_runs_active", "Runs not yet ended", len(runs))
+        yield GaugeMetricFamily("farm_runs_active", "Runs that have not ended", len(runs))
         yield GaugeMetricFamily("farm_episodes_running", "Episodes that hold a slot", sum(run.running for run in runs))
-        yield GaugeMetricFamily("farm_episodes_waiting", "Episodes not begun", sum(run.waiting for run in runs))
+        yield GaugeMetricFamily(
+            "farm_episodes_waiting", "Episodes that wait for a slot", sum(run.waiting for run in runs)
+        )
         yield from self._queue()
 
     def _nodes(self) -> Iterator[GaugeMetricFamily]:
@@ -217,7 +226,9 @@ class FarmMetrics:
         complete, read = queue.get("groups_complete", 0.0), queue.get("groups_read", 0.0)
         dropped = queue.get("dropped_zero_variance", 0.0) + queue.get("dropped_stale", 0.0)
         acked = queue.get("groups_acked", 0.0)
-        depth = GaugeMetricFamily("farm_queue_groups", "Complete groups, by how far they are", labels=("state",))
+        depth = GaugeMetricFamily(
+            "farm_queue_groups", "Complete groups: ready, or leased and not acked", labels=("state",)
+        )
         depth.add_metric(("ready",), complete - read)
         depth.add_metric(("unacked",), read - acked - dropped)
         yield depth
@@ -228,9 +239,9 @@ class FarmMetrics:
             "Groups leased again, after an expiry or a nack",
             queue.get("groups_redelivered", 0.0),
         )
-        yield CounterMetricFamily("farm_groups_dropped", "Groups dropped at a lease as unwanted", dropped)
+        yield CounterMetricFamily("farm_groups_dropped", "Groups that a lease dropped: zero variance or stale", dropped)
         yield CounterMetricFamily("farm_rollouts_accepted", "Rollouts in the store", queue.get("accepted", 0.0))
         yield CounterMetricFamily("farm_rollouts_unjudged", "Rollouts without a reward", queue.get("unjudged", 0.0))
         yield CounterMetricFamily(
-            "farm_rollouts_solved", "Rollouts whose verdict is all that can be had", queue.get("solved", 0.0)
+            "farm_rollouts_solved", "Rollouts with the highest possible verdict", queue.get("solved", 0.0)
         )

@@ -1,4 +1,4 @@
-"""The nodes as the scheduler sees them, and which of them takes an episode."""
+"""The scheduler's view of the nodes, and the choice of a node for an episode."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -9,18 +9,20 @@ from farm.scheduler.admission import Admission, AdmissionSettings, judge
 from farm.scheduler.messages import Heartbeat, Load
 
 CANDIDATES = 8
-"""So many open nodes are compared for one placement: the cost stays constant, and the balance is near the best."""
+"""The number of open nodes that one placement compares. It keeps the cost constant; the balance is close to the best.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Seconds, and how full a node may get.
+    """Settings of the scheduler. Times are in seconds.
 
-    ``lost_kept_s`` and ``lost_kept``: how long, and how many, lost nodes are remembered.
-    ``order_grace_s``: an ordered episode that the node has not listed by then was never started.
-    ``retry_patience_s``: so long a retry waits for a node other than the one it failed on. ``overcommit``: so many
-    times its memory may the limits of a node's episodes add up to, as long as ``admission`` finds nothing short.
-    ``warm``: so many sandboxes at most is a node told to have ready for what it will be ordered next.
+    ``lost_kept_s`` and ``lost_kept`` bound how long, and how many, lost nodes are listed. ``order_grace_s``: an
+    assigned episode that no heartbeat has listed by then was never started. ``retry_patience_s``: for so long a retry
+    waits for a node other than the one on which it failed. ``overcommit``: the sum of the memory limits of a node's
+    episodes may reach this multiple of its memory, as long as ``admission`` finds nothing short. ``warm``: the maximum
+    of sandboxes that a node prewarms.
+
     After ``failures_before_quarantine`` infrastructure failures in a row a node gets no work for ``quarantine_s``. Each
     further failure doubles that time, up to 64-fold: a broken machine that fails fast would otherwise draw all work.
     """
@@ -40,10 +42,10 @@ class SchedulerSettings:
 
 @dataclass(slots=True)
 class RunningEpisode:
-    """An attempt that holds a slot. ``place`` is None for one that is only waited for to stop.
+    """An attempt that holds a slot.
 
-    ``seen``: a beat has listed it. ``adopted``: it was found on its node, not ordered in this life of the scheduler
-    and of the node's agent.
+    ``member`` is None for an attempt that only has to stop. ``confirmed``: a heartbeat has listed it. ``adopted``: it
+    was found on its node, and this life of the scheduler and of the agent has not assigned it.
     """
 
     rollout_id: str
@@ -100,8 +102,10 @@ class Node:
         return len(self.held) / self.slots
 
     def room_mib(self, overcommit: float) -> int:
-        """The highest memory limit that one more episode may have: an episode is taken to use 1/``overcommit`` of its
-        limit until the node's figures show what it does."""
+        """Return the highest memory limit that one more episode may have.
+
+        An episode counts with 1/``overcommit`` of its limit until the node's figures show its real use.
+        """
         by_limits = overcommit * self.memory_mib - self.held_mib
         by_use = overcommit * self.available_mib - self.unconfirmed_mib
         return int(min(self.memory_mib, by_limits, by_use))
@@ -110,8 +114,10 @@ class Node:
         return task.memory_mib <= self.room_mib(overcommit) and task.cpus <= self.cpus
 
     def availability(self, now: float, settings: SchedulerSettings) -> tuple[str, str]:
-        """``open``, ``draining``, ``unwell``, ``pressed`` or ``full``, and why; also why others are preferred, or what
-        it lacks."""
+        """Return a state and its reason: ``open``, ``draining``, ``unwell``, ``pressed`` or ``full``.
+
+        The reason of an open node says why other nodes are preferred, or which protections it lacks.
+        """
         if self.draining:
             return "draining", "it is draining"
         if now < self.quarantined_until:
@@ -128,9 +134,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that ended without a word. ``held``: the episodes that it ran. ``join`` and ``draining``: its last ones.
+    """A node whose heartbeats ended without notice.
 
-    ``lost_at`` lies ahead if a scheduler that has restarted still awaits the node's first beat.
+    ``held``: the episodes that it ran. ``join`` and ``draining`` are those of its last heartbeat. ``lost_at`` is in the
+    future if a restarted scheduler still waits for the node's first heartbeat.
     """
 
     id: str
@@ -146,10 +153,10 @@ Rotation = OrderedDict[str, None]
 
 
 class NodeRegistry:
-    """Nodes by id, and rotations of those that may be open: one of all, one for each image of those that hold it.
+    """The nodes by id, and rotations of those that may be open: one of all nodes, and one of the holders of each image.
 
-    A rotation is cleaned only when it is read: a node found closed is dropped from it, and put back once it opens. Each
-    drop is paid for by one earlier insertion, so that a placement costs the same with ten nodes and with thousands.
+    A rotation is cleaned when it is read: a closed node is dropped, and put back once it opens. Each drop is paid for
+    by one earlier insertion, so a placement costs the same with ten nodes and with thousands.
     """
 
     def __init__(self, settings: SchedulerSettings) -> None:
@@ -179,16 +186,16 @@ class NodeRegistry:
         return tuple(sorted(lost, key=lambda node: node.lost_at))
 
     def awaited(self, now: float) -> tuple[LostNode, ...]:
-        """Return the restored nodes that have not been heard of and are not lost yet."""
+        """Return the restored nodes that have sent no heartbeat yet and are not lost yet."""
         return tuple(node for node in self._lost.values() if node.lost_at > now)
 
     def restore(self, node: LostNode) -> None:
-        """Take in a node that an earlier scheduler knew; it is lost from its ``lost_at`` on, unless it beats."""
+        """Add a node of an earlier scheduler. It is lost from its ``lost_at`` on, unless it sends a heartbeat."""
         if node.id not in self._nodes:
             self._lost[node.id] = node
 
     def drained_before(self, beat: Heartbeat) -> bool:
-        """Return whether the node was drained since its last ``farm up`` and its agent does not know of it."""
+        """Return whether the node was drained after its last ``farm up`` and its new agent does not know of it."""
         known = self._nodes.get(beat.node_id)
         before = known if known is not None else self._lost.get(beat.node_id)
         if before is None or (known is not None and known.incarnation == beat.incarnation):
@@ -196,7 +203,7 @@ class NodeRegistry:
         return before.draining and before.join == beat.join and not beat.draining
 
     def heartbeat(self, beat: Heartbeat, now: float) -> Node:
-        """Take in what a node says of itself; its running episodes are the caller's to compare."""
+        """Update a node from its heartbeat. The caller compares the running episodes."""
         self._lost.pop(beat.node_id, None)
         node = self._nodes.get(beat.node_id)
         if node is None:
@@ -214,7 +221,7 @@ class NodeRegistry:
         return node
 
     def expired(self, now: float) -> Iterator[str]:
-        """Nodes whose last beat is too old; the caller removes each before it asks for the next."""
+        """Yield the nodes whose last heartbeat is too old. The caller removes each before it asks for the next."""
         while self._nodes:
             oldest = next(iter(self._nodes.values()))
             if now - oldest.beat_at < self.settings.lost_after_s:
@@ -222,7 +229,7 @@ class NodeRegistry:
             yield oldest.id
 
     def remove(self, node_id: str) -> list[RunningEpisode]:
-        """Forget a node; what it held."""
+        """Forget a node. Return the episodes that it held."""
         self.revision += self._lost.pop(node_id, None) is not None or node_id in self._nodes
         if node_id not in self._nodes:
             return []
@@ -232,7 +239,7 @@ class NodeRegistry:
         return list(node.held.values())
 
     def lose(self, node_id: str, cause: str, now: float) -> list[RunningEpisode]:
-        """Remember a node as lost; what it held."""
+        """Record a node as lost. Return the episodes that it held."""
         node = self._nodes[node_id]
         held = self.remove(node_id)
         self._lost[node_id] = LostNode(node_id, node.beat_at, now, cause, tuple(held), node.join, node.draining)
@@ -258,7 +265,7 @@ class NodeRegistry:
             node.unconfirmed_mib += episode.memory_mib
 
     def confirm_episode(self, episode: RunningEpisode) -> None:
-        """From now on the node's own figures reflect the episode."""
+        """Note that the node's own figures include the episode from now on."""
         if not episode.confirmed:
             episode.confirmed = True
             self._nodes[episode.node_id].unconfirmed_mib -= episode.memory_mib
@@ -273,7 +280,7 @@ class NodeRegistry:
         return episode
 
     def record_outcome(self, node_id: str, *, infra_failure: bool, now: float) -> None:
-        """Count infrastructure failures in a row; rest the node that only fails."""
+        """Count infrastructure failures in a row, and quarantine a node that only fails."""
         node = self._nodes.get(node_id)
         if node is None:
             return
@@ -283,7 +290,7 @@ class NodeRegistry:
             node.quarantined_until = now + self.settings.quarantine_s * 2 ** min(excess, 6)
 
     def refresh(self, node: Node, now: float) -> None:
-        """Put an open node back where it was dropped."""
+        """Put an open node back into the rotations that dropped it."""
         if not node.is_open(now, self.settings):
             return
         self._open.setdefault(node.id)
@@ -295,8 +302,11 @@ class NodeRegistry:
         return any(True for _ in self._candidates(self._open, None, now))
 
     def pick(self, task: TaskRef, avoid: str | None, now: float) -> Node | None:
-        """The least taken of a few open nodes that fit, first among those that hold the image; one that is nearly
-        pressed only where no other is found. None: not now."""
+        """Return the node for an episode, or None if no open node fits now.
+
+        The least loaded of a few open nodes is taken, first among those that hold the image. A node that is near a
+        threshold is taken only if there is no other.
+        """
         if avoid is not None and len(self) == 1:
             avoid = None
         holders = self._holders.get(task.image)
@@ -315,7 +325,7 @@ class NodeRegistry:
         return min(fitting, key=lambda node: (node.admission.near, node.share), default=None)
 
     def _candidates(self, rotation: Rotation, image: str | None, now: float) -> Iterator[Node]:
-        """Up to CANDIDATES open nodes from the front of a rotation, which go to its back."""
+        """Yield up to CANDIDATES open nodes from the front of a rotation, and move each to its back."""
         looked = 0
         while looked < min(CANDIDATES, len(rotation)):
             node = self._nodes[next(iter(rotation))]

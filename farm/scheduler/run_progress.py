@@ -1,4 +1,4 @@
-"""A run as the scheduler sees it: which of its places are accepted, running, waiting, or not begun."""
+"""Progress of one run: the state of each of its members."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
@@ -9,7 +9,7 @@ from farm.core.run import EpisodeAssignment, RunSpec, TaskRef, group_id, parse_r
 from farm.scheduler.nodes import RunningEpisode
 
 MAX_DEFERRED = 64
-"""So many places that fit nowhere are stepped over before a run stops offering new ones."""
+"""The number of members that fit on no node before the run stops offering new members."""
 
 PLACEMENT_TRIES = 4
 LOOKAHEAD = 32
@@ -17,7 +17,7 @@ LOOKAHEAD = 32
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A place to be tried again: not before ``due_at``, and until ``exclude_until`` not on the node ``avoid``."""
+    """A member to try again: not before ``due_at``, and not on ``exclude_node`` until ``exclude_until``."""
 
     exclude_node: str | None = None
     due_at: float = 0.0
@@ -25,11 +25,16 @@ class Retry:
 
 
 class RunProgress:
-    """A place is ``ordinal of the group * group size + index``; it is in exactly one of the states below.
+    """The members of a run and their states.
 
-    accepted: a rollout of it is in the store. running: an attempt holds a slot. publishing: its failure is being
-    written. delayed: a retry whose time has not come. waiting: may start. Otherwise it has not begun, and the cursor
-    will reach it.
+    A member is the number ``group ordinal * group size + index``. It is in exactly one state:
+
+    - accepted: the store holds its rollout.
+    - running: an attempt holds a slot.
+    - publishing: its failure is being written.
+    - delayed: its retry is not due yet.
+    - waiting: it may start.
+    - new: the cursor has not reached it.
     """
 
     def __init__(self, spec: RunSpec, accepted: Mapping[str, Collection[int]], *, paused: bool) -> None:
@@ -47,12 +52,12 @@ class RunProgress:
         self._cursor = 0
         for group, indices in accepted.items():
             for index in indices:
-                place = self.member(rollout_id(group, index))
-                if place is not None:
-                    self.accepted.add(place)
+                member = self.member(rollout_id(group, index))
+                if member is not None:
+                    self.accepted.add(member)
 
     def member(self, rollout: str) -> int | None:
-        """The place of a rollout id, None where the run has none such."""
+        """Return the member of a rollout id, or None if the rollout belongs to another run."""
         parsed = parse_rollout_id(rollout)
         if parsed is None:
             return None
@@ -61,8 +66,8 @@ class RunProgress:
             return None
         return ordinal * self.spec.group_size + index
 
-    def task(self, place: int) -> TaskRef:
-        return self.spec.tasks[place // self.spec.group_size % len(self.spec.tasks)]
+    def task(self, member: int) -> TaskRef:
+        return self.spec.tasks[member // self.spec.group_size % len(self.spec.tasks)]
 
     @property
     def complete(self) -> bool:
@@ -81,9 +86,10 @@ class RunProgress:
         return not self.paused and not self.capped and self.has_work
 
     def candidates(self) -> Iterator[tuple[int, Retry]]:
-        """A few places to try, so that no misfit blocks a run: the longest waiting, then some not begun.
+        """Yield a few members to member: the longest waiting one, then some new ones, so that one misfit does not block
+        the run.
 
-        Whoever asks for the next one has put the last one aside.
+        Before it asks for the next member, the caller defers the last one.
         """
         if self.waiting:
             yield next(iter(self.waiting.items()))
@@ -92,95 +98,96 @@ class RunProgress:
                 yield fresh, Retry()
 
     def upcoming(self) -> Iterator[TaskRef]:
-        """The tasks of some places that are to be tried next, in this order."""
-        for place in islice(self.waiting, LOOKAHEAD):
-            yield self.task(place)
-        for place in range(self._cursor, min(self._cursor + LOOKAHEAD, self.total)):
-            if self.is_open(place) and place not in self.waiting and place not in self.delayed:
-                yield self.task(place)
+        """Yield the tasks of the members that are placed next, in order."""
+        for member in islice(self.waiting, LOOKAHEAD):
+            yield self.task(member)
+        for member in range(self._cursor, min(self._cursor + LOOKAHEAD, self.total)):
+            if self.is_open(member) and member not in self.waiting and member not in self.delayed:
+                yield self.task(member)
 
-    def defer(self, place: int, waiting: Retry) -> None:
-        self.waiting[place] = waiting
-        self.waiting.move_to_end(place)
+    def defer(self, member: int, retry: Retry) -> None:
+        self.waiting[member] = retry
+        self.waiting.move_to_end(member)
 
-    def start_attempt(self, place: int) -> int:
-        """The place is about to run; the number of its attempt."""
-        self.waiting.pop(place, None)
-        self.attempts[place] = self.attempts.get(place, 0) + 1
-        return self.attempts[place]
+    def start_attempt(self, member: int) -> int:
+        """Count a new attempt of the member, and return its number."""
+        self.waiting.pop(member, None)
+        self.attempts[member] = self.attempts.get(member, 0) + 1
+        return self.attempts[member]
 
-    def adopt(self, place: int, episode: RunningEpisode) -> None:
-        """An attempt that already runs, found on a node after a restart or a broken connection.
+    def adopt(self, member: int, episode: RunningEpisode) -> None:
+        """Take over an attempt that a node already runs, after a restart or a broken connection.
 
-        Given up for lost it was counted as failed, and is no more; earlier ones that nobody here has heard of count.
+        If the attempt was counted as failed, it counts as running again. Earlier attempts that this scheduler does not
+        know count as failed.
         """
-        self.waiting.pop(place, None)
-        self.delayed.pop(place, None)
-        failed = self.failed.setdefault(place, set())
+        self.waiting.pop(member, None)
+        self.delayed.pop(member, None)
+        failed = self.failed.setdefault(member, set())
         failed.discard(episode.attempt)
-        failed.update(range(self.attempts.get(place, 0) + 1, episode.attempt))
-        self.attempts[place] = max(episode.attempt, self.attempts.get(place, 0))
-        self.running[place] = episode
+        failed.update(range(self.attempts.get(member, 0) + 1, episode.attempt))
+        self.attempts[member] = max(episode.attempt, self.attempts.get(member, 0))
+        self.running[member] = episode
 
-    def is_open(self, place: int) -> bool:
-        return place not in self.accepted and place not in self.running and place not in self.publishing
+    def is_open(self, member: int) -> bool:
+        return member not in self.accepted and member not in self.running and member not in self.publishing
 
-    def accept(self, place: int) -> bool:
-        """A rollout of the place is in the store; False: that was known."""
-        if place in self.accepted:
+    def accept(self, member: int) -> bool:
+        """Record that the store holds the member's rollout. Return False if that was known."""
+        if member in self.accepted:
             return False
-        self.accepted.add(place)
-        self.attempts.pop(place, None)
-        self.failed.pop(place, None)
-        self.waiting.pop(place, None)
-        self.delayed.pop(place, None)
-        self.publishing.discard(place)
+        self.accepted.add(member)
+        self.attempts.pop(member, None)
+        self.failed.pop(member, None)
+        self.waiting.pop(member, None)
+        self.delayed.pop(member, None)
+        self.publishing.discard(member)
         return True
 
-    def fail(self, place: int, attempt: int) -> int:
-        """An attempt has failed; so many of the place have by now."""
-        failed = self.failed.setdefault(place, set())
+    def fail(self, member: int, attempt: int) -> int:
+        """Record a failed attempt. Return the number of failed attempts of the member."""
+        failed = self.failed.setdefault(member, set())
         failed.add(attempt)
         return len(failed)
 
-    def assignment(self, place: int, attempt: int) -> EpisodeAssignment:
+    def assignment(self, member: int, attempt: int) -> EpisodeAssignment:
         spec = self.spec
-        ordinal, index = divmod(place, spec.group_size)
+        ordinal, index = divmod(member, spec.group_size)
         group = group_id(spec.run_id, ordinal)
         return EpisodeAssignment(
             rollout_id=rollout_id(group, index),
             attempt=attempt,
-            final=len(self.failed.get(place, set()) | {attempt}) >= spec.max_attempts,
+            final=len(self.failed.get(member, set()) | {attempt}) >= spec.max_attempts,
             run_id=spec.run_id,
             group_id=group,
             group_index=index,
             group_size=spec.group_size,
-            task=self.task(place),
+            task=self.task(member),
             split=spec.split,
             policy=spec.policy,
             limits=spec.limits,
-            seed=spec.seed + place,
+            seed=spec.seed + member,
             tools=spec.tools,
             rewards=spec.rewards,
         )
 
     def _next_fresh(self) -> int | None:
         while self._cursor < self.total:
-            place = self._cursor
-            if self.is_open(place) and place not in self.waiting and place not in self.delayed:
-                return place
+            member = self._cursor
+            if self.is_open(member) and member not in self.waiting and member not in self.delayed:
+                return member
             self._cursor += 1
         return None
 
     def validate(self) -> None:
         states = [self.accepted, self.running.keys(), self.publishing, self.waiting.keys(), self.delayed.keys()]
         named = sum(len(state) for state in states)
-        assert named == len(set().union(*states)), f"{self.spec.run_id}: a place is in two states"
-        assert all(0 <= place < self.total for state in states for place in state)
-        begun = sum(1 for place in set().union(*states) if place < self._cursor)
-        assert begun == self._cursor, f"{self.spec.run_id}: {self._cursor - begun} places were forgotten"
-        for place, failed in self.failed.items():
-            assert all(0 < attempt <= self.attempts[place] for attempt in failed), f"{failed} of {self.attempts}"
-        for place, episode in self.running.items():
-            assert episode.member == place, f"{episode} runs at the place {place}"
-            assert episode.attempt == self.attempts[place], f"{episode} is not the attempt {self.attempts[place]}"
+        assert named == len(set().union(*states)), f"{self.spec.run_id}: a member is in two states"
+        assert all(0 <= member < self.total for state in states for member in state)
+        reached = sum(1 for member in set().union(*states) if member < self._cursor)
+        assert reached == self._cursor, f"{self.spec.run_id}: {self._cursor - reached} members were forgotten"
+        for member, failed in self.failed.items():
+            assert all(0 < attempt <= self.attempts[member] for attempt in failed), f"{failed} of {self.attempts}"
+        for member, episode in self.running.items():
+            assert episode.member == member, f"{episode} runs as the member {member}"
+            assert episode.attempt == self.attempts[member], f"{episode} is not the attempt {self.attempts[member]}"

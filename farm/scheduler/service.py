@@ -12,7 +12,8 @@ from typing import Protocol
 from farm.core.rollout import Failure, Rollout
 from farm.core.run import EpisodeAssignment
 from farm.episode import episode_report
-from farm.episode.rollout_builder import EpisodeResult, build_rollout
+from farm.episode.result import EpisodeResult
+from farm.episode.rollout_builder import build_rollout
 from farm.scheduler.event_log import FarmEventLog
 from farm.scheduler.messages import (
     Command,
@@ -41,13 +42,13 @@ from sandboxes.cancellation import cancel_all
 
 NodeCommand = StartEpisode | StopEpisode | PrewarmSandboxes | DrainNode
 CommandSink = Callable[[str, Sequence[NodeCommand]], None]
-"""Hand commands to a node, in order, without waiting; whoever learns that the node is dead tells NodeLost."""
+"""Send commands to a node, in order, without waiting. A sink that learns that the node is dead sends ``NodeLost``."""
 
 TICK_S = 1.0
 RESYNC_S = 15.0
 EXPIRE_EVERY_S = 600.0
 PUBLISH_HOLD_S = 4.0
-"""So long a rebuilt scheduler lets the nodes say what they run: a few beats."""
+"""Seconds that a restarted scheduler waits for the nodes to report their episodes: a few heartbeats."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +75,10 @@ class RunStore(Protocol):
 
 
 class SchedulerService:
-    """Knows nothing of Ray. The store is the truth on runs; what was missed is caught up with every ``RESYNC_S``.
+    """The scheduler's state machine with its store and its timers. It is independent of Ray.
 
-    It alone forgets what was delivered longer than ``retention_s`` ago (0: never). ``life``: see ``NodeListRecord``.
+    The store is the truth on runs; the service compares itself with the store every ``RESYNC_S``. The service deletes
+    rollouts that were delivered more than ``retention_s`` ago (0: never). ``life``: see ``NodeListRecord``.
     """
 
     def __init__(
@@ -96,14 +98,14 @@ class SchedulerService:
         self._fleet_log = FarmEventLog()
         self._record = NodeListRecord(store.fleet, life)
         self._retention_s = retention_s
-        self._steered = 0
+        self._control_epoch = 0
         self._past: Counter[str] = Counter()
         self._counted: set[str] | None = None
         self._counting = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Take up the runs that the store says go on, and the nodes that it has kept. Raises StoreUnavailable."""
+        """Take up the runs that the store lists as live, and the nodes that it lists. Raises StoreUnavailable."""
         runs = [run_id for run_id, state in (await self._store.live_runs()).items() if not state.ended]
         if runs:
             self._scheduler = Scheduler(self._settings, hold_until=time.monotonic() + PUBLISH_HOLD_S)
@@ -121,7 +123,7 @@ class SchedulerService:
         await cancel_all(self._tasks)
 
     def handle_events(self, events: Sequence[Event]) -> None:
-        """Take in what happened, and order what follows from it."""
+        """Handle events, and send the commands that follow."""
         outgoing: defaultdict[str, list[NodeCommand]] = defaultdict(list)
         for event in events:
             if isinstance(event, EpisodeEnded):
@@ -142,24 +144,24 @@ class SchedulerService:
         match command:
             case StartEpisode() | StopEpisode() | PrewarmSandboxes() | DrainNode():
                 outgoing[command.node_id].append(command)
-            case PublishFailure(order, failure):
-                self._spawn(self._publish_failure(order, failure))
+            case PublishFailure(assignment, failure):
+                self._spawn(self._publish_failure(assignment, failure))
             case RunFinished(run_id):
-                self._steered += 1
-                _log.info("every episode of the run has its rollout", extra={"run": run_id})
+                self._control_epoch += 1
+                _log.info("the run has finished: every episode has its rollout", extra={"run": run_id})
                 self._spawn(self._finish(run_id))
 
-    # Runs; the store knows of each before the scheduler does
+    # Runs: the store has each before the scheduler does
 
     async def submit(self, run_id: str) -> None:
-        """Take up a run as the store has it, unless it is known or has ended. Raises StoreUnavailable."""
+        """Take up a run from the store, unless it is known or has ended. Raises StoreUnavailable."""
         while run_id not in self._scheduler.runs:
-            steered = self._steered
+            control_epoch = self._control_epoch
             record = await self._store.get_run(run_id)
             if record is None or record.state.ended:
                 return
             accepted = await self._store.accepted(run_id)
-            if steered == self._steered:
+            if control_epoch == self._control_epoch:
                 self.handle_events([RunSubmitted(record.spec, accepted, record.state is RunState.PAUSED)])
                 return
 
@@ -173,14 +175,14 @@ class SchedulerService:
         self._control(RunCancelled(run_id))
 
     def drain_node(self, node_id: str, drain: bool) -> bool:
-        """Return False if there is no such node."""
+        """Drain a node, or end its drain. Return False if there is no such node."""
         known = node_id in self._scheduler.fleet
         self.handle_events([NodeDrained(node_id, drain)])
         return known
 
     def _control(self, event: RunPaused | RunResumed | RunCancelled) -> None:
-        """What was read of the store before this may be out of date, and is read again."""
-        self._steered += 1
+        """Handle a change of a run's state. A read of the store that began before the change is repeated."""
+        self._control_epoch += 1
         self.handle_events([event])
 
     async def _resync(self) -> None:
@@ -188,15 +190,15 @@ class SchedulerService:
             await asyncio.sleep(RESYNC_S)
             try:
                 await self.reconcile()
-            except Exception as error:  # whatever it was, the next round looks again
+            except Exception as error:  # a boundary: the next round compares again
                 _log.warning("the runs were not compared with the store: %s", error)
 
     async def reconcile(self) -> None:
-        """The gateway writes a run's state before it tells us; what it could not tell is seen here."""
+        """Compare the runs with the store, which the gateway writes before it calls the scheduler."""
         while True:
-            steered = self._steered
+            control_epoch = self._control_epoch
             states = await self._store.live_runs()
-            if steered == self._steered:
+            if control_epoch == self._control_epoch:
                 break
         for run_id, state in states.items():
             run = self._scheduler.runs.get(run_id)
@@ -216,30 +218,30 @@ class SchedulerService:
         while True:
             try:
                 await self._store.expire(self._retention_s)
-            except Exception as error:  # whatever it was, the next round goes on from there
-                _log.warning("what was delivered long ago was not forgotten: %s", error)
+            except Exception as error:  # a boundary: the next round deletes the rest
+                _log.warning("delivered rollouts were not deleted: %s; the next try is in 600 s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _finish(self, run_id: str) -> None:
-        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+        with contextlib.suppress(UnknownRun):  # the run was deleted
             await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FINISHED))
 
-    async def _publish_failure(self, order: EpisodeAssignment, failure: Failure) -> None:
-        """Where the store refuses even a bare failure its group can never be complete: then the run fails."""
-        rollout = build_rollout(order, EpisodeResult(), failure, node="")
+    async def _publish_failure(self, assignment: EpisodeAssignment, failure: Failure) -> None:
+        """Publish a failed rollout. If the store refuses it, its group can never be complete, so the run fails."""
+        rollout = build_rollout(assignment, EpisodeResult(), failure, node="")
         try:
-            await self._write_with_retry(lambda: self._store.publish_scored(rollout, order.rewards))
+            await self._write_with_retry(lambda: self._store.publish_scored(rollout, assignment.rewards))
         except (UnknownRun, RunEnded):
-            self.cancel(order.run_id)
-        except Exception as error:  # whatever keeps a rollout from being stored must reach the learner
-            _log.exception("the store refuses %s: its run has failed", rollout.rollout_id)
-            await self._fail(order.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
+            self.cancel(assignment.run_id)
+        except Exception as error:  # a boundary: the learner must learn that the rollout cannot be stored
+            _log.exception("the store refuses the rollout %s: its run has failed", rollout.rollout_id)
+            await self._fail(assignment.run_id, f"{rollout.rollout_id} cannot be stored: {error}")
         else:
-            self.handle_events([EpisodeEnded("", episode_report(rollout, order, published=True))])
+            self.handle_events([EpisodeEnded("", episode_report(rollout, assignment, published=True))])
 
     async def _fail(self, run_id: str, reason: str) -> None:
         _log.error("the run has failed: %s", reason, extra={"run": run_id})
-        with contextlib.suppress(UnknownRun):  # nobody is left to tell
+        with contextlib.suppress(UnknownRun):  # the run was deleted
             await self._write_with_retry(lambda: self._store.set_run_state(run_id, RunState.FAILED, reason))
         self.cancel(run_id)
 
@@ -267,7 +269,7 @@ class SchedulerService:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            _log.error("the scheduler met a defect of the farm", exc_info=error)
+            _log.error("a task of the scheduler failed; this is a bug in the farm", exc_info=error)
 
     # Answers
 
@@ -307,12 +309,14 @@ class SchedulerService:
         try:
             queue = await self._queue()
         except StoreUnavailable as error:
-            _log.warning("metrics without the queue's: %s", error)
+            _log.warning("the metrics lack the counters of the queue: %s", error)
         self._metrics.snapshot = FarmSnapshot(self.status(), queue)
         return self._metrics.expose()
 
     async def _queue(self) -> Mapping[str, float]:
-        """The counters of all runs since we came up: those that are drained were added up when they were."""
+        """Return the sums of the counters of all runs since the service started. Counters of drained runs are summed
+        once.
+        """
         async with self._counting:
             live = set(await self._store.live_runs())
             counted = set(await self._store.run_ids()) if self._counted is None else self._counted

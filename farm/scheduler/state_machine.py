@@ -31,21 +31,21 @@ from farm.scheduler.run_progress import Retry, RunProgress
 
 
 class Scheduler:
-    """Decides which episode runs where.
+    """Decide which episode runs on which node.
 
     Invariants, checked by ``validate``:
 
-    1. A place of a run is in one state only: accepted, running, publishing, waiting, delayed, or not begun.
-    2. A place runs on one node at most, and that node holds the episode. An older attempt that turns up is stopped.
-    3. A place is accepted once. In one life of the scheduler no two attempts of it have the same number.
-    4. No episode is ordered on a node without a free slot, nor for a run that is paused, cancelled or at its cap.
-    5. A slot is free again only when its node has reported or stopped listing the episode, or is lost.
-       What a node goes on with when its agent was killed and has come back keeps its slot and its attempt.
-    6. A run leaves when each of its places is accepted (RunFinished) or when it is cancelled, and starts
-       nothing after that.
+    1. A member of a run is in one state only (see ``RunProgress``).
+    2. A member runs on one node at most, and that node holds the episode. An older attempt that turns up is stopped.
+    3. A member is accepted once. In one life of the scheduler no two attempts of it have the same number.
+    4. No episode is assigned to a node without a free slot, nor for a run that is paused, cancelled or at its cap.
+    5. A slot is free again only when its node has reported the episode, has stopped listing it, or is lost. An episode
+       that goes on after its agent was killed and has restarted keeps its slot and its attempt.
+    6. A run leaves when each of its members is accepted (RunFinished) or when it is cancelled. It starts nothing after
+       that.
 
-    Between runs the one with the fewest running episodes goes first. ``hold_until`` gives the nodes time to say what
-    they run before a restarted scheduler orders anything.
+    The run with the fewest running episodes goes first. ``hold_until`` gives the nodes time to report their episodes
+    before a restarted scheduler assigns any.
     """
 
     def __init__(self, settings: SchedulerSettings | None = None, *, hold_until: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class Scheduler:
         return self._runs
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in what has happened by ``now`` (seconds, never backwards); what is to be done about it, in order."""
+        """Handle an event at the time ``now`` (seconds, never backwards). Return its commands in order."""
         commands: list[Command] = []
         match event:
             case RunSubmitted():
@@ -118,7 +118,7 @@ class Scheduler:
         return StopEpisode(episode.node_id, episode.rollout_id, episode.attempt)
 
     def _offer(self, run: RunProgress) -> None:
-        """Queue a run for placement at its present share; an older entry of it goes stale."""
+        """Queue a run for placement by its number of running episodes. An older entry of the run becomes stale."""
         if run.startable:
             self._stamp += 1
             self._stamps[run.spec.run_id] = self._stamp
@@ -161,7 +161,7 @@ class Scheduler:
             yield DrainNode(node_id, drain)
 
     def _listed(self, node: Node, rollout: str, attempt: int, now: float) -> Iterable[Command]:
-        """A node says that it runs an attempt: it was ordered, or is taken over, or must stop."""
+        """Handle an attempt that a node lists as running: it was assigned, is adopted, or must stop."""
         held = node.held.get((rollout, attempt))
         if held is not None:
             if held.stopping:
@@ -169,14 +169,22 @@ class Scheduler:
             return
         parsed = parse_rollout_id(rollout)
         run = self._runs.get(parsed[0]) if parsed else None
-        place = run.member(rollout) if run else None
-        memory_mib = run.task(place).memory_mib if run and place is not None else 0
+        member = run.member(rollout) if run else None
+        memory_mib = run.task(member).memory_mib if run and member is not None else 0
         episode = RunningEpisode(
-            rollout, attempt, parsed[0] if parsed else "", place, node.id, memory_mib, now, confirmed=True, adopted=True
+            rollout,
+            attempt,
+            parsed[0] if parsed else "",
+            member,
+            node.id,
+            memory_mib,
+            now,
+            confirmed=True,
+            adopted=True,
         )
         self.fleet.hold(episode, now)
-        if run and place is not None and run.is_open(place) and attempt >= run.attempts.get(place, 0):
-            run.adopt(place, episode)
+        if run and member is not None and run.is_open(member) and attempt >= run.attempts.get(member, 0):
+            run.adopt(member, episode)
         else:
             yield self._stop(episode)
 
@@ -190,7 +198,7 @@ class Scheduler:
             yield from self._lost(episode, now, planned=True)
 
     def _lost(self, episode: RunningEpisode, now: float, *, planned: bool = False) -> Iterable[Command]:
-        """An attempt is gone without a word of its own."""
+        """Retry an attempt that ended without a report."""
         run = self._runs.get(episode.run_id)
         if run is None or episode.member is None:
             return
@@ -205,22 +213,22 @@ class Scheduler:
         infra = report.failure is not None and report.failure.origin is Origin.INFRA
         self.fleet.record_outcome(node_id, infra_failure=infra, now=now)
         run = self._runs.get(report.run_id)
-        place = run.member(report.rollout_id) if run else None
-        if run is None or place is None:
+        member = run.member(report.rollout_id) if run else None
+        if run is None or member is None:
             return
-        current = run.running.get(place)
+        current = run.running.get(member)
         if report.published:
-            yield from self._accept(run, place, (node_id, report.attempt))
+            yield from self._accept(run, member, (node_id, report.attempt))
         elif current and (current.node_id, current.attempt) == (node_id, report.attempt):
             delay_s = self.settings.retry_delay_s if report.failure else 0.0
             yield from self._retry(run, current, report.failure, now, delay_s=delay_s)
 
-    def _accept(self, run: RunProgress, place: int, ended: tuple[str, int]) -> Iterable[Command]:
-        """A rollout of the place is in the store, whichever attempt it was; another that runs has become needless."""
-        current = run.running.pop(place, None)
+    def _accept(self, run: RunProgress, member: int, ended: tuple[str, int]) -> Iterable[Command]:
+        """Record that the store holds the member's rollout, and stop another attempt that still runs."""
+        current = run.running.pop(member, None)
         if current and (current.node_id, current.attempt) != ended:
             yield self._stop(current)
-        run.accept(place)
+        run.accept(member)
         if run.complete:
             del self._runs[run.spec.run_id]
             self._stamps.pop(run.spec.run_id, None)
@@ -231,29 +239,32 @@ class Scheduler:
     def _retry(
         self, run: RunProgress, episode: RunningEpisode, failure: Failure | None, now: float, *, delay_s: float
     ) -> Iterable[Command]:
-        """Once more after ``delay_s``, doubled by each earlier failure; ``failure`` None: it was stopped on purpose."""
-        place = episode.member
-        assert place is not None
-        del run.running[place]
-        failures = run.fail(place, episode.attempt) if failure else 0
+        """Retry an attempt after ``delay_s``, doubled for each earlier failure, or publish its failure.
+
+        ``failure`` is None if the attempt was stopped on purpose.
+        """
+        member = episode.member
+        assert member is not None
+        del run.running[member]
+        failures = run.fail(member, episode.attempt) if failure else 0
         if failure and (failures >= run.spec.max_attempts or not failure.retryable):
-            run.publishing.add(place)
-            yield PublishFailure(run.assignment(place, episode.attempt), failure)
+            run.publishing.add(member)
+            yield PublishFailure(run.assignment(member, episode.attempt), failure)
         else:
             delay_s *= 2 ** max(0, failures - 1)
             run.retries += 1
             patient_until = now + delay_s + self.settings.retry_patience_s
-            run.delayed[place] = Retry(episode.node_id, now + delay_s, patient_until)
-            heapq.heappush(self._delays, (now + delay_s, run.spec.run_id, place))
+            run.delayed[member] = Retry(episode.node_id, now + delay_s, patient_until)
+            heapq.heappush(self._delays, (now + delay_s, run.spec.run_id, member))
         self._offer(run)
 
     def _wake(self, now: float) -> None:
-        """Retries whose time has come may start."""
+        """Move the retries that are due to the waiting members."""
         while self._delays and self._delays[0][0] <= now:
-            due_at, run_id, place = heapq.heappop(self._delays)
+            due_at, run_id, member = heapq.heappop(self._delays)
             run = self._runs.get(run_id)
-            if run and place in run.delayed and run.delayed[place].due_at == due_at:
-                run.defer(place, run.delayed.pop(place))
+            if run and member in run.delayed and run.delayed[member].due_at == due_at:
+                run.defer(member, run.delayed.pop(member))
                 self._offer(run)
 
     # Placement
@@ -277,22 +288,24 @@ class Scheduler:
             self._offer(run)
 
     def _start(self, run: RunProgress, now: float) -> StartEpisode | None:
-        for place, waiting in run.candidates():
-            task = run.task(place)
-            node = self.fleet.pick(task, waiting.exclude_node if now < waiting.exclude_until else None, now)
+        for member, retry in run.candidates():
+            task = run.task(member)
+            node = self.fleet.pick(task, retry.exclude_node if now < retry.exclude_until else None, now)
             if node is None:
-                run.defer(place, waiting)
+                run.defer(member, retry)
                 continue
-            attempt = run.start_attempt(place)
-            order = run.assignment(place, attempt)
-            episode = RunningEpisode(order.rollout_id, attempt, order.run_id, place, node.id, task.memory_mib, now)
-            run.running[place] = episode
+            attempt = run.start_attempt(member)
+            assignment = run.assignment(member, attempt)
+            episode = RunningEpisode(
+                assignment.rollout_id, attempt, assignment.run_id, member, node.id, task.memory_mib, now
+            )
+            run.running[member] = episode
             self.fleet.hold(episode, now)
-            return StartEpisode(node.id, order)
+            return StartEpisode(node.id, assignment)
         return None
 
     def _prewarm(self, node_id: str, now: float) -> Iterable[Command]:
-        """Tell a node that is well what it will need next, when that has changed."""
+        """Send a healthy node its forecast if the forecast has changed."""
         node = self.fleet.get(node_id)
         if node is None or not self.settings.warm:
             return
@@ -305,13 +318,13 @@ class Scheduler:
     # Answers
 
     def held_s(self, event: EpisodeEnded, now: float) -> float | None:
-        """Seconds since the episode that has ended was ordered; None where it was not ordered here."""
+        """Return the seconds since the ended episode was assigned, or None if another scheduler assigned it."""
         node = self.fleet.get(event.node_id)
         episode = node.held.get((event.report.rollout_id, event.report.attempt)) if node else None
         return now - episode.ordered_at if episode and not episode.adopted else None
 
     def why_waiting(self, run_id: str, now: float) -> str:
-        """Why nothing more of a run starts just now, for people; empty where nothing of it waits."""
+        """Return a text that says why no episode of a run starts now, or "" if none waits."""
         run = self._runs.get(run_id)
         if run is None or not (run.has_work or run.delayed):
             return ""
@@ -322,15 +335,15 @@ class Scheduler:
         if now < self._hold_until:
             return "the scheduler has restarted and waits for the nodes to say what they run"
         if not run.has_work:
-            soonest = min(waiting.due_at for waiting in run.delayed.values())
+            soonest = min(retry.due_at for retry in run.delayed.values())
             return f"the next of {len(run.delayed)} retries is due in {max(0.0, soonest - now):.0f} s"
         if not len(self.fleet):
             return "no node has joined"
         return self._why_unplaced(run, now)
 
     def _why_unplaced(self, run: RunProgress, now: float) -> str:
-        place, waiting = next(run.candidates())
-        task = run.task(place)
+        member, retry = next(run.candidates())
+        task = run.task(member)
         conditions = {node.id: node.availability(now, self.settings) for node in self.fleet}
         opened = [node for node in self.fleet if conditions[node.id][0] == "open"]
         if not opened:
@@ -345,8 +358,8 @@ class Scheduler:
             return f"{task.id} needs {task.memory_mib} MiB of memory; {most}"
         if all(task.cpus > node.cpus for node in opened):
             return f"{task.id} needs {task.cpus:g} cores; no open node has so many"
-        if waiting.exclude_node and now < waiting.exclude_until:
-            return f"a retry waits for a node other than {waiting.exclude_node}"
+        if retry.exclude_node and now < retry.exclude_until:
+            return f"a retry waits for a node other than {retry.exclude_node}"
         return "it is about to start"
 
     def _slots_taken(self, run: RunProgress) -> str:
@@ -356,11 +369,11 @@ class Scheduler:
         return f"all {slots} slots of {nodes} {'node' if nodes == 1 else 'nodes'} are taken{by}"
 
     def outage(self, run_id: str) -> str:
-        """Why episodes of a run wait for their policy's endpoint, as some node tells it; empty where none does."""
+        """Return why an episode of a run waits for its policy's endpoint, or "" if none does."""
         return next((node.outages[run_id] for node in self.fleet if run_id in node.outages), "")
 
     def validate(self, now: float) -> None:
-        """Raise AssertionError where an invariant is broken. Reads everything: for tests."""
+        """Raise AssertionError if an invariant is broken. It reads the whole state and is meant for tests."""
         self.fleet.validate(now)
         for run_id, run in self._runs.items():
             assert not run.complete, f"{run_id} is complete and still here"

@@ -1,16 +1,16 @@
-"""What the farm is doing just now, as the scheduler sees it: for people and for the gateway."""
+"""The current status of the farm, for people and for the gateway."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """``state``: ``open`` (takes episodes), ``full``, ``draining``, ``pressed``, ``unwell`` or ``lost``; ``why``
-    explains it.
+    """The status of one node.
 
-    ``seen_s`` seconds have passed since the node's last beat. The loads are fractions, that of the cores may exceed 1.
-    ``lost_at``: the Unix time at which a lost node was found to be lost. It has no slots, and is listed until it comes
-    back, for 24 h at most.
+    ``state`` is ``open`` (takes episodes), ``full``, ``draining``, ``pressed``, ``unwell`` or ``lost``; ``why``
+    explains it. ``seen_s``: seconds since the last heartbeat. The loads are fractions; that of the cores may exceed 1.
+    ``lost_at``: the Unix time at which the node was found lost. A lost node has no slots and is listed until it
+    returns, for 24 h at most.
     """
 
     node_id: str
@@ -27,8 +27,11 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """``why_waiting``: why nothing more starts, empty where nothing of the run waits. ``outage``: why an episode that
-    runs waits for its policy's endpoint, empty where none does."""
+    """The status of one run.
+
+    ``why_waiting``: why no more episodes start, or "" if none waits. ``outage``: why a running episode waits for its
+    policy's endpoint, or "" if none does.
+    """
 
     run_id: str
     running: int

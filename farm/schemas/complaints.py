@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words for whoever wrote it."""
+"""The faults of a request, in words for its author."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,10 @@ _COUNT = re.compile(r" after validation, not (?:more|\d+)$")
 
 
 def complaints(errors: Sequence[Mapping[str, Any]]) -> tuple[FieldProblem, ...]:
-    """pydantic's errors, each as the path of its field and what that should be. The first element of a location says
-    where the field was: ``body``, ``query``, ``path``."""
+    """Return pydantic's errors as field problems: the path of each field, and its expected value.
+
+    The first element of an error's location names the part of the request: ``body``, ``query`` or ``path``.
+    """
     return tuple(
         FieldProblem(field=_path(error["loc"][1:]), message=_message(error)[:_LONGEST])
         for error in errors[:MOST_FIELDS]

@@ -3,4 +3,4 @@
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/vnd.farm+msgpack"
 FRAMED_TYPE = MSGPACK_TYPE + ";frames=many"
-"""The same, from a client that reads a zstd stream of several frames: the fastest way out of the store."""
+"""msgpack for a client that reads a zstd stream of several frames: the fastest way out of the store."""

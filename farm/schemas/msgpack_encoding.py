@@ -1,15 +1,15 @@
-"""msgpack, typed."""
+"""A typed interface to msgpack."""
 
 from typing import Any
 
 import msgpack
 
 _msgpack: Any = msgpack
-"""Without the types that the package lacks."""
+"""The package as Any, because it has no types."""
 
 
 class MalformedRecord(ValueError):
-    """Bytes that are not the record they should be; the message names the field."""
+    """Raised for bytes that are not a valid record. The message names the field."""
 
 
 def pack(value: Any) -> bytes:
@@ -17,7 +17,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Raises MalformedRecord."""
+    """Unpack a msgpack value. Raises MalformedRecord."""
     try:
         return _msgpack.unpackb(data, strict_map_key=True, max_ext_len=0)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:

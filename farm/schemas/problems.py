@@ -10,7 +10,9 @@ PREFIX = "urn:farm:problem:"
 
 
 class ProblemType(StrEnum):
-    """What a client may branch on; ``PREFIX`` stands before it. Add freely, rename nothing."""
+    """The types of problems, for clients to branch on; ``PREFIX`` stands before each. Types may be added, never
+    renamed.
+    """
 
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
@@ -38,7 +40,7 @@ class ProblemType(StrEnum):
 
 
 class FieldProblem(BaseModel):
-    """``field`` is a dotted path into the body, or names a query parameter or a rollout."""
+    """A fault of one field. ``field`` is a dotted path into the body, or the name of a query parameter or a rollout."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -47,7 +49,7 @@ class FieldProblem(BaseModel):
 
 
 class Problem(BaseModel):
-    """``lease_id``: of the groups that the problem is about, which stay leased."""
+    """A problem document. ``lease_id``: the lease of the groups that the problem is about, which stay leased."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""What the gateway is asked, each field bounded. A field that is not listed is refused."""
+"""Request bodies of the gateway. Each field is bounded, and unknown fields are refused."""
 
 from collections.abc import Mapping
 from heapq import nsmallest
@@ -29,7 +29,7 @@ from sandboxes.tools.packs import choose
 
 _FARMS_OWN = EpisodeLimits()
 MOST_FIELDS = 20
-"""Faults that a refusal names."""
+"""The number of faults that a refusal names."""
 
 MOST_ITEMS = 64
 MOST_GROUPS_PER_LEASE = 256
@@ -37,7 +37,7 @@ LONGEST_WAIT_S = 300.0
 LONGEST_LEASE_S = 86_400.0
 
 NOT_AVAILABLE = "not_available"
-"""The type of the error of a field that the farm will know, and does not know yet."""
+"""The error type of a field that the farm does not support yet."""
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
 RUN_ID = r"^[a-z0-9][a-z0-9-]{0,63}$"
@@ -54,7 +54,7 @@ RULES: Mapping[str, str] = {
     LEASE_ID: "should be the lease_id of a lease",
     ADDRESS: "should be an address such as http://HOST:8000/v1, without user, query, fragment or escapes",
 }
-"""What each pattern asks for, in words."""
+"""A text for each pattern."""
 
 Name = Annotated[str, StringConstraints(strict=True, pattern=NAME)]
 RunId = Annotated[str, StringConstraints(strict=True, pattern=RUN_ID)]
@@ -64,7 +64,7 @@ Version = Annotated[StrictInt, Field(ge=0, lt=2**53)]
 
 
 def _not_yet(instead: str) -> BeforeValidator:
-    """Of a field that is to come only its absence is taken."""
+    """Return a validator for a field that is not supported yet: only its absence is valid."""
 
     def refuse(value: Any) -> None:
         if value is not None:
@@ -93,7 +93,7 @@ class RequestBody(BaseModel):
 
 
 class LimitsBody(RequestBody):
-    """Seconds, turns and sampled tokens; what is absent is the farm's or the task's own."""
+    """Limits in seconds, turns and sampled tokens. An absent limit is the farm's or the task's own."""
 
     boot_s: Seconds = _FARMS_OWN.boot_s
     tool_s: Seconds = _FARMS_OWN.tool_s
@@ -115,14 +115,14 @@ def _address(text: str) -> str:
 
 
 def _few(value: Any) -> Any:
-    """Refuse a long list or object at once: pydantic would describe each of its items first."""
+    """Refuse a long list or object at once, because pydantic would first describe each of its items."""
     if isinstance(value, list | tuple | dict) and len(value) > MOST_ITEMS:
         raise ValueError(f"should have at most {MOST_ITEMS} items")
     return value
 
 
 class TimeoutsBody(RequestBody):
-    """Seconds that the endpoint has for one reply; absent: what the nodes are configured with."""
+    """Time-outs of one reply of the endpoint, in seconds. An absent one is that of the node's configuration."""
 
     connect_s: Seconds | None = None
     first_byte_s: Seconds | None = None
@@ -141,7 +141,7 @@ class PolicyBody(RequestBody):
 
 
 def _policy(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One line, of the form that was meant, where the union would complain of each of its members."""
+    """Return one error for the form that the caller meant; the union would return one for each of its members."""
     if isinstance(value, dict):
         return PolicyBody.model_validate(value)
     try:
@@ -176,18 +176,18 @@ Tools = Annotated[
     BeforeValidator(_words),
     AfterValidator(_known_tools),
 ]
-"""A pack by its name, and tools of it: those there are to be, or those with a ``-`` before that are not."""
+"""The name of a tool pack, and tool names: those to offer, or, with a ``-`` before each, those to leave out."""
 
 
 class CreateRun(RequestBody):
-    """Groups over a task set with one policy.
+    """A run: groups over a task set with one policy.
 
-    ``taskset``: an absolute path on the gateway's machine, or the name of a task set it knows. ``policy``:
-    ``oracle``, ``nop``, the URL of an OpenAI-compatible endpoint, or an object. ``groups`` absent: one a task.
-    ``tools`` is put in place of what the tasks ask for; absent, each task's own. ``rewards``: the version of the rules
-    that judge the run to its end; absent, those that are current as its groups are judged.
-    ``unvalidated``: also tasks that the set's ``validated.json`` does not tell of as they are, or calls unfit.
-    ``only_fit``: only the tasks that it calls fit as they are; the others are left out, also those that cannot be read.
+    ``taskset``: an absolute path on the gateway's machine, or the name of one of its task sets. ``policy``: ``oracle``,
+    ``nop``, the URL of an OpenAI-compatible endpoint, or an object. ``groups``: absent means one per task. ``tools``
+    replaces the tools of the tasks; absent, each task keeps its own. ``rewards``: the version of the rules that score
+    the whole run; absent, each group is scored by the version that is current then. ``unvalidated``: also run tasks
+    that ``validated.json`` lacks, lists with another digest, or marks unfit. ``only_fit``: run only the tasks that it
+    marks fit, and leave out the others, also unreadable ones.
     """
 
     taskset: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024)]
@@ -229,11 +229,11 @@ def _delivered(wish: Literal["refill", "deliver"]) -> Literal["refill", "deliver
 
 
 class LeaseBody(RequestBody):
-    """``run_id`` absent: the oldest run that has groups. ``lease_s`` absent: the farm's own.
+    """A lease. ``run_id`` absent: the oldest run that has groups. ``lease_s`` absent: the farm's own lease time.
 
-    ``zero_variance: drop`` drops, for good and counted, groups whose judged rewards are all equal; ``max_staleness``
-    with ``policy_version`` those whose oldest token lags more versions than that. ``max_tokens`` bounds what one lease
-    holds, but for a single group that is larger. ``incomplete: deliver`` hands out groups with unjudged members.
+    ``zero_variance: drop`` drops groups whose judged rewards are all equal, for good and counted. ``max_staleness``
+    with ``policy_version`` drops groups whose oldest token lags by more versions. ``max_tokens`` bounds one lease,
+    except for a single group that is larger. ``incomplete: deliver`` also delivers groups with unjudged members.
     """
 
     consumer: Name
@@ -255,21 +255,22 @@ class LeaseBody(RequestBody):
 
 
 class ExtendBody(RequestBody):
-    """``lease_s`` absent: the farm's own lease time; counted from now."""
+    """An extension of a lease, counted from now. ``lease_s`` absent: the farm's own lease time."""
 
     lease_s: Annotated[float, Field(strict=True, ge=0.05, le=LONGEST_LEASE_S, allow_inf_nan=False)] | None = None
 
 
 class RewardsBody(RequestBody):
-    """``document``: a rule document, TOML. ``current``: runs that name no version follow it from now on."""
+    """A rule document in TOML. ``current``: runs that name no version use it from now on."""
 
     document: Annotated[str, StringConstraints(strict=True, min_length=1, max_length=65_536)]
     current: Annotated[bool, Field(strict=True)] = True
 
 
 class RescoreBody(RequestBody):
-    """``version`` absent: the current one. ``first``: the ordinal of the first group to look at, as the last answer's
-    ``next`` has it. ``dry_run``: only say what would come of it."""
+    """A rescoring. ``version`` absent: the current one. ``first``: the ordinal of the first group, from ``next`` of the
+    last answer. ``dry_run``: only report the result.
+    """
 
     run_id: RunId
     version: RulesVersion | None = None
@@ -278,7 +279,7 @@ class RescoreBody(RequestBody):
 
 
 class EmptyBody(RequestBody):
-    """Nothing, or ``{}``."""
+    """An empty body, or ``{}``."""
 
 
 __all__ = [

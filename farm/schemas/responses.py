@@ -1,4 +1,4 @@
-"""What the gateway answers, other than rollouts themselves and problem documents."""
+"""Answers of the gateway, except rollouts and problem documents."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -18,7 +18,7 @@ class TaskAnswer(AnswerBody):
 
 
 class TimeoutsAnswer(AnswerBody):
-    """Seconds; null: what the nodes are configured with."""
+    """Time-outs in seconds. Null: that of the node's configuration."""
 
     connect_s: float | None = None
     first_byte_s: float | None = None
@@ -34,7 +34,7 @@ class PolicyAnswer(AnswerBody):
 
 
 class RunSummary(AnswerBody):
-    """Counts of a run. ``reward_mean`` is over judged rollouts; null where there are none.
+    """Counts of a run. ``reward_mean`` is over judged rollouts, null if there are none.
 
     ``groups_waiting`` are complete and neither acked nor dropped.
     """
@@ -63,11 +63,10 @@ class LeftOutAnswer(AnswerBody):
 class RunAnswer(AnswerBody):
     """A run. Times are Unix seconds. ``running`` and ``waiting`` count episodes.
 
-    ``why_waiting`` says why nothing more starts; empty where nothing waits.
-    ``rewards`` is the version of the rules that it is pinned to; empty: it follows the current ones.
-    ``left_out``: in the answer to ``only_fit``, the tasks that are not run, 1,000 at most.
-    ``outage`` says why an episode that runs waits for its policy's endpoint; empty where none does.
-    ``warnings`` name what is likely to fail, each with its remedy.
+    ``why_waiting`` says why no more episodes start; "" if none waits. ``rewards`` is the version of the rules that the
+    run is pinned to; "" if it uses the current one. ``left_out``: in the answer to ``only_fit``, the tasks that are not
+    run, at most 1,000. ``outage`` says why a running episode waits for its policy's endpoint; "" if none does.
+    ``warnings`` name likely failures, each with its remedy.
     """
 
     run_id: str
@@ -114,7 +113,7 @@ class GroupAnswer(AnswerBody):
 
 
 class LeaseAnswer(AnswerBody):
-    """``lease_id`` is null, and ``groups`` empty, where the stream is no longer open. ``expires_at``: Unix seconds."""
+    """A lease. If the stream is not open, it has no ``lease_id`` and no groups. ``expires_at``: Unix seconds."""
 
     lease_id: str | None
     expires_at: float | None
@@ -133,7 +132,9 @@ class ExtendedAnswer(AnswerBody):
 
 
 class RulesAnswer(AnswerBody):
-    """A rule document. ``kept_at``: Unix seconds; 0 of the farm's own. ``current``: runs that name none follow it."""
+    """A rule document. ``kept_at``: Unix seconds, 0 for the built-in one. ``current``: runs that name no version use
+    it.
+    """
 
     version: str
     current: bool
@@ -142,13 +143,15 @@ class RulesAnswer(AnswerBody):
 
 
 class RulesListAnswer(AnswerBody):
-    """Latest first."""
+    """All rule documents, latest first."""
 
     rewards: tuple[RulesAnswer, ...]
 
 
 class DistributionAnswer(AnswerBody):
-    """``counts[i]`` rewards are at most ``bounds[i]`` and above the bound before; the last counts those above all."""
+    """A histogram: ``counts[i]`` rewards are at most ``bounds[i]`` and above the bound before it; the last counts the
+    rest.
+    """
 
     judged: int
     total: float
@@ -160,12 +163,12 @@ class DistributionAnswer(AnswerBody):
 
 
 class RescoreAnswer(AnswerBody):
-    """What became of the groups that were looked at.
+    """The result of rescoring some groups.
 
-    ``groups`` counts them: ``changed``, ``same`` (they had the version), ``leased``, ``settled`` (acked or dropped) and
-    ``busy`` and ``unreadable``, which stay as they are, ``absent`` (no member is there yet). ``rollouts``, ``before``
-    and ``after`` are of the changed ones. ``next`` asks for the rest, as ``first``; null at the end. ``of``: groups of
-    the run.
+    ``groups`` counts them: ``changed``, ``same`` (they had the version), those that stay as they are (``leased``,
+    ``settled``: acked or dropped, ``busy``, ``unreadable``), and ``absent`` (no member is stored yet). ``rollouts``,
+    ``before`` and ``after`` are of the changed ones. ``next`` continues with the rest, as ``first``; null at the end.
+    ``of``: the number of groups of the run.
     """
 
     run_id: str
@@ -180,8 +183,10 @@ class RescoreAnswer(AnswerBody):
 
 
 class RolloutsAnswer(AnswerBody):
-    """A page, newest first. ``cursor`` asks for the next one; null at the end. ``unreadable``: ids of records that
-    cannot be read, whatever was filtered by."""
+    """A page of rollouts, newest first. ``cursor`` fetches the next page; null at the end.
+
+    ``unreadable``: ids of records that could not be read; the filter does not apply to them.
+    """
 
     rollouts: tuple[RolloutHead, ...]
     cursor: str | None

@@ -1,8 +1,8 @@
 """The rollout record on the wire and in the store: one strict model, two encodings.
 
-JSON holds arrays as lists; msgpack holds them as raw little-endian bins. What is stored is
-``zstd(msgpack(record))``, one zstd frame a rollout, so that an answer can be made of stored frames as they are.
-The sidecar (turns, opening messages, patch, the reward's reason) is a record of its own.
+JSON holds arrays as lists; msgpack holds them as raw little-endian bins. The store holds ``zstd(msgpack(record))``, one
+zstd frame per rollout, so that an answer can consist of stored frames. The sidecar (turns, opening messages, patch, the
+reward's reason) is a record of its own.
 """
 
 from collections.abc import Mapping
@@ -98,7 +98,7 @@ class AuditFlagRecord(Wire):
 
 
 class Sidecar(Wire):
-    """What a person looks at and a learner does not need."""
+    """The part of a rollout for people, which a learner does not need."""
 
     turns: tuple[TurnRecord, ...] = ()
     messages_head: tuple[Mapping[Text, Text], ...] = ()
@@ -107,7 +107,7 @@ class Sidecar(Wire):
 
 
 class RolloutHead(Wire):
-    """A rollout without its tokens: what lists show."""
+    """A rollout without its tokens, as lists show it."""
 
     schema_version: Literal[1]
     rollout_id: Text
@@ -146,14 +146,16 @@ class RolloutRecord(RolloutHead):
 
     @classmethod
     def of(cls, rollout: core.Rollout) -> Self:
-        """Raises MalformedRecord where a value has no wire form (a metric that is NaN, a number beyond 64 bits)."""
+        """Convert a rollout. Raises MalformedRecord if a value has no wire form (a NaN metric, a number beyond 64
+        bits).
+        """
         try:
             return cls.model_validate(rollout)
         except ValidationError as error:
             raise MalformedRecord(first_problem(error)) from None
 
     def to_core(self, sidecar: Sidecar | None = None) -> core.Rollout:
-        """The rollout as the farm's own value, with its sidecar where that is at hand."""
+        """Return the rollout as the farm's own value, with its sidecar if one is given."""
         plain = dict(self)
         plain["error"] = core.Failure(**dict(self.error)) if self.error else None
         plain["audit"] = tuple(core.AuditFlag(**dict(flag)) for flag in self.audit)
@@ -202,7 +204,9 @@ def _validated(kind: type[Record], plain: Any) -> Record:
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line of a validation failure: where, and what; never the offending value, which may be huge or secret."""
+    """Return one line about a validation failure: the place and the fault, without the value, which may be huge or
+    secret.
+    """
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else str(first["msg"])

@@ -1,4 +1,4 @@
-"""Runs and orders as JSON, for Redis and for whatever carries an order to a node."""
+"""Runs as JSON, for Redis."""
 
 from pydantic import TypeAdapter
 
@@ -12,5 +12,5 @@ def dump_run_spec(spec: RunSpec) -> bytes:
 
 
 def load_run_spec(data: bytes) -> RunSpec:
-    """The inverse of dump_run_spec. Raises pydantic.ValidationError on anything else."""
+    """Read the JSON of ``dump_run_spec``. Raises pydantic.ValidationError."""
     return _RUN_SPEC.validate_json(data)

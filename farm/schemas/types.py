@@ -1,4 +1,4 @@
-"""The leaves of every wire model: strict, finite, and encodable as both JSON and msgpack."""
+"""Field types of the wire models: strict, finite, and encodable as both JSON and msgpack."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ _BIG_ENDIAN = sys.byteorder == "big"
 
 
 def _encodable(value: Any) -> Any:
-    """A lone surrogate, which hostile output can hold, has no UTF-8 form: it becomes ``?``."""
+    """Replace lone surrogates, which hostile output can hold, by ``?``: they have no UTF-8 form."""
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
@@ -42,7 +42,7 @@ Real = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 
 
 def _scalar(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One line where the union would complain once for each of its members."""
+    """Return one error, because the union would report one for each of its members."""
     try:
         return handler(value)
     except ValidationError:
@@ -53,7 +53,7 @@ Scalar = Annotated[Flag | Int | Real | Text, WrapValidator(_scalar)]
 
 
 def _elements(typecode: str, value: Any) -> "array[Any]":
-    """An array from its little-endian bytes, from a list of numbers, or as it is."""
+    """Return an array from its little-endian bytes, from a list of numbers, or from an array."""
     if isinstance(value, array):
         if value.typecode != typecode:
             raise ValueError(f"an array of typecode {value.typecode!r}, not {typecode!r}")

@@ -5,13 +5,13 @@ import io
 import zstandard
 
 MAX_RECORD_BYTES = 512 * 1024 * 1024
-"""Redis's own bound on a value, and so ours on what one frame may unpack to."""
+"""The maximum of unpacked bytes per frame: Redis's own bound of a value."""
 
 LEVEL = 3
 
 
 class MalformedFrame(ValueError):
-    """Bytes that are no zstd frame, or one that would unpack to too much."""
+    """Raised for bytes that are not a zstd frame, or that would unpack to more than the bound."""
 
 
 def pack_frame(data: bytes) -> bytes:
@@ -19,7 +19,7 @@ def pack_frame(data: bytes) -> bytes:
 
 
 def unpack_frame(frame: bytes, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """The content of one frame that states its size. Raises MalformedFrame."""
+    """Return the content of one frame that states its size. Raises MalformedFrame."""
     try:
         size = zstandard.frame_content_size(frame)
         if not 0 <= size <= max_bytes:
@@ -30,7 +30,7 @@ def unpack_frame(frame: bytes, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
 
 
 def unpack_frames(data: bytes) -> bytes:
-    """The content of frames that follow each other. Raises MalformedFrame."""
+    """Return the content of a sequence of frames. Raises MalformedFrame."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
             return reader.readall()

@@ -1,4 +1,8 @@
-"""Redis: bundles, runs, rollouts, groups, leases. Atomic steps are in ``lua/store.lua``, headed by the key schema."""
+"""The farm's durable data in Redis: bundles, runs, rollouts, groups, leases and reward rules.
+
+This room decides what is stored, and which steps are atomic. Enter at ``Store``. The atomic steps are in
+``lua/store.lua``, whose head lists all keys. The page is farm/docs/architecture/store.md.
+"""
 
 from farm.store.embedded_redis import EmbeddedRedis
 from farm.store.errors import (

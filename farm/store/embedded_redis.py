@@ -1,4 +1,4 @@
-"""The farm's own redis-server: one child process, append-only persistence, gone with its owner."""
+"""The farm's own redis-server: one child process with append-only persistence, which ends with its owner."""
 
 import asyncio
 import logging
@@ -26,8 +26,8 @@ _PORT_TRIES = 5
 _MOST_DEATHS = 5
 _DEATHS_WITHIN_S = 60.0
 
-# With everysec Redis puts a write off while an fsync is under way and answers all the same: killed in that moment it
-# lost members of 8 of 60 groups it had answered for. Always costs half a millisecond a lease, a tenth of publications.
+# With "everysec" Redis confirms writes that wait for an fsync in progress; a kill at that moment loses them. "always"
+# costs half a millisecond per lease.
 _CONFIG = """\
 bind {bind}
 port {port}
@@ -43,11 +43,11 @@ tcp-backlog 511
 
 
 class EmbeddedRedis:
-    """A redis-server in ``state_dir/redis`` for the length of an ``async with``.
+    """Run a redis-server in ``state_dir/redis`` for the length of an ``async with``.
 
-    What it answered survives ``kill -9`` and a power cut; a server that dies is started again at the same port. It
-    gets SIGTERM when its owner dies, however that happens. ``port`` 0 takes a free one. ``url`` holds the password
-    (also kept in ``state_dir/redis/password``, mode 0600). Entering raises StoreUnavailable.
+    Data that it confirmed survives ``kill -9`` and a power cut. A server that dies is restarted at the same port. The
+    server gets SIGTERM when its owner dies, even by SIGKILL. ``port`` 0 takes a free one. ``url`` holds the password,
+    which is also kept in ``state_dir/redis/password`` (mode 0600). Entering raises StoreUnavailable.
     """
 
     def __init__(self, state_dir: Path, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -76,7 +76,7 @@ class EmbeddedRedis:
         return self._process.pid
 
     async def death(self) -> str:
-        """Wait until the server has ended for good, because it died again and again; a line that says so."""
+        """Wait until the server has died so often that it is not restarted. Return a line that says so."""
         assert self._keeper is not None
         await asyncio.shield(self._keeper)
         return f"redis-server died {_MOST_DEATHS} times in a minute; its log is {self._directory}/redis.log"
@@ -114,7 +114,7 @@ class EmbeddedRedis:
             if len(deaths) == _MOST_DEATHS and deaths[-1] - deaths[0] < _DEATHS_WITHIN_S:
                 _LOG.error("redis-server died %d times in a minute: %s", _MOST_DEATHS, self._why_not())
                 return code
-            _LOG.warning("redis-server ended (%s); it is started again", code)
+            _LOG.warning("redis-server ended (%s); it is restarted", code)
             self._process = process = await self._spawn()
             if self._stopping or not await self._ready(process):
                 await _end(process)
@@ -147,7 +147,7 @@ class EmbeddedRedis:
             os.close(log)
 
     async def _ready(self, process: Process) -> bool:
-        """True once the server answers, its log replayed; False when it ended instead."""
+        """Wait until the server answers, with its log replayed. Return False if it ended first."""
         answering = asyncio.create_task(self._answers())
         ending = asyncio.create_task(process.wait())
         try:
@@ -216,7 +216,7 @@ def _kept_password(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by nobody else at any moment."""
+    """Write a file atomically that only its owner can ever read."""
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

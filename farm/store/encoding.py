@@ -1,4 +1,4 @@
-"""A rollout as it is stored: payload, sidecar and head, each by itself."""
+"""The stored form of a rollout: payload, sidecar and head, each by itself."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,11 +10,13 @@ from farm.schemas.zstd_frames import MAX_RECORD_BYTES, pack_frame
 from farm.store.errors import GroupMismatch, RolloutTooLarge
 
 _MOST_BYTES = MAX_RECORD_BYTES // 2
-"""Of a record or a sidecar: zstd may add to it, and what holds both must fit the GiB that Redis reads of one call."""
+"""The maximum size of a record or a sidecar. zstd may add to it, and both together must fit the 1 GiB that one Redis
+call reads.
+"""
 
 
 def run_of(rollout: str) -> str:
-    """The run of a rollout id; the empty string, which names no run, for an id of another form."""
+    """Return the run of a rollout id, or "" for an id of another form."""
     parsed = parse_rollout_id(rollout)
     return parsed[0] if parsed else ""
 

@@ -1,24 +1,26 @@
-"""What can go wrong with the store, by what the caller can do about it.
+"""Errors of the store.
 
 StoreError
 ├── StoreUnavailable   Redis does not answer or refuses; the message names the address and the remedy
-├── StoreFault         Redis refuses this very call, and would each time: a defect, or another's keys in the way
-├── UnknownRun         no run of this id
-├── RunEnded           the run has ended: it accepts no more rollouts
+├── StoreFault         Redis refuses this call, and would refuse it again: a bug, or foreign keys in the way
+├── UnknownRun         there is no run of this id
+├── RunEnded           the run has ended and accepts no more rollouts
 ├── RunExists          another run has this id
-├── RunInUse           the run has not ended, or a lease holds groups of it: it cannot be deleted
-├── UnknownLease       no lease of this id, or one that ended more than a day ago
-├── LeaseLost          the lease ran out, was given back or was acked
-├── GroupMismatch      a rollout names a group size that disagrees with its group's
-├── RulesChanged       a rollout was judged by other rules than its group is: judge it again
-├── UnknownRules       no rule document of this version
-├── RolloutTooLarge    a rollout is more than can be stored and read back
-└── BadCursor          a page cursor that this store did not make
+├── RunInUse           the run has not ended, or a lease holds its groups: it cannot be deleted
+├── UnknownLease       there is no lease of this id, or it ended more than a day ago
+├── LeaseNotHeld       the lease expired, was given back or was acked
+├── GroupMismatch      a rollout's group size differs from that of its group
+├── RulesChanged       a rollout was scored by other rules than its group: score it again
+├── UnknownRules       there is no rule document of this version
+├── RolloutTooLarge    a rollout is too large to be stored and read back
+└── BadCursor          the page cursor is not from this store
 """
+
+RUNS_LISTED = "`farm runs list` and GET /v1/runs list all"
 
 
 class StoreError(Exception):
-    """Root of the tree."""
+    """The root of the errors of the store."""
 
 
 class StoreUnavailable(StoreError):

@@ -1,4 +1,4 @@
-"""Leases: at-least-once delivery of complete groups, with waiting that never polls."""
+"""Leases: at-least-once delivery of complete groups. Waiting callers never poll."""
 
 import asyncio
 import json
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from farm.core.run import rollout_id
-from farm.store.errors import LeaseNotHeld, UnknownLease, UnknownRun
+from farm.store.errors import RUNS_LISTED, LeaseNotHeld, UnknownLease, UnknownRun
 from farm.store.redis_client import RedisConnection, cancellable
 from farm.store.types import LeasedGroup, StoredLease, StreamState
 
 _LONGEST_BLOCK_S = 20.0
-"""Under the client's own answer deadline."""
+"""The longest blocking read of Redis, in seconds. It is shorter than the client's own time-out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseFilter:
-    """What a learner does not want is dropped for good and counted, never silently.
+    """The groups that a learner does not want. They are dropped for good, and counted.
 
-    ``zero_variance`` ``drop``: groups whose judged rewards are all equal; one in which nothing was judged is no such
-    group, and is delivered, for an outage must be seen. ``max_staleness`` with ``policy_version``:
-    groups whose oldest token was sampled more than that many versions ago. ``max_tokens`` bounds what one lease
-    holds, but for a single group that is larger. 0: no bound.
+    ``zero_variance`` ``drop``: drop groups whose judged rewards are all equal. A group without any judged member is
+    delivered, because it shows an outage. ``max_staleness`` with ``policy_version``: drop groups whose oldest token was
+    sampled more than that many versions ago. ``max_tokens`` bounds one lease, except for a single group that is larger.
+    0 means no bound.
     """
 
     zero_variance: Literal["keep", "drop"] = "keep"
@@ -48,7 +48,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One moment of the farm: which runs may hold groups, whether there was ever a run, and the last wake."""
+    """One state of the farm: the runs that may hold groups, whether there was ever a run, and the last wake-up."""
 
     live: tuple[str, ...]
     any_known: bool
@@ -56,7 +56,7 @@ class _View:
 
 
 class LeaseStore:
-    """A lease id is ``<run id>.<token>``; the token cannot be guessed, and who holds it holds the lease."""
+    """The leases in Redis. A lease id is ``<run id>.<token>``; the token is a secret that proves the lease."""
 
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection
@@ -64,7 +64,7 @@ class LeaseStore:
         self._farm = f"{prefix}:{{*}}"
 
     async def announce(self, run_id: str, created_at: float) -> None:
-        """A new run: learners that wait for any run look again. One that was announced before is left as it is."""
+        """Announce a new run, so that learners that wait for any run read it. A second call has no effect."""
         async with self._connection.client() as redis:
             if await redis.zscore(f"{self._farm}:runs", run_id) is not None:
                 return
@@ -87,10 +87,10 @@ class LeaseStore:
     ) -> StoredLease:
         """Take up to ``max_groups`` complete groups of a run, or of the oldest run that has any, for ``lease_s``.
 
-        Waits up to ``wait_s`` for a first group; returns at once, with no groups, when the stream is not open. Groups
-        that were put back or whose lease ran out come first. With the ``token`` of a living lease its groups are
-        answered again. Cancelled while waiting, it leaves nothing leased. Raises UnknownRun, LeaseLost (the token's
-        lease has ended).
+        Wait up to ``wait_s`` for a first group; return at once, without groups, if the stream is not open. Groups that
+        were given back or whose lease expired come first. With the ``token`` of a live lease, return its groups again.
+        A call that is cancelled while it waits leases nothing. Raises UnknownRun, and LeaseNotHeld if the token's lease
+        has ended.
         """
         token = token or secrets.token_urlsafe(18)
         loop = asyncio.get_running_loop()
@@ -160,18 +160,18 @@ class LeaseStore:
             await asyncio.shield(self._undo(step, f"{run_id}.{token}"))
             raise
         if raw == b"unknown":
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         _refuse_ended(f"{run_id}.{token}", raw)
         return _parse(run_id, raw)
 
     async def _undo(self, step: "asyncio.Future[Any]", lease_id: str) -> None:
-        """Nobody hears the answer of a cancelled lease, so what it took goes back."""
+        """Give back the groups of a lease whose caller was cancelled."""
         await asyncio.wait([step])
         if step.exception() is None and not isinstance(step.result(), bytes) and step.result()[0]:
             await self.finish("nack", lease_id)
 
     async def _wait(self, answers: dict[str, _Answer], farm_wake: bytes, left_s: float) -> None:
-        """Until something may have become free: a stream of wakes moves, or the next lease runs out."""
+        """Wait until a group may have become free: a wake-up, or the end of the next lease."""
         expiries = [one.next_expiry_s for one in answers.values() if one.next_expiry_s is not None]
         block_s = min([left_s, _LONGEST_BLOCK_S, *expiries])
         streams: dict[str, bytes] = {f"{self._base(run)}:wake": one.wake_id for run, one in answers.items()}
@@ -184,7 +184,7 @@ class LeaseStore:
             await redis.xread(streams, count=1, block=max(1, block_ms))
 
     async def _view(self) -> "_View":
-        """The runs that may still hold groups, oldest first."""
+        """Return the runs that may still hold groups, oldest first."""
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.zrange(f"{self._farm}:runs", 0, -1)
             together.smembers(f"{self._farm}:live")
@@ -197,17 +197,17 @@ class LeaseStore:
         )
 
     async def live(self) -> set[str]:
-        """The runs that may still hold groups, or get some."""
+        """Return the runs that hold groups or may get some."""
         async with self._connection.client() as redis:
             return {run.decode() for run in await redis.smembers(f"{self._farm}:live")}
 
     async def retire(self, run_id: str) -> None:
-        """The run's stream is drained, for good."""
+        """Remove a run whose stream is drained."""
         async with self._connection.client() as redis:
             await redis.srem(f"{self._farm}:live", run_id)
 
     async def forget(self, run_id: str) -> None:
-        """The run is no more."""
+        """Remove a run that was deleted."""
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
             together.srem(f"{self._farm}:live", run_id)
             together.zrem(f"{self._farm}:runs", run_id)
@@ -218,7 +218,7 @@ class LeaseStore:
 
 
 def _joint(run_id: str | None, view: _View, answers: dict[str, _Answer]) -> StreamState:
-    """Of any run: open while one is, and before the first one; then drained."""
+    """Return the stream state of all runs together: open if one is open or there was no run yet, else drained."""
     if run_id is not None:
         return answers[run_id].lease.stream
     open_runs = any(answer.lease.stream is StreamState.OPEN for answer in answers.values())
@@ -257,10 +257,10 @@ _ENDED = {
     b"nacked": "it was nacked, and its groups were given back; lease again",
     b"acked": "it was acked, and its groups are not delivered again; lease again to get other groups",
 }
-"""What a step of the store answers for a lease that has ended, and why."""
+"""The answers of the store for a lease that has ended, and their texts."""
 
 
 def _refuse_ended(lease_id: str, answer: Any) -> None:
-    """Raise LeaseLost if an answer of the store says that a lease has ended."""
+    """Raise LeaseNotHeld if an answer of the store says that a lease has ended."""
     if isinstance(answer, bytes) and answer in _ENDED:
         raise LeaseNotHeld(f"the lease {lease_id} has ended: {_ENDED[answer]}")

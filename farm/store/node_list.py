@@ -4,7 +4,7 @@ from farm.store.redis_client import RedisConnection
 
 
 class NodeListStore:
-    """One document, which each new one replaces. Its methods may raise StoreUnavailable."""
+    """One document with the list of nodes; a write replaces it. Methods may raise StoreUnavailable."""
 
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""A Redis that the operator runs: whether it answers, and what it lacks to keep what the farm stores."""
+"""Checks of a Redis that the operator runs: whether it answers, and what it lacks to keep the farm's data."""
 
 import contextlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _PATIENCE_S = 5.0
 
 
 async def examine_redis(url: str) -> tuple[str, tuple[str, ...]]:
-    """Return what a Redis is, and a line for each thing that it lacks. Raises StoreUnavailable."""
+    """Return a description of a Redis, and one line for each fault. Raises StoreUnavailable."""
     shown = redacted(url)
     try:
         client = redis.Redis.from_url(url, socket_connect_timeout=_PATIENCE_S, socket_timeout=_PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The one way to Redis: a client, the atomic steps, and every refusal turned into StoreUnavailable."""
+"""The Redis client of the store: it runs the atomic steps and turns refusals into StoreUnavailable."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -20,22 +20,22 @@ _RETRY = 3
 _MOST_CONNECTIONS = 4096
 _IN_SCRIPT = "user_script"
 _PASSING = ("OOM", "MISCONF", "READONLY", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "BUSY")
-"""Codes of what passes, where the client does not make exceptions of their own of them."""
+"""Redis error codes of passing conditions for which redis-py has no exception class."""
 
 Found = TypeVar("Found")
 
 
 def redacted(url: str) -> str:
-    """A Redis URL without user and password."""
+    """Return a Redis URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 async def cancellable(work: Coroutine[Any, Any, Found]) -> Found:
-    """The work's result. Cancelled, it ends at once.
+    """Await ``work`` such that a cancellation ends it at once.
 
-    redis-py sends under ``asyncio.wait_for``, which in Python 3.11 swallows a cancellation that comes as the send ends;
-    whoever waits long for Redis waits through this.
+    redis-py sends under ``asyncio.wait_for``, which in Python 3.11 loses a cancellation that arrives as the send ends.
+    Long waits for Redis go through this function.
     """
     task = asyncio.create_task(work)
     try:
@@ -46,7 +46,7 @@ async def cancellable(work: Coroutine[Any, Any, Found]) -> Found:
 
 
 class RedisConnection:
-    """Every step may be sent twice: on a lost connection the client asks again."""
+    """A connection pool to Redis. Every step may be sent twice, because the client retries after a lost connection."""
 
     def __init__(self, url: str) -> None:
         self.shown = redacted(url)
@@ -67,19 +67,19 @@ class RedisConnection:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
-        """The client, whose stubs mix bytes and str; a refusal inside becomes StoreUnavailable or StoreFault."""
+        """Yield the redis-py client. Its stubs mix bytes and str. A refusal becomes StoreUnavailable or StoreFault."""
         try:
             yield self.redis
         except (AuthenticationError, NoPermissionError):
             raise StoreUnavailable(
-                f"Redis at {self.shown} refuses our password; set redis_url with the right one"
+                f"Redis at {self.shown} refuses the password; set redis_url with the right one"
             ) from None
         except (RedisError, OSError, TimeoutError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if type(error) is ResponseError and _IN_SCRIPT in reason and not any(code in reason for code in _PASSING):
                 raise StoreFault(f"Redis at {self.shown} refuses a step of the store ({reason})") from error
             raise StoreUnavailable(
-                f"Redis at {self.shown} does not serve us ({reason}); start it or set redis_url"
+                f"Redis at {self.shown} does not accept commands ({reason}); start it or set redis_url"
             ) from None
 
     async def run_script(self, base: str, command: str, *arguments: str | int | float | bytes) -> Any:

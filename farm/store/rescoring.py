@@ -1,4 +1,4 @@
-"""Stored rollouts get new rewards: from their raw components, by other rules, a group at a time."""
+"""Rescoring: new rewards for stored rollouts, from their raw components and other rules, one group at a time."""
 
 import asyncio
 import json
@@ -24,17 +24,17 @@ _log = logging.getLogger(__name__)
 _STAGED_S = 600
 _TRIES = 5
 _BEFORE_RULES = ("tests-1", "retrieval-1")
-"""Versions of a farm that had no rules: there the reward was the verifier's, and no component says so."""
+"""Reward versions from before there were rules. Such a reward is the verifier's, and no component repeats it."""
 
 
 @dataclass(slots=True)
 class RescoreResult:
-    """What became of some groups of a run.
+    """The result of rescoring some groups of a run.
 
-    ``groups`` counts them by outcome: ``changed`` (they have the new version), ``same`` (they had it), ``leased``,
-    ``settled`` (acked or dropped), ``busy`` and ``unreadable`` (a record cannot be read; the log says which), which are
-    left as they are, ``absent`` (no member is there). ``before`` and ``after`` are of the changed ones; a reward that
-    was no finite number is not in ``before``. ``next`` is the ordinal of the first group not looked at, None at the
+    ``groups`` counts them by outcome: ``changed`` (they have the new version), ``same`` (they had it), and those that
+    stay as they are: ``leased``, ``settled`` (acked or dropped), ``busy``, ``unreadable`` (a record cannot be read; the
+    log names it) and ``absent`` (no member is stored). ``before`` and ``after`` are the rewards of the changed groups;
+    ``before`` leaves out rewards that are not finite. ``next`` is the ordinal of the next group to rescore, None at the
     end.
     """
 
@@ -59,10 +59,10 @@ class _Member:
 async def rescore(
     connection: RedisConnection, base: str, spec: RunSpec, rules: Rules, *, first: int, budget_s: float, dry_run: bool
 ) -> RescoreResult:
-    """Go through the run's groups from the ordinal ``first`` on, for about ``budget_s`` and at least one group.
+    """Rescore the run's groups from the ordinal ``first`` on, for about ``budget_s`` seconds and at least one group.
 
-    A group changes in one step, all its members or none, and only while no lease holds it and nobody has acked it.
-    Whoever breaks off leaves groups of either version, and may go on where they were.
+    A group changes in one step, all its members or none, and only while no lease holds it and it is not acked. A caller
+    that stops early can continue later; until then the run has groups of both versions.
     """
     found = RescoreResult()
     until = time.monotonic() + budget_s
@@ -115,7 +115,7 @@ async def _group(
 def _members(
     ids: Sequence[str], indices: Sequence[str], facts: Mapping[str, str], frames: Sequence[bytes | None], rules: Rules
 ) -> list[_Member] | None:
-    """None where one is gone since we looked. Raises MalformedRecord, which names the rollout."""
+    """Return the members, or None if one was deleted meanwhile. Raises MalformedRecord, which names the rollout."""
     members = []
     for name, index, frame in zip(ids, indices, frames, strict=True):
         if frame is None:
@@ -128,8 +128,10 @@ def _members(
 
 
 def _member(name: str, index: str, by: str, frame: bytes, rules: Rules) -> _Member:
-    """Of the record only the reward and its version are touched; its tokens are not looked at. What is made of it can
-    be read again, whatever reward it had. Raises MalformedFrame, MalformedRecord."""
+    """Return a member with its new reward and version; its tokens stay untouched and unread.
+
+    The new record is readable for every old reward. Raises MalformedFrame, MalformedRecord.
+    """
     record = unpack(unpack_frame(frame))
     if not isinstance(record, dict):
         raise MalformedRecord("not a map")
@@ -150,7 +152,7 @@ def _head(record: Mapping[str, Any]) -> bytes:
 
 
 async def _write(connection: RedisConnection, base: str, group: str, rules: Rules, members: Sequence[_Member]) -> str:
-    """Everything is staged first, so that the step itself only moves names."""
+    """Stage all members first, so that the atomic step only renames keys."""
     token = secrets.token_hex(8)
     for member in members:
         async with connection.client() as redis, redis.pipeline(transaction=False) as together:

@@ -1,4 +1,4 @@
-"""Rule documents: kept by version, one of them the current one; and which one a group is judged by."""
+"""Rule documents by version, the current version, and the version of each group."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from farm.store.redis_client import RedisConnection
 
 @dataclass(frozen=True, slots=True)
 class StoredRules:
-    """``kept_at``: Unix seconds; 0 of the document that every farm has."""
+    """A stored rule document. ``kept_at`` is in Unix seconds; it is 0 for the farm's built-in document."""
 
     version: str
     text: str
@@ -20,9 +20,9 @@ class StoredRules:
 
 
 class RewardRulesStore:
-    """A document is never changed and never forgotten: runs name it, and so do the rollouts that it judged.
+    """The rule documents. A document is never changed or deleted, because runs and rollouts refer to it.
 
-    The farm's own is there without being kept, and current until another is.
+    The built-in document exists without being stored, and is current until another is.
     """
 
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
@@ -32,7 +32,7 @@ class RewardRulesStore:
         self._parsed = {default_rules().version: default_rules()}
 
     async def put(self, text: str, *, current: bool) -> Rules:
-        """Keep a document; ``current``: runs that name none follow it from now on. Raises BadRules."""
+        """Store a document. With ``current``, runs that name no version use it from now on. Raises BadRules."""
         rules = parse_rules(text)
         document = json.dumps({"text": text, "at": time.time()})
         async with self._connection.client() as redis, redis.pipeline(transaction=True) as together:
@@ -45,7 +45,7 @@ class RewardRulesStore:
         return rules
 
     async def get(self, version: str) -> Rules:
-        """Raises UnknownRules, also for a document that this farm cannot read."""
+        """Return the rules of a version. Raises UnknownRules, also if this farm cannot read the document."""
         if version not in self._parsed:
             async with self._connection.client() as redis:
                 found: bytes | None = await redis.hget(self._documents, version)
@@ -63,7 +63,7 @@ class RewardRulesStore:
         return found.decode() if found else default_rules().version
 
     async def list(self) -> tuple[StoredRules, ...]:
-        """Latest first."""
+        """Return all documents, latest first."""
         current = await self.current_version()
         async with self._connection.client() as redis:
             found: dict[bytes, bytes] = await redis.hgetall(self._documents)
@@ -75,10 +75,10 @@ class RewardRulesStore:
         return tuple(sorted(kept, key=lambda one: one.kept_at, reverse=True))
 
     async def of_group(self, base: str, group: str, pinned: str) -> Rules:
-        """The rules that all members of a group are judged by, or none could be compared with another.
+        """Return the rules of a group. All its members are scored by the same rules, so that they can be compared.
 
-        They are those that were ``pinned`` or current when its first member was; a rescoring changes them for all.
-        Raises UnknownRules.
+        They are the rules that were ``pinned``, or current, when the group's first member was stored. Rescoring changes
+        them for all members. Raises UnknownRules.
         """
         wanted = pinned or await self.current_version()
         chosen: bytes = await self._connection.run_script(base, "judge_by", group, wanted)

@@ -13,6 +13,7 @@ from farm.schemas.run_encoding import dump_run_spec
 from farm.schemas.zstd_frames import unpack_frame
 from farm.store.encoding import pack_rollout, run_of
 from farm.store.errors import (
+    RUNS_LISTED,
     BadCursor,
     GroupMismatch,
     RulesChanged,
@@ -31,14 +32,14 @@ from farm.store.types import RolloutPage, RunRecord, RunState, StoredLease, Stre
 _log = logging.getLogger(__name__)
 
 _SCAN = 500
-"""Heads looked at per round trip."""
+"""Heads read per round trip."""
 
 _MOST_SCANNED = 10_000
-"""Heads looked at per page, so that a filter nothing passes cannot hold a request for long."""
+"""Heads read per page, so that a filter that nothing matches cannot hold a request for long."""
 
 
 class Store:
-    """Everything durable. Safe to use from many tasks of one event loop; every method may raise StoreUnavailable."""
+    """All durable data of the farm. Tasks of one event loop may share it. Every method may raise StoreUnavailable."""
 
     def __init__(self, url: str, *, prefix: str = "farm") -> None:
         self._connection = RedisConnection(url)
@@ -49,7 +50,7 @@ class Store:
 
     @property
     def shown_url(self) -> str:
-        """The address without its password."""
+        """Return the address without its password."""
         return self._connection.shown
 
     async def ping(self) -> None:
@@ -73,7 +74,7 @@ class Store:
     # Runs
 
     async def put_run(self, spec: RunSpec) -> None:
-        """Add a run in the state ``running``. The same spec again is no error. Raises RunExists."""
+        """Add a run in the state ``running``. Adding the same spec again has no effect. Raises RunExists."""
         if await self._connection.run_script(self._base(spec.run_id), "create_run", dump_run_spec(spec)) < 0:
             raise RunExists(f"another run has the id {spec.run_id}; choose a new one")
         await self._leases.announce(spec.run_id, spec.created_at)
@@ -87,7 +88,7 @@ class Store:
         return run_record(run, counts) if run else None
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
-        """All runs, newest first."""
+        """Return all runs, newest first."""
         names = await self.run_ids()
         async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
@@ -99,7 +100,7 @@ class Store:
         return tuple(run_record(run, counts) for run, counts in pairs if run)
 
     async def live_runs(self) -> dict[str, RunState]:
-        """The runs that have not ended, or still hold groups that nobody has acked; it costs no more than these."""
+        """Return the runs that have not ended or still hold unacked groups. The cost grows only with their number."""
         names = sorted(await self._leases.live())
         async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
@@ -109,13 +110,13 @@ class Store:
         return {name: RunState(state.decode()) for name, state in zip(names, found, strict=True) if state}
 
     async def run_ids(self) -> list[str]:
-        """All runs, newest first."""
+        """Return the ids of all runs, newest first."""
         async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._prefix}:{{*}}:runs", 0, -1, desc=True)
         return [name.decode() for name in names]
 
     async def counts(self, run_ids: Collection[str]) -> dict[str, Mapping[str, float]]:
-        """The counters of runs, by their names in ``lua/store.lua``; none of a run that is not there."""
+        """Return the counters of runs, by their names in ``lua/store.lua``. An unknown run has none."""
         async with self._connection.client() as redis:
             pipeline = redis.pipeline(transaction=False)
             for run_id in run_ids:
@@ -124,9 +125,10 @@ class Store:
         return {run_id: counters(counts) for run_id, counts in zip(run_ids, found, strict=True)}
 
     async def expire(self, retention_s: float) -> None:
-        """Forget the rollouts of groups acked or dropped so long ago, and runs that ended and drained so long ago.
+        """Delete the rollouts of groups that were acked or dropped more than ``retention_s`` ago, and drained runs of
+        that age.
 
-        ``retention_s`` 0 forgets nothing. What nobody has leased stays, and bundles do.
+        0 deletes nothing. Groups that were never leased stay, and so do bundles.
         """
         for run_id in await self.run_ids():
             await self._expire(run_id, int(retention_s * 1000))
@@ -145,7 +147,7 @@ class Store:
         answer = await self._connection.run_script(self._base(run_id), "delete")
         match answer:
             case b"unknown":
-                raise UnknownRun(f"there is no run {run_id}")
+                raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
             case b"running":
                 raise RunInUse(f"the run {run_id} has not ended; cancel it first")
             case b"leased":
@@ -153,20 +155,23 @@ class Store:
         await self._expire(run_id, 0)
 
     async def set_run_state(self, run_id: str, state: RunState | str, reason: str = "") -> bool:
-        """False when the run has ended otherwise: an ended run keeps its state. Raises UnknownRun."""
+        """Set the state of a run. Return False if the run has ended with another state, which it keeps. Raises
+        UnknownRun.
+        """
         answer = await self._connection.run_script(self._base(run_id), "set_state", RunState(state).value, reason)
         if answer < 0:
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         return bool(answer)
 
     # Rollouts
 
     async def publish(self, rollout: Rollout) -> bool:
-        """Store a finished rollout; the first accepted attempt wins, and completes its group on the run's stream.
+        """Store a finished rollout. The first accepted attempt wins; the last member completes its group on the run's
+        stream.
 
-        True: this very record is the accepted one, also when it was published before (a repeat after a lost answer is
-        harmless). False: another attempt was accepted before, and this one is dropped. Raises InvalidRollout,
-        MalformedRecord, RolloutTooLarge, UnknownRun, RunEnded, GroupMismatch, RulesChanged.
+        Return True if this record is the accepted one, also if it was published before. Return False if another attempt
+        was accepted before; then this one is dropped. Raises InvalidRollout, MalformedRecord, RolloutTooLarge,
+        UnknownRun, RunEnded, GroupMismatch, RulesChanged.
         """
         packed = await asyncio.to_thread(pack_rollout, rollout)
         answer = await self._connection.run_script(
@@ -198,9 +203,9 @@ class Store:
         return bool(answer)
 
     async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
-        """``publish`` with the reward by the rules of its group; ``pinned``: the version that its run has named.
+        """Score a rollout by the rules of its group, and publish it. ``pinned`` is the version that its run names.
 
-        The rollout as it was published. Raises what ``publish`` raises but RulesChanged, and UnknownRules.
+        Return the rollout as published. Raises what ``publish`` raises except RulesChanged, and UnknownRules.
         """
         while True:
             rules = await self.rules.of_group(self._base(rollout.run_id), rollout.group_id, pinned)
@@ -217,13 +222,13 @@ class Store:
         """See ``rescoring.rescore``. Raises UnknownRun, UnknownRules."""
         run = await self.get_run(run_id)
         if run is None:
-            raise UnknownRun(f"there is no run {run_id}")
+            raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
         rules = await self.rules.get(version)
         base = self._base(run_id)
         return await rescore(self._connection, base, run.spec, rules, first=first, budget_s=budget_s, dry_run=dry_run)
 
     async def accepted(self, run_id: str) -> dict[str, set[int]]:
-        """The indices of each group that have an accepted rollout."""
+        """Return, for each group, the indices that have an accepted rollout."""
         async with self._connection.client() as redis:
             names: Sequence[bytes] = await redis.zrange(f"{self._base(run_id)}:order", 0, -1)
         groups: dict[str, set[int]] = {}
@@ -234,7 +239,7 @@ class Store:
         return groups
 
     async def rollout(self, rollout_id: str) -> Rollout | None:
-        """The record with its tokens, without its sidecar."""
+        """Return a rollout with its tokens, without its sidecar."""
         (payload,) = await self.payloads([rollout_id])
         return None if payload is None else from_msgpack(RolloutRecord, unpack_frame(payload)).to_core()
 
@@ -244,13 +249,13 @@ class Store:
         return None if frame is None else from_msgpack(Sidecar, unpack_frame(frame))
 
     async def payloads(self, rollout_ids: Sequence[str]) -> list[bytes | None]:
-        """Rollouts of one run as stored: each one zstd frame of the record's msgpack."""
+        """Return rollouts of one run as stored: each is one zstd frame of the record's msgpack."""
         async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return list(await redis.mget(names)) if names else []
 
     async def has_payloads(self, rollout_ids: Collection[str]) -> bool:
-        """Whether all of these are there, of any run."""
+        """Return whether all of these rollouts are stored, of any run."""
         async with self._connection.client() as redis:
             names = [f"{self._base(run_of(name))}:payload:{name}" for name in rollout_ids]
             return not names or await redis.exists(*names) == len(names)
@@ -265,10 +270,10 @@ class Store:
         limit: int = 100,
         cursor: str | None = None,
     ) -> RolloutPage:
-        """Newest runs first, and within a run the latest accepted first. Raises BadCursor.
+        """Return a page of rollouts: newest runs first, and within a run the latest accepted first. Raises BadCursor.
 
-        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor: a filter scans so far and
-        no farther per call.
+        A page may hold fewer than ``limit`` rollouts, even none, and still have a cursor, because one call reads a
+        bounded number of records.
         """
         runs = [run_id] if run_id is not None else await self.run_ids()
         place = _parse_cursor(cursor)
@@ -327,30 +332,32 @@ class Store:
         )
 
     async def ack(self, lease_id: str) -> StreamState:
-        """Finish a lease: its groups are never delivered again. Repeating it is harmless.
+        """Finish a lease: its groups are never delivered again. A second call has no effect.
 
-        Returns what the run's stream still holds. Raises LeaseLost, UnknownLease.
+        Return what the run's stream still holds. Raises LeaseNotHeld, UnknownLease.
         """
         return await self._leases.finish("ack", lease_id)
 
     async def nack(self, lease_id: str) -> StreamState:
-        """Give a lease back: its groups are free at once. Repeating it is harmless. Raises LeaseLost, UnknownLease."""
+        """Give a lease back: its groups are free at once. A second call has no effect. Raises LeaseNotHeld,
+        UnknownLease.
+        """
         return await self._leases.finish("nack", lease_id)
 
     async def keep(self, lease_id: str, groups: Collection[str]) -> None:
-        """Give all of a lease back but these groups: the others are free at once. Raises LeaseLost, UnknownLease."""
+        """Give back all groups of a lease except these. Raises LeaseNotHeld, UnknownLease."""
         await self._leases.release_except(lease_id, groups)
 
     async def extend(self, lease_id: str, lease_s: float) -> float:
-        """Let a lease end ``lease_s`` from now; returns that Unix time. Raises LeaseLost, UnknownLease."""
+        """Let a lease end ``lease_s`` from now. Return that Unix time. Raises LeaseNotHeld, UnknownLease."""
         return await self._leases.extend(lease_id, lease_s)
 
     # Kept answers
 
     async def claim_once(self, caller: str, key: str, pending: bytes, *, keep_s: float, most: int) -> bytes | None:
-        """Claim a caller's idempotency key. Return None if it was free, else what is kept under it.
+        """Claim a caller's idempotency key. Return None if it was free, else the answer kept under it.
 
-        Of a caller's keys the latest ``most`` of the last ``keep_s`` are kept.
+        The latest ``most`` keys of a caller from the last ``keep_s`` are kept.
         """
         found: bytes | None = await self._connection.run_script(
             self._once(caller), "claim", key, pending, int(keep_s * 1000), most
@@ -375,7 +382,7 @@ class Store:
     async def _heads_below(
         self, run_id: str, below: int | None
     ) -> list[tuple[int, str, RolloutHead | MalformedRecord | None]]:
-        """Places in the order of acceptance, ids and heads; no head where one has been forgotten."""
+        """Return order numbers, ids and heads, in the order of acceptance. A deleted rollout has no head."""
         base = self._base(run_id)
         top = "+inf" if below is None else f"({below}"
         async with self._connection.client() as redis:
@@ -392,5 +399,5 @@ def _parse_cursor(cursor: str | None) -> tuple[str, int] | None:
         return None
     run, _, seq = cursor.rpartition(":")
     if not run or not seq.isascii() or not seq.isdigit() or len(seq) > 18:
-        raise BadCursor("the cursor is not one of ours; start again without one")
+        raise BadCursor("the cursor is not from this store; start again without one")
     return run, int(seq)

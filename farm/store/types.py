@@ -1,4 +1,4 @@
-"""What the store answers."""
+"""The values that the store returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from farm.schemas.run_encoding import load_run_spec
 
 
 class RunState(StrEnum):
-    """The last three are final."""
+    """The state of a run. The last three are final."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -25,11 +25,10 @@ class RunState(StrEnum):
 
 
 class StreamState(StrEnum):
-    """What a learner may still expect of a run.
+    """The state of a run's stream, as a learner needs it.
 
-    ``open``: the run goes on, or a complete group is neither acked nor dropped (one that another consumer holds may
-    still come back). ``drained``: the run has ended and nothing is left to lease or unacked. ``failed``: the same,
-    of a run that failed.
+    ``open``: the run goes on, or a complete group is neither acked nor dropped. ``drained``: the run has ended and
+    every group is acked or dropped. ``failed``: as ``drained``, of a run that failed.
     """
 
     OPEN = "open"
@@ -65,7 +64,7 @@ class LeasedGroup:
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """``lease_id`` is empty and ``expires_at`` (Unix seconds, by Redis's clock) 0 where there are no groups."""
+    """A lease. Without groups, ``lease_id`` is empty and ``expires_at`` is 0 (Unix seconds, by Redis's clock)."""
 
     lease_id: str
     run_id: str
@@ -76,8 +75,11 @@ class StoredLease:
 
 @dataclass(frozen=True, slots=True)
 class RolloutPage:
-    """Newest first. ``cursor`` fetches the next page; None at the end. ``unreadable``: the ids of records that were met
-    on the way and cannot be read, whatever was filtered by."""
+    """A page of rollouts, newest first.
+
+    ``cursor`` fetches the next page; None at the end. ``unreadable``: ids of the records that could not be read,
+    whatever the filter.
+    """
 
     rollouts: tuple[RolloutHead, ...]
     cursor: str | None
@@ -103,7 +105,7 @@ def counters(counts: Mapping[bytes, bytes]) -> dict[str, float]:
 
 
 def read_head(packed: bytes) -> RolloutHead | MalformedRecord:
-    """Return a head as it is stored, or the error that it cannot be read."""
+    """Return a head, or the error that it cannot be read."""
     try:
         return from_msgpack(RolloutHead, packed)
     except MalformedRecord as error:  # one record that cannot be read must not hide the others

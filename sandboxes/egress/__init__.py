@@ -1,4 +1,7 @@
-"""The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else."""
+"""The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else.
+
+sandboxes/docs/egress.md explains it.
+"""
 
 from sandboxes.egress.allowlist import AllowList, Grants
 from sandboxes.egress.connection import ProxyLimits

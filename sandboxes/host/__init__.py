@@ -1,1 +1,4 @@
-"""The limits of this machine and how hard it is pressed."""
+"""The limits of this machine and how hard it is pressed.
+
+sandboxes/docs/host-limits.md explains it.
+"""

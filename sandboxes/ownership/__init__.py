@@ -1,1 +1,4 @@
-"""Who holds a sandbox, and whether that process lives: locks, labels, and records for a successor."""
+"""Who holds a sandbox, and whether that process lives: locks, labels, and records for a successor.
+
+sandboxes/docs/ownership.md explains it.
+"""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
@@ -14,6 +15,11 @@ from sandboxes.tools.schemas import schema_of
 from sandboxes.tools.tool import ToolErrorKind
 
 MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
+MOST_LEVELS = 100
+"""Of lists and objects in each other, counted here: the parsers' own limits depend on their versions."""
+
+MOST_ITEMS = 400_000
+"""Of one argument that is a list or an object; each costs about a hundred bytes."""
 MOST_KEYS = 32
 """Of one object: more than any tool takes."""
 
@@ -51,6 +57,8 @@ def parse_arguments(model: type[Input], text: str) -> Input:
     Raises MalformedCall, and nothing else, whatever the text holds.
     """
     raw = _parse_json(text)
+    if text.count("[") + text.count("{") > MOST_LEVELS:
+        _refuse_depth(raw)
     if not isinstance(raw, dict):
         raise _bad_arguments(f"the arguments must be a JSON object, not {_json_kind(raw)}")
     _refuse_swarms(raw)
@@ -67,6 +75,17 @@ def parse_arguments(model: type[Input], text: str) -> Input:
         raise _bad_arguments("; ".join(_fault(item, keys) for item in error.errors(include_url=False)[:5])) from None
 
 
+def _refuse_depth(raw: Any) -> None:
+    """Refuse lists and objects that are nested deeper than MOST_LEVELS."""
+    level: list[Any] = [[raw]]
+    for _ in range(MOST_LEVELS + 1):
+        parts = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [part for items in parts for part in items if isinstance(part, list | dict)]
+        if not level:
+            return
+    raise _bad_json("it is nested too deeply")
+
+
 def _refuse_swarms(raw: dict[str, Any]) -> None:
     """Wrong keys by the thousand are told before they are looked at one by one, for all episodes wait meanwhile."""
     objects = [raw, *(item for value in raw.values() if isinstance(value, list) for item in value)]
@@ -78,6 +97,8 @@ def _refuse_swarms(raw: dict[str, Any]) -> None:
 def _parse_json(text: str) -> Any:
     if len(text) > MOST_ARGUMENT_CHARS:
         raise _bad_arguments(f"the arguments have {len(text):,} characters; at most {MOST_ARGUMENT_CHARS:,} are taken")
+    if len(text) > MOST_ITEMS:
+        _refuse_many_items(text)
     with contextlib.suppress(ValueError, TypeError):  # a third of the time; whatever it refuses json judges and names
         return from_json(text, allow_inf_nan=False)
     try:
@@ -90,6 +111,25 @@ def _parse_json(text: str) -> Any:
         raise _bad_json("it is nested too deeply") from None
     except ValueError as error:  # NaN and Infinity, integers of thousands of digits
         raise _bad_json(str(error).split(";")[0]) from None
+
+
+def _refuse_many_items(text: str) -> None:
+    """Refuse a list or an object that may hold more than ``MOST_ITEMS``, before anything of it is built."""
+    try:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise _bad_arguments("the arguments must be a JSON object") from None
+    except msgspec.DecodeError as error:
+        raise _bad_json(str(error)) from None
+    except RecursionError:
+        raise _bad_json("it is nested too deeply") from None
+    except UnicodeError:  # half of a surrogate pair, which json names
+        return
+    _refuse_swarms(values)
+    for key, raw in values.items():
+        value = bytes(raw)
+        if value[:1] != b'"' and sum(map(value.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+            raise _bad_arguments(f"{_quoted(key)}: may hold more than {MOST_ITEMS:,} items")
 
 
 def _no_constant(name: str) -> float:

@@ -1,7 +1,6 @@
 """The arena: an attack is carried out in a real sandbox, then judged by the naive grader and by the farm's."""
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -13,16 +12,16 @@ from docker.errors import ImageNotFound
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import Verdict, grade, take_baseline, take_change
+from farm.grading import GradingRequest, Verdict, grade, take_baseline, take_change
 from farm.tasks.bundle import BundleFile, TaskBundle
 from sandboxes.images.store import ImageStore
 from sandboxes.interface import Sandbox
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from sandboxes.spec import SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
-from tests.attacks.naive import Belief, naive_grade, put_tests
-from tests.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
-from tests.services import missing
+from tests.support.attacks.naive import Belief, naive_grade, put_tests
+from tests.support.attacks.project import DISCOUNTS, TEST_SH, WORKSPACE, Suite, image_context, make_task
+from tests.support.services import missing
 
 SCRIPT_S = 30
 
@@ -80,7 +79,7 @@ class Arena:
     ) -> Verdict:
         """What the farm gives for it."""
         bundle = make_task(self.image, report, timeout_s=timeout_s, suite=suite)
-        return await grade(bundle, await self.change(attack), self.runtime, verify_s=None, rng=random.SystemRandom())
+        return await grade(GradingRequest(bundle, await self.change(attack), self.runtime))
 
     async def change(self, attack: str) -> Change:
         async with self.runtime.scope(self.spec) as sandbox:
@@ -102,7 +101,7 @@ def project_image(docker_client: docker.DockerClient) -> Iterator[str]:
     try:
         docker_client.images.get("farm-base:1")
     except ImageNotFound:
-        missing("the image farm-base:1", "images/base/build.sh, or run tests/run.sh")
+        missing("the image farm-base:1", "`farm images base`, or run tests/run.sh")
     name = f"farm-test-project:{secrets.token_hex(4)}"
     asyncio.run(_build(name))
     yield name

@@ -11,8 +11,8 @@ import pytest
 from farm.build_config import read_build_settings
 from farm.tasks import TaskBundle, images_of, load_task
 from sandboxes.images.store import ImageStore
-from tests.integration import tiny
-from tests.services import kept_port, missing
+from tests.support.farm import tiny
+from tests.support.services import kept_port, missing
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``farm rollouts``: look at what is stored, write it into files, judge it anew."""
+"""``farm rollouts``: list, show, export and rescore stored rollouts."""
 
 import itertools
 from dataclasses import asdict
@@ -93,7 +93,7 @@ def show(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one rollout: its verdict, what was said and done, and the change it left."""
+    """Show one rollout: its verdict, its turns, and the agent's change."""
     with connected(read_config(config, state_dir)) as client:
         rollout, sidecar = client.rollout(rollout_id), client.turns(rollout_id)
     if as_json:
@@ -138,7 +138,7 @@ def export(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write rollouts into a file, one a row, newest first; a record that cannot be read is named, and left out."""
+    """Write rollouts to a file, one per row, newest first. Unreadable records are listed and left out."""
     from farm.cli.rollouts.export import fetch_all, writer
 
     left_out: list[str] = []
@@ -173,9 +173,9 @@ def rescore(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give stored rollouts new rewards, from what was measured then.
+    """Score stored rollouts by other rules, from their recorded components.
 
-    Only groups that no lease holds and nobody has acked change, each as a whole. Asked again, it goes on with the rest.
+    Only groups that are neither leased nor acked change, each as a whole. A repeated call continues with the rest.
     """
     from farm.cli.rewards import meant_version
     from farm.cli.rollouts.rescore import follow, summary

@@ -1,4 +1,6 @@
-"""Rollouts as files: ``.jsonl.zst``, ``.jsonl`` or ``.parquet``, by the name's end; whole, or not there."""
+"""Export of rollouts to ``.jsonl.zst``, ``.jsonl`` or ``.parquet``, by the file's suffix. The file is written
+atomically.
+"""
 
 import io
 import json
@@ -17,11 +19,11 @@ Row = dict[str, Any]
 Write = Callable[[Row], None]
 
 ROWS_AT_ONCE = 64
-"""Rollouts of a row group of Parquet: they are held in memory until it is full."""
+"""Rollouts per row group of Parquet; a row group is held in memory until it is full."""
 
 
 def fetch(client: "FarmClient", rollout_id: str, *, with_turns: bool) -> Row:
-    """A rollout as the contract has it in JSON; ``with_turns`` also its turns, opening messages, patch and reason."""
+    """Return a rollout in its JSON form; ``with_turns`` adds its turns, opening messages, patch and reason."""
     from farm.schemas.rollout import RolloutRecord
 
     row: Row = RolloutRecord.of(client.rollout(rollout_id)).model_dump(mode="json")
@@ -35,7 +37,7 @@ def fetch_all(
     with_turns: bool,
     on_unreadable: Callable[[str, str], None],
 ) -> Iterator[Row]:
-    """One after the other; ``on_unreadable`` is told the id of one that cannot be read, and why."""
+    """Yield rollouts one by one. ``on_unreadable`` is called with the id of an unreadable record, and the reason."""
     from farm.client import Unreadable
 
     for rollout_id in rollout_ids:
@@ -49,7 +51,7 @@ def fetch_all(
 
 @contextmanager
 def writer(path: Path, *, with_turns: bool) -> Iterator[Write]:
-    """Writes rows to ``path``, which has them all at the end, and is as it was where that did not come."""
+    """Yield a function that writes rows. ``path`` is replaced at the end of the block, and untouched if it fails."""
     opened = _opener(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -97,7 +99,9 @@ def _parquet(path: Path, with_turns: bool) -> Iterator[Write]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise CliError("writing Parquet needs pyarrow; pip install 'farm[parquet]', or export .jsonl.zst") from None
+        raise CliError(
+            "writing Parquet needs pyarrow; pip install 'rollout-farm[parquet]', or export .jsonl.zst"
+        ) from None
     schema = _schema(pyarrow, with_turns)
     rows: list[Row] = []
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
@@ -117,7 +121,7 @@ def _parquet(path: Path, with_turns: bool) -> Iterator[Write]:
 
 
 AS_JSON = ("sampling_params", "turns", "messages_head")
-"""Columns whose values have no type of their own: JSON text."""
+"""Columns without a fixed type, stored as JSON text."""
 
 _MAPS = ("reward_components", "metrics")
 
@@ -129,7 +133,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def _schema(arrow: Any, with_turns: bool) -> Any:
-    """Types as narrow as the record's: token ids are int32, masks uint8, logprobs float32."""
+    """Return a schema as narrow as the record's: token ids are int32, masks uint8, logprobs float32."""
     text, integer, real, flag = arrow.string(), arrow.int64(), arrow.float64(), arrow.bool_()
     numbers = arrow.map_(text, real)
     texts = dict.fromkeys(("rollout_id", "run_id", "group_id", "task_id", "task_digest", "image_digest"), text)

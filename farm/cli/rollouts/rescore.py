@@ -1,4 +1,4 @@
-"""What ``farm rollouts rescore`` shows: how far it is, and what became of the rewards."""
+"""The progress and the summary of ``farm rollouts rescore``."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ LEFT = {
 
 
 def follow(client: "FarmClient", runs: Sequence[str], version: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Rescore the runs one after the other, with a progress bar; the figures of all together."""
+    """Rescore the runs one after the other with a progress bar. Return the figures of all together."""
     groups: Counter[str] = Counter()
     before, after = _Sum(), _Sum()
     rollouts = 0
@@ -50,7 +50,7 @@ def follow(client: "FarmClient", runs: Sequence[str], version: str | None, *, dr
 
 
 class _Sum:
-    """Distributions added up."""
+    """The sum of distributions."""
 
     def __init__(self) -> None:
         self._judged = 0
@@ -78,7 +78,7 @@ class _Sum:
 
 
 def summary(found: dict[str, Any]) -> None:
-    """Print it for a person."""
+    """Print the figures for a person."""
     groups, would = found["groups"], "would change" if found["dry_run"] else "changed"
     changed, same = groups.get("changed", 0), groups.get("same", 0)
     table_console.print(f"{found['version']}: {changed} groups {would} ({found['rollouts']} rollouts), {same} had it")

@@ -1,4 +1,4 @@
-"""A rollout as a person reads it, call by call; of what is long the head and the tail, and how much lies between."""
+"""A rollout as text for a person, call by call. Long texts are shortened to their head and tail."""
 
 import json
 import re
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from farm.schemas.rollout import Sidecar, ToolUseRecord, TurnRecord
 
 COLUMNS = 160
-"""Of a line; what is longer is cut."""
+"""The maximum length of a line."""
 
 _INLINE = 120
-"""Of the line of a call; where all its arguments are longer, those that are long themselves stand below it."""
+"""The maximum length of a call's line. If the arguments are longer, the long ones follow on lines of their own."""
 
 _LONG_TEXT = 30
 _OF_CHANGE = 4
-"""So many times the lines of a result may a change have."""
+"""The limit of lines of a change, as a multiple of that of a result."""
 
 _PLAIN = re.compile(r"[\w./*:+@~-]+")
 _LONG_S = 1.0
@@ -33,8 +33,9 @@ _PATCH_STYLES = {"+": "green", "-": "red", "@": "cyan", "d": "bold"}
 
 
 def transcript(rollout: "Rollout", sidecar: "Sidecar", most: int) -> Iterator[Text]:
-    """Lines for a console: of any one result or argument at most ``most``, of the change four times as many; 0: all
-    there are."""
+    """Yield lines for a console. A result or argument has at most ``most`` lines, the change four times as many; 0: no
+    limit.
+    """
     yield Text(_seen(f"{rollout.rollout_id}  {rollout.task_id}  {rollout.status}: {rollout.stop_reason}"), "bold")
     reward = "not judged" if rollout.reward is None else f"{rollout.reward:g}"
     yield Text.assemble(("reward ", ""), (reward, "green" if rollout.reward else _BAD), _seen(f"  {sidecar.reason}"))
@@ -64,8 +65,7 @@ def _vector(components: Mapping[str, float]) -> str:
 
 
 def shortened(text: str, most: int) -> list[str]:
-    """Its lines, each of ``COLUMNS`` at most; where there are many more than ``most``, the first, how many not, the
-    last."""
+    """Return the lines of a text, each of at most ``COLUMNS``. Of more than ``most`` lines, return head and tail."""
     lines = _seen(text).removesuffix("\n").split("\n")
     if 0 < most < len(lines) - 1:
         tail = most // 3
@@ -111,7 +111,7 @@ def _use(use: "ToolUseRecord", most: int) -> Iterator[Text]:
 
 
 def _arguments(written: str) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Those that fit on the line of the call, and by their names the texts that do not."""
+    """Return the arguments that fit on the call's line, and the long texts by name."""
     try:
         given = read_json(written)
     except ValueError:
@@ -138,5 +138,5 @@ def _value(value: Any) -> str:
 
 
 def _seen(text: str) -> str:
-    """As any text is shown; JSON can also name halves of characters, which no terminal takes."""
+    """Return a text for a terminal, without the lone surrogates that JSON can name."""
     return shown(text).encode("utf-8", "backslashreplace").decode()

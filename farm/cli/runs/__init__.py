@@ -23,7 +23,7 @@ def list_runs(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: those that run first, then by age."""
+    """List runs: running ones first, then by age."""
     with connected(read_config(config, state_dir)) as client:
         runs = sorted(client.runs(), key=lambda run: run.ended_at is not None)
     if as_json:
@@ -31,10 +31,15 @@ def list_runs(
         return
     table = Table("run", "state", "made", "policy", "rollouts", "solved", "failed", "note", box=None, pad_edge=False)
     for run in runs[:limit]:
-        table.add_row(run.run_id, run.state, _time(run.created_at), run.policy.model or run.policy.kind, *_counts(run))
+        table.add_row(run.run_id, run.state, _time(run.created_at), policy_name(run), *_counts(run))
     table_console.print(table)
     if len(runs) > limit:
         progress_console.print(f"{limit} of {len(runs)} runs; --limit {len(runs)} lists all")
+
+
+def policy_name(run: "RunAnswer") -> str:
+    """Return what tells the policies of runs apart: the model, without one the endpoint."""
+    return run.policy.model or run.policy.endpoint or run.policy.kind
 
 
 def _counts(run: "RunAnswer") -> tuple[str, str, str, str]:
@@ -80,7 +85,7 @@ def show_run(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = Non
 
 @app.command()
 def pause(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
-    """Start no more episodes of a run; those that run go on."""
+    """Start no more episodes of a run; running ones go on."""
     with connected(read_config(config, state_dir)) as client:
         run = client.pause(run_id)
     progress_console.print(f"{run_id} is {run.state}; `farm runs resume {run_id}` starts its episodes again")
@@ -96,7 +101,7 @@ def resume(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None)
 
 @app.command()
 def cancel(run_id: RunId, config: ConfigFile = None, state_dir: StateDir = None) -> None:
-    """End a run for good: its episodes are stopped. Groups that are complete can still be leased."""
+    """End a run for good: its episodes are stopped. Complete groups can still be leased."""
     with connected(read_config(config, state_dir)) as client:
         run = client.cancel(run_id)
     waiting = run.summary.groups_waiting
@@ -110,7 +115,7 @@ def delete(
     config: ConfigFile = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Delete a run that has ended, with its rollouts, for good."""
+    """Delete an ended run with its rollouts, for good."""
     with connected(read_config(config, state_dir)) as client:
         summary = client.run(run_id).summary
         if not yes:

@@ -1,1 +1,1 @@
-"""The routes of the gateway, one module for each kind of thing."""
+"""The routes of the gateway, one module for each kind of resource."""

@@ -1,4 +1,4 @@
-"""Whether the gateway lives, whether it can serve, and what it counts."""
+"""Liveness, readiness and metrics of the gateway."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from farm.gateway.auth import AsViewer
-from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.schemas.responses import HealthAnswer
 from farm.store import Store
 
@@ -16,20 +16,22 @@ _LOG = logging.getLogger(__name__)
 _PATIENCE_S = 2.0
 
 METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
-"""Others share one label: a caller could name any."""
+"""The method names used as labels. Others share one label, because a caller could send any."""
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
 async def healthz() -> HealthAnswer:
-    """The process lives."""
+    """Answer that the process lives."""
     return HealthAnswer()
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> HealthAnswer:
-    """The store and the scheduler answer. Callers at the same time share one check: anybody may ask."""
+    """Answer whether the store and the scheduler respond. Concurrent callers share one check, because no token is
+    needed.
+    """
     state = request.app.state
     if state.checking is None or state.checking.done():
         state.checking = asyncio.create_task(_check(state.store, state.scheduler))
@@ -43,26 +45,26 @@ async def _check(store: Store, scheduler: SchedulerClient) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             await scheduler.status()
-    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+    except Exception as error:  # Any exception of the transport means that the scheduler is away.
         raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
 
 
 @router.get("/metrics")
 async def metrics(request: Request, role: AsViewer) -> Response:
-    """Prometheus text: the gateway's own series, the scheduler's where it answers."""
+    """Return Prometheus text: the gateway's series, and the scheduler's if it answers."""
     scheduler: SchedulerClient = request.app.state.scheduler
     own = generate_latest(request.app.state.series.registry)
     try:
         async with asyncio.timeout(_PATIENCE_S):
             others = await scheduler.metrics()
-    except Exception as error:  # A scrape must show what there is, the more so when the scheduler is away.
+    except Exception as error:  # A scrape must show the rest, above all if the scheduler is away.
         _LOG.warning("metrics without the scheduler's: %s", error)
         others = b""
     return Response(own + others, media_type=CONTENT_TYPE_LATEST)
 
 
-class MetricsResponse:
-    """The gateway's own series, in a registry of their own."""
+class GatewayMetrics:
+    """The gateway's own series, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -80,10 +82,10 @@ class MetricsResponse:
         self.sent = Counter("farm_http_sent_bytes", "Bytes of answers", ("route",), registry=self.registry)
 
 
-class RequestMetrics:
-    """ASGI middleware: counts by the route's template, so that ids make no series."""
+class RequestCounter:
+    """ASGI middleware that counts requests by the route's template, so that ids make no series."""
 
-    def __init__(self, app: ASGIApp, series: MetricsResponse) -> None:
+    def __init__(self, app: ASGIApp, series: GatewayMetrics) -> None:
         self._app = app
         self._series = series
 

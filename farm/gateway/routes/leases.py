@@ -26,12 +26,13 @@ LeaseIdPath = Annotated[str, Path(pattern=LEASE_ID)]
 
 @router.post("/lease", response_model=LeaseAnswer, responses={204: {"description": "Nothing came in time"}})
 async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
-    """Complete groups for a time; they come back to others unless they are acked before it ends.
+    """Lease complete groups for a time. Unless they are acked before it ends, they are delivered again.
 
-    Waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is no longer ``open`` the
-    answer has no groups. The answer is JSON, or msgpack where ``Accept`` prefers it, and zstd where that is accepted.
-    A record that is lost or cannot be read is told before anything is sent: its group stays leased, the others are free
-    again. (Of frames that go out as they are stored, whether they can be read is the client's to see.)
+    The call waits up to ``wait_s`` for a first group. ``stream`` says whether more may come; once it is not ``open``,
+    the answer has no groups. The answer is JSON, or msgpack if ``Accept`` prefers it, and zstd if accepted.
+
+    A record that is missing or unreadable is reported before anything is sent: its group stays leased, and the others
+    are free again. In the framed format the client itself checks whether records are readable.
     """
     store: Store = request.app.state.store
     form = negotiate_format(request)
@@ -51,7 +52,10 @@ async def lease(body: LeaseBody, request: Request, role: AsLearner) -> Response:
 
 
 async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:
-    """Whoever asks next finds the groups behind a broken one, which waits until its lease ends or someone decides."""
+    """Raise ApiError if a record cannot be read, and give back the other groups, so that the next caller gets them.
+
+    The group with the record stays leased until its lease ends or an operator acts.
+    """
     broken = await unreadable(lease, store)
     if not broken:
         return
@@ -64,8 +68,8 @@ async def _refuse_unreadable(lease: StoredLease, store: Store) -> None:
     raise ApiError(
         ProblemType.UNREADABLE,
         f"{errors[0].field}: {errors[0].message}; {len(broken)} of the {len(lease.groups)} groups cannot be read and "
-        f"stay leased as {lease.lease_id}, the others are free again: lease anew to go on with these; ack that lease "
-        "to go on for good without what it holds, or nack it once the records are restored",
+        f"stay leased as {lease.lease_id}, the others are free again: lease again to get these. Ack that "
+        "lease to give up its groups, or nack it once the records are restored",
         errors=errors,
         lease_id=lease.lease_id,
     )
@@ -93,7 +97,7 @@ async def _take(body: LeaseBody, request: Request) -> StoredLease:
 
 
 async def _while_connected(request: Request, take: Coroutine[None, None, StoredLease]) -> StoredLease | None:
-    """None when the client went away first; nothing is leased to it then."""
+    """Return the lease, or None if the client disconnected first; then nothing stays leased."""
     taking = asyncio.ensure_future(take)
     leaving = asyncio.ensure_future(_left(request))
     try:
@@ -112,7 +116,7 @@ async def _left(request: Request) -> None:
 
 @router.post("/leases/{lease_id}/ack")
 async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None) -> SettledAnswer:
-    """Its groups are done with. Repeating it is harmless; a late one gets 409."""
+    """Finish a lease: its groups are not delivered again. A repeated call has no effect; a late one gets 409."""
     store: Store = request.app.state.store
     return SettledAnswer(lease_id=lease_id, stream=(await store.ack(lease_id)).value)
 
@@ -121,7 +125,7 @@ async def ack(lease_id: LeaseIdPath, request: Request, role: AsLearner, body: Em
 async def nack(
     lease_id: LeaseIdPath, request: Request, role: AsLearner, body: EmptyBody | None = None
 ) -> SettledAnswer:
-    """Its groups are free for others at once."""
+    """Give a lease back: its groups are free at once."""
     store: Store = request.app.state.store
     return SettledAnswer(lease_id=lease_id, stream=(await store.nack(lease_id)).value)
 
@@ -130,7 +134,7 @@ async def nack(
 async def extend(
     lease_id: LeaseIdPath, request: Request, role: AsLearner, body: ExtendBody | None = None
 ) -> ExtendedAnswer:
-    """It ends ``lease_s`` from now."""
+    """Let a lease end ``lease_s`` from now."""
     store: Store = request.app.state.store
     config: Config = request.app.state.config
     lease_s = (body.lease_s if body else None) or config.lease_s

@@ -1,4 +1,4 @@
-"""Nodes: listed, drained, and given work again."""
+"""Nodes: list, drain and resume them."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
 from farm.gateway.routes.runs import ask_scheduler
-from farm.gateway.scheduler_port import SchedulerClient
+from farm.scheduler.client import SchedulerClient
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import EmptyBody
 from farm.schemas.responses import NodeAnswer, NodesAnswer
@@ -26,7 +26,7 @@ async def list_nodes(request: Request, role: AsViewer) -> NodesAnswer:
 async def drain_node(
     node_id: NodeIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None
 ) -> NodeAnswer:
-    """Give the node no more episodes; those that run there go on."""
+    """Give the node no more episodes; running ones go on."""
     return await _set_drain(request, node_id, drain=True)
 
 
@@ -47,7 +47,7 @@ async def _set_drain(request: Request, node_id: str, *, drain: bool) -> NodeAnsw
         if node.node_id == node_id and node.lost_at is not None:
             until = "it is listed until it comes back; bring it up again on its machine with `farm up`"
             raise ApiError(ProblemType.NOT_FOUND, f"the node {node_id} is lost and runs nothing: {node.why}; {until}")
-    raise ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; GET /v1/nodes lists those there are")
+    raise ApiError(ProblemType.NOT_FOUND, f"there is no node {node_id}; `farm nodes list` and GET /v1/nodes list all")
 
 
 async def _nodes(request: Request) -> tuple[NodeAnswer, ...]:

@@ -1,4 +1,4 @@
-"""Rule documents, and stored rollouts judged by them anew."""
+"""Reward rules, and the rescoring of stored rollouts."""
 
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from farm.gateway.idempotency import IdempotentRoute
 from farm.schemas.requests import RULES_VERSION, RescoreBody, RewardsBody
 from farm.schemas.responses import DistributionAnswer, RescoreAnswer, RulesAnswer, RulesListAnswer
 from farm.store import Store, StoredRules, UnknownRun
+from farm.store.errors import RUNS_LISTED
 
 router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["rewards"])
 VersionPath = Annotated[str, Path(pattern=RULES_VERSION)]
@@ -16,7 +17,7 @@ VersionPath = Annotated[str, Path(pattern=RULES_VERSION)]
 
 @router.put("/rewards")
 async def put_rewards(body: RewardsBody, request: Request, role: AsOperator) -> RulesAnswer:
-    """Keep a rule document, and follow it: runs that name no version are judged by it from their next group on."""
+    """Store a rule document and make it current: runs that name no version use it from their next group on."""
     store: Store = request.app.state.store
     rules = await store.rules.put(body.document, current=body.current)
     return _answer(next(one for one in await store.rules.list() if one.version == rules.version))
@@ -24,7 +25,7 @@ async def put_rewards(body: RewardsBody, request: Request, role: AsOperator) -> 
 
 @router.get("/rewards")
 async def list_rewards(request: Request, role: AsViewer) -> RulesListAnswer:
-    """All documents, latest first."""
+    """List all documents, latest first."""
     store: Store = request.app.state.store
     return RulesListAnswer(rewards=tuple(_answer(one) for one in await store.rules.list()))
 
@@ -38,14 +39,14 @@ async def get_rewards(version: VersionPath, request: Request, role: AsViewer) ->
 
 @router.post("/rollouts/rescore")
 async def rescore(body: RescoreBody, request: Request, role: AsOperator) -> RescoreAnswer:
-    """New rewards for some stored groups of a run, from what was measured then; ``next`` asks for the rest.
+    """Rescore some stored groups of a run from their components; ``next`` continues with the rest.
 
-    Only groups that no lease holds and nobody has acked change, each as a whole.
+    Only groups that are neither leased nor acked change, each as a whole.
     """
     store: Store = request.app.state.store
     run = await store.get_run(body.run_id)
     if run is None:
-        raise UnknownRun(f"there is no run {body.run_id}; GET /v1/runs lists those there are")
+        raise UnknownRun(f"there is no run {body.run_id}; {RUNS_LISTED}")
     version = body.version or await store.rules.current_version()
     found = await store.rescore(body.run_id, version, first=body.first, dry_run=body.dry_run)
     return RescoreAnswer(

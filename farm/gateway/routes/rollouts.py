@@ -1,4 +1,4 @@
-"""Rollouts to look at."""
+"""Rollouts: list and read them."""
 
 import asyncio
 from typing import Annotated
@@ -33,7 +33,7 @@ async def list_rollouts(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Words = None,
 ) -> RolloutsAnswer:
-    """Without their tokens, newest first. One that cannot be read is told by its id, and keeps back no other."""
+    """List rollouts without their tokens, newest first. An unreadable one is listed by its id."""
     store: Store = request.app.state.store
     page = await store.list_rollouts(
         run_id, group_id=group_id, task_id=task_id, status=status, limit=limit, cursor=cursor
@@ -43,12 +43,12 @@ async def list_rollouts(
 
 @router.get("/rollouts/{rollout_id}", response_model=RolloutRecord)
 async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Response:
-    """One rollout with its tokens."""
+    """Return one rollout with its tokens."""
     store: Store = request.app.state.store
     form = negotiate_format(request)
     (frame,) = await store.payloads([rollout_id])
     if frame is None:
-        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise _unknown(rollout_id)
     try:
         body = await asyncio.to_thread(record_body, frame, form)
     except (MalformedFrame, MalformedRecord) as error:
@@ -58,16 +58,21 @@ async def get_rollout(rollout_id: RolloutIdPath, request: Request, role: AsViewe
 
 @router.get("/rollouts/{rollout_id}/turns")
 async def get_turns(rollout_id: RolloutIdPath, request: Request, role: AsViewer) -> Sidecar:
-    """What was said and done, the agent's change as a patch, and why the reward is what it is."""
+    """Return the turns, the agent's change as a patch, and the reason of the reward."""
     store: Store = request.app.state.store
     try:
         sidecar = await store.turns(rollout_id)
     except (MalformedFrame, MalformedRecord) as error:
         raise _unreadable(rollout_id, error) from None
     if sidecar is None:
-        raise ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}")
+        raise _unknown(rollout_id)
     return sidecar
 
 
 def _unreadable(rollout_id: str, error: Exception) -> ApiError:
     return ApiError(ProblemType.UNREADABLE, f"{rollout_id}: {error}; the others of its run can be read without it")
+
+
+def _unknown(rollout_id: str) -> ApiError:
+    listed = "`farm rollouts list` and GET /v1/rollouts list all"
+    return ApiError(ProblemType.NOT_FOUND, f"there is no rollout {rollout_id}; {listed}")

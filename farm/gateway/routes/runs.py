@@ -1,4 +1,4 @@
-"""Runs: asked for, looked at, paused, resumed, cancelled."""
+"""Runs: create, list, read, pause, resume, cancel and delete them."""
 
 import asyncio
 import logging
@@ -15,10 +15,10 @@ from farm.core.run import RunSpec
 from farm.gateway.auth import AsOperator, AsViewer
 from farm.gateway.errors import ApiError
 from farm.gateway.idempotency import IdempotentRoute
-from farm.gateway.scheduler_port import SchedulerClient, SchedulerUnavailable
 from farm.gateway.tasksets import Prepare, TasksetError, locate
 from farm.policy.base import PolicyError
 from farm.policy.configured_endpoints import endpoint_rules
+from farm.scheduler.client import SchedulerClient, SchedulerUnavailable
 from farm.scheduler.status import FarmStatus, RunStatus
 from farm.schemas.problems import ProblemType
 from farm.schemas.requests import RUN_ID, CreateRun, EmptyBody
@@ -34,13 +34,14 @@ from farm.schemas.responses import (
     TaskAnswer,
 )
 from farm.store import RunInUse, RunRecord, RunState, Store, UnknownRun
+from farm.store.errors import RUNS_LISTED
 from farm.tasks import TaskError
 from farm.tasks.validation_file import FitTasks, refuse_unvalidated
 
 _LOG = logging.getLogger(__name__)
 _SCHEDULER_S = 10.0
 MOST_LEFT_OUT = 1000
-"""So many tasks that a run leaves out are told in the answer."""
+"""The number of left-out tasks that the answer names."""
 Answer = TypeVar("Answer")
 
 router = APIRouter(prefix="/v1", route_class=IdempotentRoute, tags=["runs"])
@@ -49,9 +50,9 @@ RunIdPath = Annotated[str, Path(pattern=RUN_ID)]
 
 @router.post("/runs", status_code=201)
 async def create_run(body: CreateRun, request: Request, role: AsOperator) -> RunAnswer:
-    """Load the task set, put its bundles and the run into the store, and hand it to the scheduler.
+    """Load the task set, store its bundles and the run, and submit the run to the scheduler.
 
-    Loading may take minutes; a client that has left meanwhile gets no run, for nobody would know of it.
+    Loading may take minutes. If the client disconnects meanwhile, no run is made, because its id would be lost.
     """
     store: Store = request.app.state.store
     config: Config = request.app.state.config
@@ -60,7 +61,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
     begun = await store.get_run(run_id)
     if begun is not None:
         await store.put_run(begun.spec)
-        await _notify_scheduler(request.app.state.scheduler.submit(begun.spec))
+        await _notify_scheduler(request.app.state.scheduler.submit(begun.spec.run_id))
         return await _load_run(request, run_id)
     policy = body.policy_spec()
     if policy.kind == "openai":
@@ -103,7 +104,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
         created_at=time.time(),
     )
     await store.put_run(spec)
-    await _notify_scheduler(request.app.state.scheduler.submit(spec))
+    await _notify_scheduler(request.app.state.scheduler.submit(spec.run_id))
     answer = await _load_run(request, spec.run_id)
     left_out = () if fit is None else fit.left_out[:MOST_LEFT_OUT]
     return answer.model_copy(update={"left_out": tuple(LeftOutAnswer(task=task, why=why) for task, why in left_out)})
@@ -111,7 +112,7 @@ async def create_run(body: CreateRun, request: Request, role: AsOperator) -> Run
 
 @router.get("/runs")
 async def list_runs(request: Request, role: AsViewer) -> RunsAnswer:
-    """Newest first."""
+    """List runs, newest first."""
     store: Store = request.app.state.store
     status = await _status(request)
     return RunsAnswer(runs=tuple(_answer(run, status) for run in await store.list_runs()))
@@ -124,7 +125,7 @@ async def get_run(run_id: RunIdPath, request: Request, role: AsViewer) -> RunAns
 
 @router.post("/runs/{run_id}/pause")
 async def pause_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
-    """Start no more of its episodes; those that run go on."""
+    """Start no more episodes of a run; running ones go on."""
     return await _set_state(request, run_id, RunState.PAUSED)
 
 
@@ -135,13 +136,13 @@ async def resume_run(run_id: RunIdPath, request: Request, role: AsOperator, body
 
 @router.post("/runs/{run_id}/cancel")
 async def cancel_run(run_id: RunIdPath, request: Request, role: AsOperator, body: EmptyBody | None = None) -> RunAnswer:
-    """End it for good. Groups that are complete can still be leased."""
+    """End a run for good. Complete groups can still be leased."""
     return await _set_state(request, run_id, RunState.CANCELLED)
 
 
 @router.delete("/runs/{run_id}")
 async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> DeletedAnswer:
-    """Delete an ended run with its rollouts, for good."""
+    """Delete an ended run and its rollouts for good."""
     store: Store = request.app.state.store
     try:
         await store.delete_run(run_id)
@@ -152,7 +153,7 @@ async def delete_run(run_id: RunIdPath, request: Request, role: AsOperator) -> D
 
 @router.get("/status")
 async def farm_status(request: Request, role: AsViewer) -> FarmAnswer:
-    """The nodes, and which runs the scheduler works on."""
+    """Return the nodes, and the runs that the scheduler works on."""
     scheduler: SchedulerClient = request.app.state.scheduler
     status = await ask_scheduler(scheduler.status())
     nodes = tuple(NodeAnswer.model_validate(node) for node in status.nodes)
@@ -163,7 +164,9 @@ async def _set_state(request: Request, run_id: str, state: RunState) -> RunAnswe
     store: Store = request.app.state.store
     scheduler: SchedulerClient = request.app.state.scheduler
     if not await store.set_run_state(run_id, state):
-        raise ApiError(ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with POST /v1/runs")
+        raise ApiError(
+            ProblemType.RUN_ENDED, f"the run {run_id} has ended; make a new one with `farm run` or POST /v1/runs"
+        )
     tell = {RunState.PAUSED: scheduler.pause, RunState.RUNNING: scheduler.resume, RunState.CANCELLED: scheduler.cancel}
     await _notify_scheduler(tell[state](run_id))
     return await _load_run(request, run_id)
@@ -173,12 +176,12 @@ async def _load_run(request: Request, run_id: str) -> RunAnswer:
     store: Store = request.app.state.store
     run = await store.get_run(run_id)
     if run is None:
-        raise UnknownRun(f"there is no run {run_id}; GET /v1/runs lists those there are")
+        raise UnknownRun(f"there is no run {run_id}; {RUNS_LISTED}")
     return _answer(run, await _status(request))
 
 
 async def _status(request: Request) -> FarmStatus:
-    """What the scheduler does; nothing where it is away, for a look at the store must work without it."""
+    """Return the scheduler's status, or an empty one if it is away: reading the store must work without it."""
     scheduler: SchedulerClient = request.app.state.scheduler
     try:
         return await ask_scheduler(scheduler.status())
@@ -188,7 +191,7 @@ async def _status(request: Request) -> FarmStatus:
 
 
 async def _notify_scheduler(call: Awaitable[None]) -> None:
-    """Once the store has it the call has succeeded: a scheduler that is away catches up from there."""
+    """Call the scheduler. The call may fail, because the store has the change and the scheduler reads it later."""
     try:
         await ask_scheduler(call)
     except SchedulerUnavailable as error:
@@ -196,13 +199,13 @@ async def _notify_scheduler(call: Awaitable[None]) -> None:
 
 
 async def ask_scheduler(call: Awaitable[Answer]) -> Answer:
-    """Return what the scheduler answers. Raises SchedulerUnavailable if it gives no answer in time."""
+    """Return the scheduler's answer. Raises SchedulerUnavailable if there is none in time."""
     try:
         async with asyncio.timeout(_SCHEDULER_S):
             return await call
     except SchedulerUnavailable:
         raise
-    except Exception as error:  # The transport is the port's own affair: whatever it raises means "away".
+    except Exception as error:  # Any exception of the transport means that the scheduler is away.
         _LOG.warning("the scheduler: %s: %s", type(error).__name__, error)
         raise SchedulerUnavailable("the scheduler does not answer; `farm status` says what runs") from error
 

@@ -2,5 +2,6 @@
 
 ``verifier_plan`` adds them to the expected tests. ``canary_file`` and ``other_languages`` write decoys that only
 compute. ``control_run`` and ``contradiction`` use falsified versions of expected tests (``false_tests``), ``inline``
-uses near copies of them. farm/ARCHITECTURE.md explains why.
+uses near copies of them. The page is
+farm/docs/architecture/decoys.md.
 """

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from farm.core.nesting_limit import MAX_DEPTH, TooDeep
+
 MAX_PARSED_BYTES = 1024 * 1024
 MAX_PARSE_ATTEMPTS = 20
 _MIN_WORDS = 24
@@ -41,18 +43,51 @@ NOUNS = tuple(
 
 
 def parse_tests(source: bytes | str) -> ast.Module | None:
-    """Parse a test file; return None if it is empty, larger than ``MAX_PARSED_BYTES``, or invalid in this Python."""
+    """Parse a test file.
+
+    Return None if it is empty, larger than ``MAX_PARSED_BYTES``, invalid in this Python, or nested too deeply.
+    """
     if not source or len(source) > MAX_PARSED_BYTES:
         return None
+    try:
+        return _parse(source)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def check_source_depth(source: bytes) -> None:
+    """Raise TooDeep if Python source is nested too deeply. Source that cannot be parsed passes."""
+    try:
+        _parse(source)
+    except TooDeep:
+        raise
+    except (SyntaxError, ValueError):
+        return
+
+
+def _parse(source: bytes | str) -> ast.Module | None:
     for _ in range(MAX_PARSE_ATTEMPTS):
         try:
             with _PARSE_LOCK:
-                return ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
+                tree = ast.parse(source)
+        except (RecursionError, MemoryError):  # the parser's own limit, far beyond MAX_DEPTH
+            raise TooDeep from None
         except SystemError:  # another thread parses without the lock; see _PARSE_LOCK
             continue
+        if _is_deep(tree):
+            raise TooDeep
+        return tree
     return None
+
+
+def _is_deep(tree: ast.AST) -> bool:
+    """Return True if nodes are nested deeper than MAX_DEPTH. Functions of ``ast`` are recursive."""
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return False
+    return True
 
 
 @lru_cache(maxsize=256)

@@ -1,1 +1,4 @@
-"""Sandboxes as Docker containers."""
+"""Sandboxes as Docker containers.
+
+sandboxes/docs/runtime-docker.md explains it.
+"""

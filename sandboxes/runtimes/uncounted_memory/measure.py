@@ -9,9 +9,12 @@
 | flight (unix(7))     | that nobody can look at                  | that are themselves in flight                |
 | corked UDP datagrams | they wait in pages of the socket         | ``tx_queue`` of ``/proc/PID/net/udp``        |
 | multicast groups     | the network namespace holds them         | ``/proc/PID/net/igmp``                       |
+| TCP connections that | packets make them and fill them, until   | ``/proc/PID/net/sockstat``, and ``rx_queue`` |
+| nobody has accepted  | accept(2) gives them to a process        | of ``/proc/PID/net/tcp`` without an inode    |
 
 ``sandboxes.runtimes.seccomp`` refuses what has no honest use; the rest is bounded here. All figures are lower bounds,
-but for those of directories at their beginning, of descriptors in flight, and of a sandbox with very many descriptors.
+but for those of directories at their beginning, of descriptors in flight, of a sandbox with very many descriptors, and
+of TCP connections.
 """
 
 import contextlib
@@ -31,8 +34,16 @@ MEMBERSHIP_BYTES = 256
 IN_FLIGHT_BYTES = 1 << 20
 """A descriptor in flight may be an open directory, which holds as much if its 2,000 names are long."""
 
+CONNECTION_BYTES = 2560
+TIME_WAIT_BYTES = 256
+UNACCEPTED_BYTES = 64 << 10
+"""Assumed for a connection that has data and is not accepted: small packets take many times their data."""
+
 TABLE_BYTES = 4 << 20
 """Maximum that is read of a table of sockets."""
+
+CONNECTED = frozenset(("01", "08"))
+"""TCP_ESTABLISHED and TCP_CLOSE_WAIT in ``/proc/PID/net/tcp``."""
 
 OWN_MOUNTS = frozenset(("/", "/dev", "/dev/shm", "/dev/mqueue"))
 """File systems that no two sandboxes share."""
@@ -49,14 +60,16 @@ class UncountedMemory:
     corked_bytes: int = 0
     memberships: int = 0
     in_flight: int = 0
+    connections_bytes: int = 0
+    unaccepted: int = 0
     sampled: bool = False
 
     @property
     def certain(self) -> "UncountedMemory":
         """Return what was counted, without what was estimated or assumed."""
         if not self.sampled:
-            return replace(self, rewound_bytes=0, in_flight=0)
-        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, sampled=False)
+            return replace(self, rewound_bytes=0, in_flight=0, unaccepted=0)
+        return replace(self, directories=0, listed_bytes=0, rewound_bytes=0, in_flight=0, unaccepted=0, sampled=False)
 
     @property
     def bytes(self) -> int:
@@ -68,6 +81,8 @@ class UncountedMemory:
             + self.corked_bytes
             + self.memberships * MEMBERSHIP_BYTES
             + self.in_flight * IN_FLIGHT_BYTES
+            + self.connections_bytes
+            + self.unaccepted * UNACCEPTED_BYTES
         )
 
     def __str__(self) -> str:
@@ -80,6 +95,10 @@ class UncountedMemory:
             (self.corked_bytes, f"{self.corked_bytes >> 10} KiB in corked UDP sockets"),
             (self.memberships * MEMBERSHIP_BYTES, f"{self.memberships} multicast groups"),
             (self.in_flight * IN_FLIGHT_BYTES, f"{self.in_flight} descriptors sent over unix sockets and not received"),
+            (
+                self.connections_bytes + self.unaccepted * UNACCEPTED_BYTES,
+                f"{self.connections_bytes >> 10} KiB in TCP connections, {self.unaccepted} with data and not accepted",
+            ),
         )
         return ", ".join(text for part, text in parts if part >= self.bytes // 16)
 
@@ -133,13 +152,34 @@ def _add_network(held: UncountedMemory, tasks: list[int]) -> None:
         if len(fields) > 4 and ":" in fields[4]:
             held.corked_bytes += int(fields[4].partition(":")[0], 16)
     held.memberships += sum(line.startswith("\t") for line in _lines(tasks, "net/igmp"))
+    _add_connections(held, tasks)
+
+
+def _add_connections(held: UncountedMemory, tasks: list[int]) -> None:
+    """Add all TCP connections, and the data of those that are in no process's hands."""
+    for line in _table(tasks, "net/sockstat") + _table(tasks, "net/sockstat6"):
+        name, *figures = line.split()
+        if name in ("TCP:", "TCP6:"):
+            counts = dict(zip(figures[::2], map(int, figures[1::2]), strict=False))
+            held.connections_bytes += counts["inuse"] * CONNECTION_BYTES + counts.get("tw", 0) * TIME_WAIT_BYTES
+    for line in _lines(tasks, "net/tcp") + _lines(tasks, "net/tcp6"):
+        fields = line.split()
+        if len(fields) > 9 and fields[3] in CONNECTED and fields[9] == "0":
+            received = int(fields[4].partition(":")[2], 16)
+            held.connections_bytes += received
+            held.unaccepted += received > 0
 
 
 def _lines(tasks: list[int], table: str) -> list[str]:
-    """Return the lines of a table of the sandbox's network namespace, by the first task that lives."""
+    """Return the lines of a table of the sandbox's network namespace, without its head."""
+    return _table(tasks, table)[1:]
+
+
+def _table(tasks: list[int], table: str) -> list[str]:
+    """Return all lines of a table, by the first task that lives."""
     for task in tasks:
         with contextlib.suppress(OSError), (PROC / str(task) / table).open() as file:
-            return file.read(TABLE_BYTES).splitlines()[1:]
+            return file.read(TABLE_BYTES).splitlines()
     return []
 
 

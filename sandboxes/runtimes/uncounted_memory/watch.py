@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandboxes.host.hoard import Hoard
 from sandboxes.host.pressure import PLENTY, read_pressure
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import UncountedMemory, kernel_bytes, locks_on_machine, survey
@@ -141,6 +142,16 @@ class UncountedMemoryWatch:
         )
         log.warning("sandbox %s was ended: %s", name, self._reasons[name])
         await asyncio.to_thread(_kill, group)
+
+
+def find_hoard(groups: Mapping[str, Path]) -> Hoard | None:
+    """Return what one of ``groups`` holds if it is too much. Blocks."""
+    found = survey(groups, LOCK_TABLE_BYTES if locks_on_machine() > LOCKS_MOST else 0)
+    high = [held for held in found.values() if _is_too_much(held, scarce=False)]
+    if not high:
+        return None
+    most = max(high, key=lambda held: (_is_too_much(held.certain, scarce=False), held.bytes))
+    return Hoard(str(most), _is_too_much(most.certain, scarce=False))
 
 
 def _is_too_much(held: UncountedMemory, *, scarce: bool) -> bool:

@@ -16,6 +16,8 @@ from sandboxes.tools.rendering import printed
 MOST_CHARS = 512 * 1024
 MOST_TOML_CHARS = 64 * 1024
 """Its parser is slow, and everybody waits for it."""
+MOST_TOML_DOTS = 100
+"""The most in a line: a key of so many parts costs the parser as many steps on each line below it."""
 TIMEOUT_S = 5.0
 _FAULTY = 7
 _LONGEST = 300
@@ -52,7 +54,7 @@ async def _fault(sandbox: Sandbox, path: str, text: str) -> str | None:
             return await _judged(sandbox, (_SHELL, "-n"), text, _SHELL_FAULTY)
         case ".json":
             return _parsed(_json, text)
-        case ".toml" if len(text) <= MOST_TOML_CHARS:
+        case ".toml" if len(text) <= MOST_TOML_CHARS and _most_dots(text) <= MOST_TOML_DOTS:
             return _parsed(tomllib.loads, text)
         case _:
             return None
@@ -70,6 +72,10 @@ async def _judged(sandbox: Sandbox, argv: tuple[str, ...], text: str, faulty: in
     )
     said = printed(outcome.stdout.head).strip().removeprefix(f"{_SHELL}: ")
     return said.splitlines()[0][:_LONGEST] if said and outcome.exit_code == faulty else None
+
+
+def _most_dots(text: str) -> int:
+    return max(line.count(".") for line in text.split("\n"))
 
 
 def _json(text: str) -> object:

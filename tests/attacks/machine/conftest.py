@@ -11,9 +11,9 @@ import pytest
 
 from sandboxes import ExecResult, Sandbox, SandboxLimits, SandboxSpec
 from sandboxes.ownership.owner import owner_names
-from tests.outside import EitherRuntime, backing_files, traces
-from tests.sandboxes.conformance import text
-from tests.sandboxes.serving import eventually
+from tests.support.outside import EitherRuntime, backing_files, traces
+from tests.support.sandboxes.conformance import text
+from tests.support.sandboxes.serving import eventually
 
 ANSWER_S = 60.0
 """Whoever answers at all does so much sooner, also on a busy machine."""

@@ -24,11 +24,11 @@ from docker.models.containers import Container
 
 from sandboxes import Sandbox, SandboxLimits, SandboxSpec
 from sandboxes.toolserver.toolbox import Toolbox
-from tests.attacks.machine import covert
-from tests.attacks.machine.measure_eviction import EVICTION, MEMORY_MIB, drop, layers_of
-from tests.outside import EitherRuntime
-from tests.sandboxes.conformance import WAIT_S, text, until_there
-from tests.services import missing, needs_root
+from tests.support.attacks import covert
+from tests.support.attacks.measure_eviction import EVICTION, MEMORY_MIB, drop, layers_of
+from tests.support.outside import EitherRuntime
+from tests.support.sandboxes.conformance import WAIT_S, text, until_there
+from tests.support.services import missing, needs_root
 
 pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("shares")]
 
@@ -49,7 +49,7 @@ their files from another."""
 @pytest.fixture
 def base_image(docker_client: docker.DockerClient) -> str:
     if not docker_client.images.list(BASE_IMAGE):
-        missing(f"image {BASE_IMAGE}", "images/base/build.sh")
+        missing(f"image {BASE_IMAGE}", "`farm images base`")
     return BASE_IMAGE
 
 

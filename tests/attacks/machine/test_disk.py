@@ -7,7 +7,7 @@ import pytest
 
 from sandboxes import PathError
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
-from tests.sandboxes.conformance import refusal, text
+from tests.support.sandboxes.conformance import refusal, text
 
 MIB = 2**20
 

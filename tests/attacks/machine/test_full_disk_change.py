@@ -1,17 +1,16 @@
 """A policy fills its disk with its change, so that the grader has no room for it and the machine takes the blame."""
 
-import random
 from dataclasses import replace
 
 import pytest
 
 from farm.core.change import Change
 from farm.core.task import MIN_STORAGE_MIB, ReportFormat
-from farm.grading import Verdict, grade, take_baseline, take_change
+from farm.grading import GradingRequest, Verdict, grade, take_baseline, take_change
 from sandboxes import SandboxLimits, SandboxSpec
 from sandboxes.errors import RuntimeUnavailable
-from tests.attacks.project import WORKSPACE, make_task
-from tests.outside import EitherRuntime
+from tests.support.attacks.project import WORKSPACE, make_task
+from tests.support.outside import EitherRuntime
 
 TOO_SMALL_MIB = 62
 FILL = "head -c 62M /dev/urandom > fill"
@@ -31,7 +30,7 @@ async def filled(runtime: EitherRuntime, image: str) -> Change:
 async def judged(runtime: EitherRuntime, image: str, change: Change, storage_mib: int) -> Verdict:
     bundle = make_task(image, ReportFormat.PYTEST)
     bundle = replace(bundle, task=replace(bundle.task, storage_mib=storage_mib))
-    return await grade(bundle, change, runtime, verify_s=None, rng=random.SystemRandom())
+    return await grade(GradingRequest(bundle, change, runtime))
 
 
 @pytest.mark.parametrize("either_runtime", ["oci"], indirect=True)

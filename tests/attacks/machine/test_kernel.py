@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.sandboxes.conformance import text
-from tests.sandboxes.serving import eventually
+from tests.support.sandboxes.conformance import text
+from tests.support.sandboxes.serving import eventually
 
 SETTINGS = (
     "/proc/sys/kernel/core_pattern",

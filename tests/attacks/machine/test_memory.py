@@ -8,7 +8,7 @@ import pytest
 
 from sandboxes import SandboxGone
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
-from tests.sandboxes.conformance import text
+from tests.support.sandboxes.conformance import text
 
 MIB = 2**20
 PAGE_KIB = 4

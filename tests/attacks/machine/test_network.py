@@ -5,7 +5,7 @@ import errno
 import socket
 
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.sandboxes.conformance import text
+from tests.support.sandboxes.conformance import text
 
 ADDRESSES = (
     "169.254.169.254",

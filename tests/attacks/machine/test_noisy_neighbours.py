@@ -15,7 +15,7 @@ from docker.models.containers import Container
 from sandboxes import SandboxLimits, SandboxSpec, SnapshotError
 from sandboxes.runtimes.docker.runtime import DockerRuntime
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
-from tests.sandboxes.conformance import text
+from tests.support.sandboxes.conformance import text
 
 MIB = 2**20
 ALLOWED, SPARSE = 96, 60

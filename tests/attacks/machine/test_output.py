@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.sandboxes.conformance import text
+from tests.support.sandboxes.conformance import text
 
 LIMIT = 10_000
 EVERY_BYTE = bytes(range(256))

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxes import FileKind, PathError, Sandbox
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.sandboxes.conformance import refusal
+from tests.support.sandboxes.conformance import refusal
 
 LEADS_OUT = (
     "../../../../../../etc/shadow",

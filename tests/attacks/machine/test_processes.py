@@ -3,8 +3,8 @@
 import asyncio
 
 from tests.attacks.machine.conftest import ANSWER_S, SMALL, Scene
-from tests.sandboxes.conformance import text
-from tests.sandboxes.serving import eventually
+from tests.support.sandboxes.conformance import text
+from tests.support.sandboxes.serving import eventually
 
 HIDDEN_NAME = "printf ') Z 0 (' > /proc/self/comm; "
 """What /proc says of a process then looks like that of another, which has ended."""

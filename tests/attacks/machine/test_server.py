@@ -7,7 +7,7 @@ import pytest
 
 from sandboxes import PathError
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.sandboxes.conformance import text
+from tests.support.sandboxes.conformance import text
 
 BLOWS = (
     "for n in $(seq 64); do kill -$n 1; done",

@@ -17,17 +17,17 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import ReportFormat
-from farm.grading import grade
+from farm.grading import GradingRequest, grade
 from sandboxes import LossCause, SandboxGone, SandboxLimits, SandboxSpec
 from sandboxes.runtimes.uncounted_memory import watch
 from sandboxes.runtimes.uncounted_memory.descriptors import PROC
 from sandboxes.runtimes.uncounted_memory.measure import survey
 from tests.attacks.machine.conftest import ANSWER_S, Scene
-from tests.images import PROGRAMS, compiled
-from tests.outside import EitherRuntime
-from tests.sandboxes.conformance import text
-from tests.services import needs_root
-from tests.unit.grading_fixtures import make_bundle, make_verifier, write
+from tests.support.farm.grading_values import make_bundle, make_verifier, write
+from tests.support.images import PROGRAMS, compiled
+from tests.support.outside import EitherRuntime
+from tests.support.sandboxes.conformance import text
+from tests.support.services import needs_root
 
 MIB = 2**20
 FEW, MANY = 20, 40_000
@@ -106,6 +106,15 @@ async def test_open_directories_end_their_sandbox(wide: Scene) -> None:
 
 async def test_long_listings_kept_open_end_their_sandbox(wide: Scene) -> None:
     assert "open directories" in await ended_for(wide, f"hoard listings {LISTINGS} 1")
+
+
+@pytest.mark.parametrize(("kind", "count"), [("backlog", 40_000), ("fullbacklog", 20_000)])
+async def test_connections_that_nobody_accepts_end_their_sandbox(wide: Scene, kind: str, count: int) -> None:
+    assert "TCP connections" in await ended_for(wide, f"hoard {kind} {count} 1")
+
+
+async def test_connections_that_nobody_accepts_are_kept_without_the_watch(wide: Scene) -> None:
+    await keeps_without_the_watch(wide, "backlog 20000 1", 32 * MIB)
 
 
 @pytest.mark.parametrize("kind", ["listings", *HIDDEN])
@@ -205,7 +214,7 @@ async def test_a_change_that_hoards_locks_is_judged_zero(either_runtime: EitherR
     bundle = make_bundle(verifier, tests={})
     bundle = replace(bundle, task=replace(bundle.task, image=test_image, workspace="/repo", memory_mib=256))
     change = Change((write("hoarding.py"),))
-    verdict = await grade(bundle, change, either_runtime, verify_s=None, rng=random.Random(0))
+    verdict = await grade(GradingRequest(bundle, change, either_runtime, rng=random.Random(0)))
     assert verdict.reward == 0.0
     assert "memory" in verdict.reason
 

@@ -13,12 +13,12 @@ from farm.audit.behaviour import MAX_EVIDENCE_CHARS, MAX_FLAGS_PER_KIND, MAX_SCR
 from farm.audit.shell_parser import MAX_PARSED_CHARS, parse_script
 from farm.audit.tool_actions import EDITORS, INERT_TOOLS, READERS, TERMINALS
 from farm.core.rollout import ToolUse, Turn
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.rewards import apply_rules, parse_rules
 from farm.rewards.components import COMPONENTS
 from farm.schemas.rollout import RolloutRecord
 from sandboxes.tools.packs import PACKS
-from tests.unit.rollout_fixtures import DONE, FIX, Scripted, call, fake, order, say, task
+from tests.support.farm.episode_values import DONE, FIX, Scripted, call, fake, order, say, task
 
 
 def use(name: str, error: str | None = None, **arguments: Any) -> ToolUse:
@@ -278,7 +278,7 @@ def test_other_tools_are_classified_by_action(call: ToolUse, flagged: set[str]) 
 async def test_overwriting_existing_test_is_flagged() -> None:
     paths = ("tests/test_a.py", "tests/test_new.py", "tests/test_new.py")
     both = say(*(call(EDITOR, {"command": "create", "path": path, "file_text": "x = 1\n"}) for path in paths))
-    rollout = await run_episode(order(), task(), fake(), Scripted(both, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(both, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.call) for flag in rollout.audit] == [("tests", 0)], rollout.turns
 
 
@@ -397,7 +397,7 @@ def test_invalid_arguments_give_no_action() -> None:
 
 async def test_episode_flags_do_not_change_reward() -> None:
     peek = say(call("bash", {"command": "git log --all -p"}), call("bash", {"command": "cat /tests/test_a.py"}))
-    rollout = await run_episode(order(), task(), fake(), Scripted(peek, FIX, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(peek, FIX, DONE), NodeServices("n", fake()))
     assert [(flag.kind, flag.turn, flag.call) for flag in rollout.audit] == [("history", 0, 0), ("tests", 0, 1)]
     assert (rollout.reward, rollout.reward_components["audit_history"]) == (1.0, 1.0)
     assert (rollout.metrics["audit_tests"], rollout.metrics["terminal_only"]) == (1.0, 0.0)

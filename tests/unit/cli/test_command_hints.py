@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from farm.cli.main import command_line
+from tests.support.pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[3]
 QUOTED = re.compile(r"`(?:[A-Z_]+=\S+ )*farm ([a-z][^`]*)`")
@@ -32,7 +33,7 @@ def hints() -> Iterator[tuple[Path, str]]:
     for path in sorted((ROOT / "farm").rglob("*.py")):
         for text in strings(path):
             yield from ((path, hint) for hint in QUOTED.findall(text))
-    for path in (ROOT / "README.md", ROOT / "farm/ARCHITECTURE.md"):
+    for path in PAGES:
         yield from ((path, hint) for hint in QUOTED.findall(path.read_text()))
 
 
@@ -52,6 +53,18 @@ def fault(hint: str) -> str:
     known = {*options, "--help"}
     unknown = [word for word in words if word.startswith("--") and word.partition("=")[0].rstrip(",;.") not in known]
     return f"no option {unknown[0]}" if unknown else ""
+
+
+def test_what_is_not_there_has_a_remedy_that_lists_what_is() -> None:
+    found = [
+        text
+        for room in SHARED
+        for path in sorted((ROOT / "farm" / room).rglob("*.py"))
+        for text in strings(path)
+        if text.startswith(("there is no run X", "there is no rollout X", "there is no node X"))
+    ]
+    assert len(found) > 5
+    assert [text for text in found if "; " not in text] == []
 
 
 def test_each_command_that_is_named_exists_with_its_options() -> None:

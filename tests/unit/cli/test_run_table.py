@@ -5,11 +5,16 @@ from typing import Literal
 
 import pytest
 
+from farm.cli.nodes import nodes_table
 from farm.cli.options import PlainConsole
 from farm.cli.run import progress_note
+from farm.cli.runs import policy_name
 from farm.cli.runs.table import counts_line, ordered, run_table
-from farm.schemas.responses import PolicyAnswer, RunAnswer, RunSummary
+from farm.schemas.responses import NodeAnswer, PolicyAnswer, RunAnswer, RunSummary
 
+NODE = NodeAnswer(
+    node_id="a", state="open", why="", slots=2, running=0, seen_s=0.0, cpu_load=0.0, memory_load=0.0, disk_load=0.0
+)
 State = Literal["running", "paused", "finished", "cancelled", "failed"]
 POLICY = PolicyAnswer(kind="oracle", endpoint="", model="", sampling_params={})
 
@@ -76,6 +81,22 @@ def test_a_row_has_the_running_waiting_and_failed_episodes() -> None:
     header, row = file.getvalue().splitlines()
     assert header.split()[2:6] == ["rollouts", "running", "waiting", "failed"]
     assert row.split()[2:6] == ["7/20", "3", "10", "2"]
+
+
+def test_runs_of_endpoints_are_told_apart_without_a_model() -> None:
+    assert policy_name(run("a")) == "oracle"
+    endpoint = POLICY.model_copy(update={"kind": "openai", "endpoint": "http://10.0.0.1:8000/v1"})
+    assert policy_name(run("a").model_copy(update={"policy": endpoint})) == "http://10.0.0.1:8000/v1"
+    named = endpoint.model_copy(update={"model": "m"})
+    assert policy_name(run("a").model_copy(update={"policy": named})) == "m"
+
+
+def test_a_lost_node_has_no_figures() -> None:
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(nodes_table([NODE, NODE.model_copy(update={"state": "lost"})]))
+    _, there, lost = file.getvalue().splitlines()
+    assert there.split() == ["a", "open", "0", "2", "0.0", "0%", "0%"]
+    assert lost.split() == ["a", "lost", *"-----"]
 
 
 @pytest.mark.parametrize(

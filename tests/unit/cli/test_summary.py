@@ -6,7 +6,7 @@ from pathlib import Path
 from farm.cli.runs.summary import unsolved_by_oracle, untrainable_lines
 from farm.core.trainable import INCONSISTENT, NO_TOKENS
 from farm.schemas.rollout import RolloutHead, RolloutRecord
-from tests.rollouts import make_rollout
+from tests.support.rollouts import make_rollout
 
 SET = Path("my-tasks")
 

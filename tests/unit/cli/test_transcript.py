@@ -6,7 +6,7 @@ import pytest
 
 from farm.cli.rollouts.transcript import COLUMNS, shortened, transcript
 from farm.schemas.rollout import Sidecar, ToolUseRecord, TurnRecord
-from tests.rollouts import make_rollout
+from tests.support.rollouts import make_rollout
 
 
 def use(name: str, arguments: str, result: str, *, error: bool = False, took_s: float = 0.0) -> ToolUseRecord:

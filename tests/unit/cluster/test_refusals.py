@@ -20,7 +20,7 @@ from farm.cluster.versions import RAY_FLOOR
 from farm.config import Config
 from farm.core.toml import read_toml
 from farm.grading.diff.style import RUFF
-from tests.unit.grading_fixtures import install_ruff
+from tests.support.farm.grading_values import install_ruff
 
 TOKEN = SecretStr("a-token-of-some-length")
 
@@ -40,12 +40,12 @@ def join(address: str, token: SecretStr | None = TOKEN) -> Callable[[Path], Abst
 @pytest.mark.parametrize(
     ("attempt", "complaint"),
     [
-        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not serve us"),
+        (up(redis_url=SecretStr("redis://127.0.0.1:1/0")), "redis://127.0.0.1:1/0 does not accept commands"),
         (up(redis_url=SecretStr("nonsense://x")), "redis_url nonsense://x"),
         (up(node_ip="0.0.0.0"), "name the address by which other machines reach this one"),
         (join("127.0.0.1:1"), "no farm answers at 127.0.0.1:1; give the address"),
         (join("127.0.0.1:99999"), "no farm answers at 127.0.0.1:99999"),
-        (join("nonsense"), "'nonsense' is no address; write HOST:PORT"),
+        (join("nonsense"), "'nonsense' is not an address; write HOST:PORT"),
         (join("127.0.0.1:1", None), "set FARM_JOIN_TOKEN"),
     ],
 )
@@ -156,7 +156,9 @@ async def test_another_ruff_than_the_farms_is_refused(tmp_path: Path, monkeypatc
 
 def test_the_required_versions_are_those_that_are_checked() -> None:
     project = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_bytes())["project"]
-    required = {found.name: str(found.specifier) for found in map(Requirement, project["dependencies"])}
+    required = {
+        found.name: str(found.specifier) for found in map(Requirement, project["optional-dependencies"]["node"])
+    }
     assert required["ray"] == f">={RAY_FLOOR}"
     assert required["ruff"] == f"=={RUFF}"
     assert "pip" in required

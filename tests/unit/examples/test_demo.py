@@ -9,7 +9,7 @@ import pytest
 from farm.core.rollout import StopReason
 from farm.examples.demo import faults
 from farm.schemas.rollout import RolloutHead, RolloutRecord, head_of
-from tests.rollouts import make_rollout
+from tests.support.rollouts import make_rollout
 
 QUICKSTART = Path(__file__).parents[3] / "deploy" / "quickstart.sh"
 

@@ -8,7 +8,16 @@ import pytest
 
 from farm.core.change import Change
 from farm.core.task import GradingMode, ReportFormat, Verifier
-from farm.grading import VerifierError, WorkspaceBaseline, grade
+from farm.grading import (
+    Artifacts,
+    Forfeit,
+    GradingRequest,
+    VerifierError,
+    Work,
+    WorkspaceBaseline,
+    WrittenAnswer,
+    grade,
+)
 from farm.grading.changes.protected_paths import split_change
 from farm.grading.decoys.verifier_plan import build_verifier_plan
 from farm.grading.reports.parsers import read_report
@@ -17,7 +26,7 @@ from farm.tasks.bundle import TaskBundle
 from sandboxes.errors import LossCause, SandboxGone
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess, Program
-from tests.unit.grading_fixtures import (
+from tests.support.farm.grading_values import (
     WORKSPACE,
     busybox,
     change,
@@ -47,7 +56,7 @@ def runtime(
 
 async def judge(made: Change, farm: FakeRuntime | None = None, bundle: TaskBundle | None = None) -> tuple[float, str]:
     farm = farm or runtime()
-    verdict = await grade(bundle or make_bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(bundle or make_bundle(), made, farm, rng=random.Random(1)))
     assert not farm.sandboxes
     return verdict.reward, verdict.reason
 
@@ -74,7 +83,7 @@ async def test_reports_are_parsed_outside_the_event_loop() -> None:
 
 async def test_verdict_describes_the_change() -> None:
     made = change(FIX, write("tests/test_a.py", b"def test_new(): pass\n"), write("conftest.py", b""))
-    verdict = await grade(make_bundle(), made, runtime(), verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(make_bundle(), made, runtime(), rng=random.Random(1)))
     assert verdict.reward == 1.0
     assert verdict.protected_paths == ("tests/test_a.py",)
     assert verdict.components["protected_paths_touched"] == 1
@@ -88,7 +97,7 @@ async def test_baseline_is_used_only_for_its_image() -> None:
     digest = await farm.digest_of("task:1")
     for of, known in ((digest, True), ("sha256:other", False)):
         emptied = WorkspaceBaseline(of, {})
-        verdict = await grade(make_bundle(), change(FIX), farm, verify_s=None, rng=random.Random(1), baseline=emptied)
+        verdict = await grade(GradingRequest(make_bundle(), change(FIX), farm, rng=random.Random(1), baseline=emptied))
         assert verdict.reward == 1.0
         assert ("-bug" in verdict.patch) is not known
 
@@ -163,7 +172,11 @@ async def test_timeout_starts_with_the_command() -> None:
     turns = asyncio.Semaphore()
     async with turns:
         waiting = asyncio.create_task(
-            grade(make_bundle(), change(FIX), runtime(), verify_s=60, rng=random.Random(1), turns=turns)
+            grade(
+                GradingRequest(
+                    make_bundle(), change(FIX), runtime(), verify_s=60, rng=random.Random(1), test_slots=turns
+                )
+            )
         )
         done, _ = await asyncio.wait({waiting}, timeout=0.2)
         assert done == set()
@@ -226,7 +239,7 @@ async def test_out_of_memory_is_blamed_on_change(made: Change) -> None:
 async def test_invalid_verifier_is_refused_before_boot(verifier: Verifier, remedy: str) -> None:
     farm = FakeRuntime({})
     with pytest.raises(VerifierError, match=remedy):
-        await grade(make_bundle(verifier), change(FIX), farm, verify_s=None, rng=random.Random(1))
+        await grade(GradingRequest(make_bundle(verifier), change(FIX), farm, rng=random.Random(1)))
 
 
 @pytest.mark.parametrize("mode", [GradingMode.SHARED, GradingMode.SNAPSHOT])
@@ -243,7 +256,7 @@ async def test_report_and_decoy_paths_are_random() -> None:
         return await pretend_pytest(passes)(process)
 
     for seed in range(2):
-        await grade(make_bundle(), change(FIX), runtime(spy), verify_s=None, rng=random.Random(seed))
+        await grade(GradingRequest(make_bundle(), change(FIX), runtime(spy), rng=random.Random(seed)))
     assert seen[0][0] != seen[1][0]
     assert set(seen[0][1:]) & set(seen[1][1:]) == {"tests/test_a.py"}
 
@@ -280,3 +293,20 @@ async def test_empty_junit_report_earns_nothing() -> None:
 
     reward, reason = await judge(change(FIX), runtime(empty))
     assert (reward, "not reported" in reason) == (0.0, True)
+
+
+async def test_a_forfeit_is_worth_nothing_and_boots_nothing() -> None:
+    farm = runtime()
+    verdict = await grade(GradingRequest(make_bundle(), Forfeit("too large"), farm))
+    assert (verdict.reward, verdict.reason, dict(verdict.components)) == (0.0, "too large", {"resolved": 0.0})
+    assert verdict.total_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [(WrittenAnswer("{}"), "asks for a change"), (Artifacts(Change()), "no verifier of its own")],
+    ids=["answer", "artifacts"],
+)
+async def test_work_of_another_kind_than_the_tasks_is_refused(work: Work, remedy: str) -> None:
+    with pytest.raises(VerifierError, match=remedy):
+        await grade(GradingRequest(make_bundle(), work, runtime()))

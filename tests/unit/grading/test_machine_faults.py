@@ -8,7 +8,7 @@ from farm.core.task import ReportFormat
 from farm.core.test_frameworks import owned_files
 from farm.grading.errors import raise_if_host_fault
 from sandboxes.errors import PathError, RuntimeUnavailable
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from farm.core.change import Change
-from farm.grading import VerifierError, grade
+from farm.grading import GradingRequest, VerifierError, grade
 from farm.tasks.bundle import TaskBundle
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
+from tests.support.farm.grading_values import WORKSPACE, busybox, change, image, make_bundle, pretend_pytest, write
 
 PRISTINE = {"src/a.py": b"bug\n", "tests/test_a.py": b"# old\n# keep\n", "tests/test_b.py": b"# b\n"}
 PATCH = b"""\
@@ -51,7 +51,7 @@ def passes(process: FakeProcess, name: str) -> bool:
 
 async def judge(made: Change, judged: TaskBundle | None = None) -> tuple[float, str]:
     farm = FakeRuntime(image(PRISTINE), programs={"busybox": busybox, "pretend": pretend_pytest(passes)})
-    verdict = await grade(judged or bundle(), made, farm, verify_s=None, rng=random.Random(1))
+    verdict = await grade(GradingRequest(judged or bundle(), made, farm, rng=random.Random(1)))
     return verdict.reward, verdict.reason
 
 

@@ -16,7 +16,7 @@ from farm.grading.decoys.canary_file import DecoyFile, make_decoy_file
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import FileKind
-from tests.unit.grading_fixtures import delete, link, make_verifier, run_tests, write
+from tests.support.farm.grading_values import delete, link, make_verifier, run_tests, write
 
 GO, CARGO, JEST = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST
 NEW, OLD = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
@@ -389,6 +389,17 @@ def test_falsified_test_passing_by_chance_is_no_tampering(pristine: bool) -> Non
     assert (verdict.reward, verdict.tampered, verdict.doubtful) == (0.0, False, False)
     both = decide(make_verifier(), canary, VerifierEvidence(wrong | {NEW: CaseOutcome.PASSED}), pristine=False)
     assert (both.reward, both.tampered) == (0.0, True)
+
+
+def test_a_control_run_with_nothing_changed_may_ask_for_what_the_code_gives() -> None:
+    """A policy that only changes protected files would be given no reward otherwise, as if the task were unfit."""
+    control = VerifierEvidence(BOTH | HONEST)
+    verdict = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=True)
+    assert (verdict.tampered, verdict.passed_false) == (False, ())
+    changed = decide(make_verifier(), replace(CANARY, must_not_pass=(NEW,)), control, pristine=False)
+    assert (changed.tampered, changed.passed_false) == (True, (NEW,))
+    with pytest.raises(VerifierError, match="with nothing changed, a false version"):
+        decide(make_verifier(), replace(CANARY, must_not_pass=(OLD,)), control, pristine=True)
 
 
 def test_passed_falsified_version_removes_all_credit() -> None:

@@ -12,7 +12,7 @@ from farm.tasks import TaskBundle
 from sandboxes.errors import DiskFull, ImageError, RuntimeUnavailable
 from sandboxes.images.eviction import Remove
 from sandboxes.images.store import ImageInfo
-from tests.unit.grading_fixtures import make_bundle
+from tests.support.farm.grading_values import make_bundle
 
 FOREVER_S = 3600.0
 AT_ONCE_S = 0.001
@@ -191,7 +191,7 @@ class PretendedKeeper:
 
 
 def shelf_with(workshop: Callable[[TaskBundle], Awaitable[object]], keeper: PretendedKeeper) -> ImageCache:
-    return ImageCache(workshop, ["old", "held"], keeper=keeper, backoff_s=AT_ONCE_S)
+    return ImageCache(workshop, ["old", "held"], evictor=keeper, backoff_s=AT_ONCE_S)
 
 
 async def test_what_an_episode_holds_is_not_removed() -> None:

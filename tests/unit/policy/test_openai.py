@@ -21,8 +21,8 @@ from farm.policy.base import PolicyError, Reply
 from farm.policy.endpoint_access import EndpointAccess, EndpointKey
 from farm.policy.openai import OpenAIPolicy, RetrySettings
 from farm.policy.openai_endpoint import DEFAULT_TIMEOUTS, OpenAIEndpoint
-from tests.model_server import ModelServer, Say, Script, logprob, refusal, serving
-from tests.unit.grading_fixtures import make_bundle
+from tests.support.farm.grading_values import make_bundle
+from tests.support.model_server import ModelServer, Say, Script, logprob, refusal, serving
 
 QUICK = RetrySettings(tries=3, garbage_tries=2, backoff_s=0.001, longest_s=0.01)
 HELLO: list[Mapping[str, Any]] = [{"role": "user", "content": "hello"}]
@@ -365,8 +365,8 @@ async def test_a_refusals_half_surrogate_does_no_harm() -> None:
             await ask(model)
 
 
-async def test_malformed_calls_pass_and_travel_back_as_objects() -> None:
-    written = '{"command": "ls"'
+@pytest.mark.parametrize("written", ['{"command": "ls"', '{"x": ' + "[" * 100 + "]" * 100 + "}"])
+async def test_malformed_calls_pass_and_travel_back_as_objects(written: str) -> None:
     async with serving(ModelServer([Say(calls=(("bash", written), ("", "")))])) as model:
         reply = await ask(model)
         assert [(call.name, call.arguments) for call in reply.tool_calls] == [("bash", written), ("", "")]
@@ -476,9 +476,9 @@ async def test_a_seed_differs_by_episode_and_turn() -> None:
 @pytest.mark.parametrize("url", ["", "host:8000/v1", "ftp://host/v1", "http://"])
 def test_what_is_no_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(PolicyError, match="http://HOST:PORT/v1"):
-        make_policy(spec(url), make_bundle(), seed=0)
+        make_policy(spec(url), make_bundle(), seed=0, endpoints=EndpointPool())
 
 
 def test_sampling_parameters_may_not_rewrite_the_request() -> None:
     with pytest.raises(PolicyError, match="messages"):
-        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0)
+        make_policy(spec("http://h/v1", messages="x"), make_bundle(), seed=0, endpoints=EndpointPool())

@@ -19,8 +19,8 @@ from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
 from sandboxes.tools import ToolResult, Toolset
-from tests.unit.grading_fixtures import IMAGE, WORKSPACE, change, delete, image, make_bundle, write
-from tests.unit.rollout_fixtures import EDITOR
+from tests.support.farm.episode_values import EDITOR
+from tests.support.farm.grading_values import IMAGE, WORKSPACE, change, delete, image, make_bundle, write
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "x = 1", "\tindented", "ü"]), max_size=12)
 

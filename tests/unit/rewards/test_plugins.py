@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from farm.core.change import Change
-from farm.episode import run_episode
+from farm.episode import NodeServices, run_episode
 from farm.rewards import JudgedEpisode, Plugins, parse_rules, score
-from tests.unit.rollout_fixtures import DONE, FIX, Scripted, fake, order, say, task
+from tests.support.farm.episode_values import DONE, FIX, Scripted, fake, order, say, task
 
 EPISODE = JudgedEpisode("demo", Change(), "", (), {"verdict": 1.0})
 
@@ -113,18 +113,18 @@ async def test_episode_has_plugin_components_despite_failures() -> None:
         raise RuntimeError("no")
 
     plugins = Plugins({"look": look, "fail": fail})
-    rollout = await run_episode(order(), task(), fake(), Scripted(FIX, DONE), node="n", plugins=plugins)
+    rollout = await run_episode(order(), task(), Scripted(FIX, DONE), NodeServices("n", fake(), plugins=plugins))
     assert (rollout.reward, rollout.reward_components["plugin.look.files"]) == (1.0, 1.0)
     assert rollout.metrics["plugin_failed.fail"] == 1.0
     assert (seen[0].patch, seen[0].turns) == (rollout.patch, rollout.turns)
     broken = Scripted(RuntimeError("the endpoint is gone"))
-    unjudged = await run_episode(order(), task(), fake(), broken, node="n", plugins=plugins)
+    unjudged = await run_episode(order(), task(), broken, NodeServices("n", fake(), plugins=plugins))
     assert (unjudged.reward, len(seen)) == (None, 1)
 
 
 async def test_episode_components_describe_work_and_result() -> None:
     twice = say(*FIX.tool_calls, *FIX.tool_calls, completion_tokens=5)
-    rollout = await run_episode(order(), task(), fake(), Scripted(twice, DONE), node="n")
+    rollout = await run_episode(order(), task(), Scripted(twice, DONE), NodeServices("n", fake()))
     found = rollout.reward_components
     assert (found["verdict"], found["fail_to_pass"], found["misuse_repeated"]) == (1.0, 1.0, 1.0)
     assert (found["effort_turns"], found["effort_calls"], found["effort_completion_tokens"]) == (2.0, 3.0, 5.0)

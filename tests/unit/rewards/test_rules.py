@@ -43,8 +43,8 @@ def test_step_components_can_be_weighted() -> None:
         (PLAIN + "plugin.'a b'.c = 1\n", "no component 'plugin.a b.c'"),
         (PLAIN + "plugin.a.b = 1\n'plugin.a.b' = 2\n", "plugin.a.b occurs twice"),
         (PLAIN + "step_0 = 1\n", "no component 'step_0'"),
-        (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 500 parts"),
-        ("[" + "a . " * 15_000 + "a]\n", "more than 500 parts"),
+        (PLAIN + "plugin" + ".a" * 30_000 + " = 1\n", "more than 100 parts"),
+        ("[" + "a . " * 15_000 + "a]\n", "more than 100 parts"),
         ('name = "a"\n[weights]\nverdict = nan\n', "finite"),
         ('name = "a"\n[weights]\nverdict = inf\n', "finite"),
         ('name = "a"\n[weights]\nverdict = 1e9\n', "less than or equal"),
@@ -93,10 +93,10 @@ def test_plugin_components_have_prefixed_names() -> None:
     assert dotted.weights["plugin.length.words"] == 0.5
 
 
-def test_rules_in_readme_match_the_example() -> None:
+def test_rules_of_the_page_are_the_example() -> None:
     text = (ROOT / "farm/examples/careful.toml").read_text()
-    readme = (ROOT / "README.md").read_text()
-    assert f"```toml\n{text}```" in readme
+    page = (ROOT / "farm/docs/rewards.md").read_text()
+    assert f"```toml\n{text}```" in page
     rules = parse_rules(text)
     worked = {
         "verdict": 1.0,
@@ -105,14 +105,11 @@ def test_rules_in_readme_match_the_example() -> None:
         "effort_completion_tokens": 4000.0,
         "effort_calls": 20.0,
     }
-    assert f"/ 0.001 = {score(worked, rules):.2f}." in readme
+    assert f"/ 0.001 = {score(worked, rules):.2f}." in page
     failed = {"verdict": 0.0, "resolved": 0.0, "style_new": 5.0, "misuse_malformed": 2.0}
     assert score(failed, rules) == -0.1
 
 
-def test_all_components_are_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text()
-    for name in COMPONENTS:
-        family = name.rpartition("_")[0] + "_"
-        kinds = ("fail_to_pass_", "pass_to_pass_", "files_", "lines_", "misuse_unknown_", "misuse_bad_")
-        assert f"`{name}`" in readme or family in kinds, name
+def test_every_component_that_rules_may_name_is_on_its_page() -> None:
+    page = (ROOT / "farm/docs/components.md").read_text()
+    assert [name for name in COMPONENTS if f"| `{name}` |" not in page] == []

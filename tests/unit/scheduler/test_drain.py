@@ -4,7 +4,7 @@ import pytest
 
 from farm.scheduler.messages import Command, DrainNode, NodeDrained, NodeLeft, NodeLost, RunSubmitted, StartEpisode
 from farm.scheduler.state_machine import Scheduler
-from tests.unit.scheduling import beat, run_spec
+from tests.support.farm.scheduler_values import beat, run_spec
 
 
 def started(commands: list[Command]) -> int:

@@ -8,13 +8,22 @@ import pytest
 
 from farm.core.rollout import Failure, Origin
 from farm.scheduler.event_log import OUTAGE_OVER_S, FarmEventLog
-from farm.scheduler.messages import Event, NodeLeft, NodeLost, RunCancelled, RunSubmitted, StartEpisode, Tick
+from farm.scheduler.messages import (
+    Event,
+    NodeDrained,
+    NodeLeft,
+    NodeLost,
+    RunCancelled,
+    RunSubmitted,
+    StartEpisode,
+    Tick,
+)
 from farm.scheduler.metrics import FarmMetrics, FarmSnapshot
 from farm.scheduler.nodes import SchedulerSettings
 from farm.scheduler.service import SchedulerService
 from farm.scheduler.state_machine import Scheduler
 from farm.store import Store
-from tests.unit.scheduling import beat, failed, run_spec
+from tests.support.farm.scheduler_values import beat, failed, run_spec
 
 
 def lost(scheduler: Scheduler, now: float) -> list[str]:
@@ -116,6 +125,16 @@ def test_nodes_that_join_leave_and_are_lost_are_logged(caplog: pytest.LogCapture
     told.handle(beat("a"), 23.0)
     assert told.handle(NodeLeft("a"), 24.0)[0][:2] == ("INFO", "a")
     assert told.handle(NodeLeft("a"), 25.0) == []
+
+
+def test_a_node_that_an_operator_drains_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog)
+    told.handle(beat("a"), 0.0)
+    assert told.handle(NodeDrained("a"), 1.0) == [("INFO", "a", "", "", "the node drains")]
+    assert told.handle(NodeDrained("a"), 2.0) == []
+    assert told.handle(beat("a", draining=True), 3.0) == []
+    assert told.handle(NodeDrained("a", drain=False), 4.0) == [("INFO", "a", "", "", "the node no longer drains")]
+    assert told.handle(NodeDrained("nosuch"), 5.0) == []
 
 
 def test_failed_episodes_and_cancelled_runs_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from farm.scheduler.messages import NodeLost, RunSubmitted
 from farm.scheduler.state_machine import Scheduler
-from tests.unit.scheduling import beat, run_spec
+from tests.support.farm.scheduler_values import beat, run_spec
 
 
 def test_an_outage_is_known_as_long_as_a_node_tells_it() -> None:

@@ -29,7 +29,7 @@ from farm.scheduler.messages import (
 )
 from farm.scheduler.nodes import RunningEpisode, SchedulerSettings
 from farm.scheduler.state_machine import Scheduler
-from tests.unit.scheduling import beat, failed, run_spec, solved, stopped, task
+from tests.support.farm.scheduler_values import beat, failed, run_spec, solved, stopped, task
 
 SETTINGS = SchedulerSettings(warm=2)
 NODES = ("a", "b", "c")

@@ -25,7 +25,7 @@ from farm.schemas.rollout import (
     to_msgpack,
 )
 from farm.schemas.zstd_frames import MalformedFrame, pack_frame, unpack_frame, unpack_frames
-from tests.rollouts import make_rollout
+from tests.support.rollouts import make_rollout
 
 TEXT = st.text(max_size=20)
 REAL = st.floats(allow_nan=False, allow_infinity=False)

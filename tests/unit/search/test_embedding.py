@@ -10,7 +10,7 @@ import pytest
 from sandboxes.search.embeddings import distill
 from sandboxes.search.embeddings.minilm import MiniLm, pieces
 from sandboxes.search.embeddings.word_table import Passage, WordEmbedder, WordTable
-from tests.sandboxes.searching import toy
+from tests.support.sandboxes.searching import toy
 
 WIDTH, INNER = 24, 48
 PIECES = ["[UNK]", "[CLS]", "[SEP]", "cook", "##ie", "##s", "jar", "remove", *(f"word{n}" for n in range(300))]

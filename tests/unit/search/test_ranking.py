@@ -13,7 +13,7 @@ from sandboxes.search.errors import BadIndex
 from sandboxes.search.index.segment import IndexSegment, SourceFile, build
 from sandboxes.search.index.segment_format import pack, unpack
 from sandboxes.search.ranking import Hit, Part, Question, search
-from tests.sandboxes.searching import toy
+from tests.support.sandboxes.searching import toy
 
 COOKIES = """\
 def parse_cookie(header):

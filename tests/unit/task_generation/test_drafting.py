@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.task_generation.mutation.drafting import combine, confirmed, confirming, judged
+from farm.task_generation.mutation.drafting import combination_verdict, combine, combined_trial, trial_verdict
 from farm.task_generation.mutation.edits import apply_edits
 from farm.task_generation.mutation.faults import Fault, apply_faults, choose_faults
 from farm.task_generation.mutation.features import choose_features
-from farm.task_generation.mutation.generator import journal_path
-from farm.task_generation.mutation.hide_tests import hide_tests, without
+from farm.task_generation.mutation.generator import log_path
+from farm.task_generation.mutation.hide_tests import hide_tests, remove_tests
 from farm.task_generation.mutation.recipe import changed_tasks, lock_path, read_lock, read_recipe
 from farm.task_generation.mutation.repository import open_repository
 from farm.task_generation.mutation.trials import BaselineRun, TrialResult
@@ -100,7 +100,7 @@ def test_a_feature_goes_with_what_only_it_used() -> None:
 
 
 def test_hidden_tests_leave_no_gap() -> None:
-    hidden = without(TESTS, ["TestSqueeze::test_one", "test_dump"])
+    hidden = remove_tests(TESTS, ["TestSqueeze::test_one", "test_dump"])
     assert hidden == (
         b"import pytest\nfrom a import dump, squeeze\n\nclass TestSqueeze:\n    pass\ndef test_other():\n    pass\n"
     )
@@ -112,10 +112,10 @@ def test_a_file_whose_test_is_not_found_goes_as_a_whole() -> None:
 
 
 def test_verdicts_on_trials() -> None:
-    assert judged(TrialResult(key="a", status="timeout"), 5) == "timeout"
-    assert judged(TrialResult(key="a", status="ran", passed=3), 5) == "unnoticed"
-    assert judged(TrialResult(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
-    assert judged(TrialResult(key="a", status="ran", failed=["t"]), 5) == "usable"
+    assert trial_verdict(TrialResult(key="a", status="timeout"), 5) == "timeout"
+    assert trial_verdict(TrialResult(key="a", status="ran", passed=3), 5) == "unnoticed"
+    assert trial_verdict(TrialResult(key="a", status="ran", failed=["t"] * 6), 5) == "too plain"
+    assert trial_verdict(TrialResult(key="a", status="ran", failed=["t"]), 5) == "usable"
 
 
 def test_faults_are_combined_from_several_functions() -> None:
@@ -133,16 +133,16 @@ def test_faults_are_combined_from_several_functions() -> None:
 def test_combined_faults_must_each_still_show() -> None:
     usable = [(fault(str(n), f"f{n}"), TrialResult(key=str(n), status="ran", failed=[f"t{n}"])) for n in range(3)]
     alone, two = combine(usable, (1, 2), random.Random(0))
-    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0"]), 5) == "usable"
-    assert confirmed(alone, TrialResult(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
-    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
-    assert confirmed(two, TrialResult(key="", status="ran", failed=["t1"]), 5) == "masked"
+    assert combination_verdict(alone, TrialResult(key="", status="ran", failed=["t0"]), 5) == "usable"
+    assert combination_verdict(alone, TrialResult(key="", status="ran", failed=["t0", "t9"]), 5) == "flaky"
+    assert combination_verdict(two, TrialResult(key="", status="ran", failed=["t1", "t2", "t9"]), 5) == "usable"
+    assert combination_verdict(two, TrialResult(key="", status="ran", failed=["t1"]), 5) == "masked"
 
 
 def test_faults_in_each_others_way_are_no_plan() -> None:
     pairs = [(one, TrialResult(key=one.key, status="ran", failed=["t"])) for one in chosen(1)]
     plan = combine([pairs[0]], (1,), random.Random(0))[0]
-    assert confirming(plan, {"a.py": SOURCE}, 5) is not None
+    assert combined_trial(plan, {"a.py": SOURCE}, 5) is not None
     assert apply_faults({"a.py": SOURCE}, plan.faults)["a.py"] != SOURCE
 
 
@@ -168,7 +168,7 @@ def test_a_journal_is_of_the_very_sources_that_it_tells_of(tmp_path: Path) -> No
         (root / "pyproject.toml").write_text("")
         (root / "tests" / "test_a.py").write_bytes(TESTS)
         repository = open_repository(str(root), state_dir=tmp_path, pins=["pytest==8.4.2"])
-        return journal_path(repository, tmp_path / "out", seed)
+        return log_path(repository, tmp_path / "out", seed)
 
     first = path_of("def dump(value, indent): ...\n")
     assert first.is_relative_to(tmp_path / "out")

@@ -7,8 +7,8 @@ import pytest
 from farm.task_generation.mutation.faults import Fault
 from farm.task_generation.mutation.trials import FailedTest
 from farm.task_generation.wording.failing_statement import Example
-from farm.task_generation.wording.failure_examples import best, tell, tell_wanted
-from farm.task_generation.wording.instructions import Symptom, instruction, names_a_file
+from farm.task_generation.wording.failure_examples import best_examples, describe_failure, describe_wanted
+from farm.task_generation.wording.instructions import Symptom, names_a_file, write_instruction
 
 TESTS = b"""\
 import unittest
@@ -79,7 +79,7 @@ def failure(test: str, line: int, **fields: object) -> FailedTest:
 
 
 def told(one: FailedTest) -> str | None:
-    example = tell(one, {"test_a.py": TESTS})
+    example = describe_failure(one, {"test_a.py": TESTS})
     return None if example is None else example.text
 
 
@@ -136,8 +136,8 @@ def test_unittest() -> None:
 def test_what_is_long_is_told_in_steps() -> None:
     test = {"test_a.py": TESTS.replace(b"LONG", b"x" * 400)}
     one = failure("TestUnit::test_long", line_of("lib.render"), error="KeyError", message="1", deeper=True)
-    assert tell(one, test) is None
-    example = tell(one, test, at_length=True)
+    assert describe_failure(one, test) is None
+    example = describe_failure(one, test, at_length=True)
     assert example is not None
     assert example.text.startswith("After\n\n  ```python\n  text = (\n")
     assert example.text.endswith("`lib.render(text)` raises `KeyError: 1`, where `text` is expected.")
@@ -151,7 +151,7 @@ def test_what_is_of_one_run_is_not_told() -> None:
 
 def test_what_is_wanted_of_a_missing_feature() -> None:
     one = failure("test_steps", line_of("lib.squeeze(text)"), error="NotImplementedError", names={"text": "'a  b'"})
-    texts = [example.text for example in tell_wanted(one, {"test_a.py": TESTS})]
+    texts = [example.text for example in describe_wanted(one, {"test_a.py": TESTS})]
     assert texts == ["`lib.squeeze('a  b')` is to give `'a b'`.", "`lib.squeeze('c')` is to give `'c'`."]
 
 
@@ -159,7 +159,7 @@ def symptom(path: str = "src/lib/core.py") -> Symptom:
     one = failure(
         "test_steps", line_of('result == "a b"'), compared=["==", "'a  b'", "'a b'"], names={"text": "'a  b'"}
     )
-    example = tell(one, {"test_a.py": TESTS})
+    example = describe_failure(one, {"test_a.py": TESTS})
     assert example is not None
     return Symptom(Fault("k", path, "squeeze", "condition", (), ()), (example,))
 
@@ -170,7 +170,7 @@ SOURCES = {"src/lib/core.py": b'def squeeze(text):\n    """Make spaces one. And 
 @pytest.mark.parametrize("feature", [False, True])
 def test_levels(feature: bool) -> None:
     first, second, third = (
-        instruction("lib", [symptom()], SOURCES, level, feature=feature) or "" for level in (1, 2, 3)
+        write_instruction("lib", [symptom()], SOURCES, level, feature=feature) or "" for level in (1, 2, 3)
     )
     assert "src/lib/core.py" in first
     assert "`squeeze`" in second
@@ -183,18 +183,18 @@ def test_levels(feature: bool) -> None:
 
 def test_what_names_the_file_is_no_instruction() -> None:
     source = {"src/lib/core.py": b'def squeeze(text):\n    """Of core.py."""\n'}
-    assert instruction("lib", [symptom()], source, 1, feature=False) is not None
-    assert instruction("lib", [symptom()], source, 2, feature=False) is None
+    assert write_instruction("lib", [symptom()], source, 1, feature=False) is not None
+    assert write_instruction("lib", [symptom()], source, 2, feature=False) is None
     nothing = Symptom(symptom().fault, ())
-    assert instruction("lib", [nothing], source, 1, feature=False) is None
+    assert write_instruction("lib", [nothing], source, 1, feature=False) is None
 
 
 def test_the_best_examples_are_complete_and_of_several_tests() -> None:
     one = symptom().examples[0]
     vague = type(one)("t::other", "`x`", places=frozenset({"t.py"}))
     longer = type(one)(one.test, one.text + " And so on.")
-    assert best([vague, longer, one], 2) == [one, vague]
-    assert best([vague, longer, one], 2, avoid=["squeeze"])[0] in (one, longer)
+    assert best_examples([vague, longer, one], 2) == [one, vague]
+    assert best_examples([vague, longer, one], 2, avoid=["squeeze"])[0] in (one, longer)
     assert ast.parse(TESTS)
 
 
@@ -269,7 +269,7 @@ class StatementNames:
 def told_of(test: str, text: str, **fields: object) -> Example | None:
     line = next(number for number, line in enumerate(BORROWED.decode().splitlines(), 1) if text in line)
     one = failure("", line, **fields).model_copy(update={"test": f"tests/test_b.py::StatementNames::{test}"})
-    return tell(one, {"tests/test_b.py": BORROWED, "tests/support.py": b"def shape(text): ...\n"})
+    return describe_failure(one, {"tests/test_b.py": BORROWED, "tests/support.py": b"def shape(text): ...\n"})
 
 
 def test_what_a_name_of_the_tests_is_stands_beside() -> None:
@@ -326,6 +326,6 @@ def test_what_is_to_equal_another_such() -> None:
     assert example.text == "`lib.Box(1) == lib.Box(1)` is to hold, and does not."
     one = failure("", BORROWED[: BORROWED.index(b"lib.Box(1) ==")].count(b"\n") + 1)
     one = one.model_copy(update={"test": "tests/test_b.py::StatementNames::test_same"})
-    assert [wanted.text for wanted in tell_wanted(one, {"tests/test_b.py": BORROWED})] == [
+    assert [wanted.text for wanted in describe_wanted(one, {"tests/test_b.py": BORROWED})] == [
         "`lib.Box(1) == lib.Box(1)` is to hold."
     ]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.task_generation.mutation.edits import ByteEdit, apply_edits, functions_of, meaning, parsed
+from farm.task_generation.mutation.edits import ByteEdit, apply_edits, function_dump, functions_of, parse_source
 from farm.task_generation.mutation.operators import Site, find_sites
 
 SOURCE = '''\
@@ -202,16 +202,20 @@ def test_every_change_is_python_and_touches_one_function() -> None:
     tree = ast.parse(SOURCE)
     names = {name for name, _ in functions_of(tree)}
     for site in sites(SOURCE):
-        after = parsed(apply_edits(SOURCE.encode(), site.edits))
+        after = parse_source(apply_edits(SOURCE.encode(), site.edits))
         assert after is not None
         for name in names - {site.function}:
-            assert meaning(after, name) == meaning(tree, name)
+            assert function_dump(after, name) == function_dump(tree, name)
 
 
 def test_layout_is_not_meaning() -> None:
     one = ast.parse("def f(a):\n    return a  # told\n")
     other = ast.parse("def f( a ):\n\n    return (a)\n")
-    assert meaning(one, "f") == meaning(other, "f") != meaning(ast.parse("def f(a):\n    return -a\n"), "f")
+    assert (
+        function_dump(one, "f")
+        == function_dump(other, "f")
+        != function_dump(ast.parse("def f(a):\n    return -a\n"), "f")
+    )
 
 
 def test_bytes_count_not_characters() -> None:
@@ -260,7 +264,7 @@ def test_places_are_found_while_another_thread_parses() -> None:
 
     def parse() -> None:
         while not done.is_set():
-            assert parsed(other)
+            assert parse_source(other)
 
     def collected(phase: str, info: dict[str, int]) -> None:
         for _ in range(3):
@@ -283,3 +287,13 @@ def test_places_are_found_while_another_thread_parses() -> None:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(collected)
     assert len(found) > 200
+
+
+@pytest.mark.parametrize("depth", [150, 900, 3000, 30_000])
+@pytest.mark.parametrize("kind", ["sum", "attributes"])
+def test_a_file_that_is_nested_too_deeply_has_no_sites(kind: str, depth: int) -> None:
+    nested = {"sum": "1+" * depth + "1", "attributes": "a" + ".b" * depth}[kind]
+    source = f"def f(a):\n    x = {nested}\n    return a > 3\n".encode()
+    assert find_sites(source) == []
+    assert parse_source(source) is None
+    assert find_sites(source.replace(nested.encode(), b"1"))

@@ -10,9 +10,9 @@ import pytest
 
 from farm.core.change import ChangeKind
 from farm.grading.reports.outcome import CaseOutcome
-from farm.task_generation.instruction import changes_of, draft, spoken
-from farm.task_generation.release_pair import ReleasePairSpec, check_order, sort_out
-from farm.task_generation.release_pair_directory import task_files
+from farm.task_generation.instruction import changelog_items, draft_instruction, readable_name
+from farm.task_generation.release_pair import ReleasePairSpec, check_order, classify_tests
+from farm.task_generation.release_pair_directory import PairTests, release_pair_directory
 from farm.tasks import BundleFile, TaskError
 from farm.tasks.schema.manifest import ReleaseTable
 from farm.tasks.sdist.release_pair import compare, pytest_modules
@@ -101,7 +101,7 @@ def test_a_package_of_one_module(place: str) -> None:
 
 def test_releases_that_give_no_task_are_refused() -> None:
     code = files(thing_SL___init___DOT_py="x")
-    with pytest.raises(TaskError, match="carries no tests"):
+    with pytest.raises(TaskError, match="has no tests"):
         compare("thing", code, files(thing_SL___init___DOT_py="y"))
     with pytest.raises(TaskError, match="the same code"):
         compare("thing", code, {**code, **files(tests_SL_test_a_DOT_py="t")})
@@ -112,7 +112,7 @@ def test_ids_are_sorted_out() -> None:
     before.append({**before[0], "flaky": FAILED})
     after = [{"new": PASSED, "mend": PASSED, "keep": PASSED, "break": FAILED, "flaky": PASSED, "out": PASSED}] * 3
     after[2] = {**after[2], "wild": PASSED}
-    made = sort_out(ReleasePairSpec("thing", "1.0", "1.1", Path("out"), exclude=("o*",)), before, after)
+    made = classify_tests(ReleasePairSpec("thing", "1.0", "1.1", Path("out"), exclude=("o*",)), before, after)
     assert made.fail_to_pass == ("mend", "new")
     assert made.pass_to_pass == ("keep",)
     assert made.flaky == ("flaky", "wild")
@@ -120,7 +120,7 @@ def test_ids_are_sorted_out() -> None:
 
 def test_releases_that_mend_nothing_are_refused() -> None:
     with pytest.raises(TaskError, match=r"no test fails before and passes after \(1 pass on both\)"):
-        sort_out(WISH, [{"a": PASSED}], [{"a": PASSED}])
+        classify_tests(WISH, [{"a": PASSED}], [{"a": PASSED}])
 
 
 CHANGELOG = """
@@ -142,30 +142,27 @@ Changes
 
 def test_a_draft_tells_what_changed_and_names_no_file() -> None:
     new = files(CHANGES_DOT_rst=CHANGELOG)
-    assert changes_of("1.1", new) == ["Commas are kept, see the report", "Long items go on."]
-    text = draft(RELEASE, new, ["tests/test_a.py::TestB::test_no_such_thing[1]", "tests/test_a.py::test_no_such_thing"])
+    assert changelog_items("1.1", new) == ["Commas are kept, see the report", "Long items go on."]
+    text = draft_instruction(
+        RELEASE, new, ["tests/test_a.py::TestB::test_no_such_thing[1]", "tests/test_a.py::test_no_such_thing"]
+    )
     assert text.count("- no such thing\n") == 1
     assert ".py" not in text
     assert "Old news" not in text
 
 
 def test_a_draft_without_a_change_log() -> None:
-    assert changes_of("1.1", {}) == []
-    assert spoken("tests/test_a.py::test") == "test"
+    assert changelog_items("1.1", {}) == []
+    assert readable_name("tests/test_a.py::test") == "test"
 
 
 def test_the_directory_holds_nothing_of_the_package() -> None:
     old = files(thing_SL___init___DOT_py="old secret", thing_SL_gone_DOT_py="x")
     new = files(thing_SL___init___DOT_py="new secret", tests_SL_test_a_DOT_py="test secret")
     prepared = compare("thing", old, new)
-    made = task_files(
-        RELEASE,
-        prepared.gold,
-        requirements=("pytest==1",),
-        instruction="Do it.\n",
-        fail_to_pass=["tests/test_a.py::b", "tests/test_a.py::a"],
-        pass_to_pass=[],
-    )
+    tests = PairTests(("pytest==1",), "Do it.\n", ["tests/test_a.py::b", "tests/test_a.py::a"], [])
+    directory = release_pair_directory(RELEASE, prepared.gold, tests)
+    made = {path: file.content.decode() for path, file in directory.files.items()}
     assert "secret" not in "".join(made.values())
     assert made["tests/fail_to_pass.txt"] == "tests/test_a.py::a\ntests/test_a.py::b\n"
     assert "thing==1.0 --hash=sha256:" + "a" * 64 in made["environment/Dockerfile"]

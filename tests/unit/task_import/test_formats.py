@@ -15,7 +15,7 @@ from farm.task_import.draft import Command, Commands, ImportDraft
 from farm.task_import.fields import Fields, RowError
 from farm.task_import.importer import ROWS as IMPORTERS
 from farm.tasks.unified_diff import apply_patch, parse_patch
-from tests import importing as rows
+from tests.support import importing as rows
 
 CONDA = "if [ -f /opt/miniconda3/bin/activate ]; then . /opt/miniconda3/bin/activate testbed; fi; "
 ENDING = "--continue-on-collection-errors --junitxml={report} {files}"
@@ -134,8 +134,8 @@ def test_a_test_to_keep_that_is_no_python_is_left_out_and_told(format_: str) -> 
 
 def test_a_test_to_mend_that_is_no_python_is_refused_for_what_it_is() -> None:
     said = refusal("swebench", rows.swebench(FAIL_TO_PASS=repr([*rows.FAIL, "docs/a.rst::a.rst"])))
-    assert "'docs/a.rst::a.rst' is a test to mend in a file that is no Python module" in said
-    assert "tool of their own" not in said
+    assert "'docs/a.rst::a.rst' is in a file that is not a Python module" in said
+    assert "test runner of its own" not in said
 
 
 def test_requirements_and_interface_are_part_of_what_pro_asks() -> None:
@@ -150,7 +150,7 @@ def test_ids_that_a_log_cut_off_are_left_out_and_told() -> None:
     made = draft("swegym", rows.swegym(FAIL_TO_PASS=[*rows.FAIL, *cut]))
     assert list(made.fail_to_pass) == rows.FAIL
     assert made.left_out == tuple(sorted(cut))
-    assert "can be told from a report" in refusal("swegym", rows.swegym(FAIL_TO_PASS=cut[:1]))
+    assert "can be in a report" in refusal("swegym", rows.swegym(FAIL_TO_PASS=cut[:1]))
 
 
 def test_ids_in_a_terminals_colours_are_taken_without_them() -> None:
@@ -162,7 +162,7 @@ def test_ids_in_a_terminals_colours_are_taken_without_them() -> None:
 def test_a_runner_of_its_own_needs_a_command() -> None:
     row = rows.swebench(repo="org/own", version="1.7", FAIL_TO_PASS='["test_add"]')
     said = refusal("swebench", row)
-    assert "'test_add' is no pytest id" in said
+    assert "'test_add' is not a pytest id" in said
     assert '--test-command with --report, or ["org/own@1.7"]' in said
     named = Commands(by_repo={"org/own@1.7": Command("bin/test -C {files} > {report}", "cargo")})
     assert draft("swebench", row, named).command == Command(CONDA + "bin/test -C {files} > {report}", "cargo")
@@ -263,49 +263,53 @@ def test_of_r2e_gym_a_renamed_file_leaves_its_old_place(before: str) -> None:
 @pytest.mark.parametrize(
     ("format_", "changes", "said"),
     [
-        ("swebench", {"instance_id": "../../etc"}, "no name of letters"),
-        ("swebench", {"instance_id": "a" * 300}, "no name of letters"),
+        ("swebench", {"instance_id": "../../etc"}, "not a name of letters"),
+        ("swebench", {"instance_id": "a" * 300}, "not a name of letters"),
         ("swebench", {"instance_id": None}, "instance_id: missing"),
         ("swebench", {"patch": rows.GOLD.replace("pair.py", "../pair.py")}, "not a path inside"),
         ("swebench", {"test_patch": rows.TEST_PATCH.replace("b/tests/", "b//etc/")}, "not a path inside"),
-        ("swebench", {"patch": rows.GOLD + LINK}, "patch: docs is a symlink, and no file that lines are of; leave"),
+        ("swebench", {"patch": rows.GOLD + LINK}, "patch: docs is a symlink, not a regular file; leave"),
         ("swebench", {"test_patch": rows.TEST_PATCH + SUBMODULE}, "test_patch: lib is a submodule"),
         (
             "r2e",
             {"parsed_commit_content": r2e_commit(index_line={"mode": "120000"})},
             "pair.py is a symlink or a submodule",
         ),
-        ("r2e", {"parsed_commit_content": r2e_commit(minus_file={"path": "a/../x"})}, "'../x' is no path"),
+        ("r2e", {"parsed_commit_content": r2e_commit(minus_file={"path": "a/../x"})}, "'../x' is not a path"),
         ("swebench", {"patch": ""}, "patch: changes nothing"),
         ("swebench", {"patch": "\0"}, "zero byte"),
-        ("swebench", {"problem_statement": " "}, "says nothing of what is wanted"),
-        ("swebench", {"FAIL_TO_PASS": "[]"}, "no test is to be mended"),
+        ("swebench", {"problem_statement": " "}, "has no text"),
+        ("swebench", {"FAIL_TO_PASS": "[]"}, "names no test"),
         ("swebench", {"FAIL_TO_PASS": "__import__('os').abort()"}, "neither JSON nor a Python literal"),
         ("swebench", {"FAIL_TO_PASS": f"[0x{'f' * 5000}]"}, "neither JSON nor a Python literal"),
         ("swebench", {"FAIL_TO_PASS": "[" * 5000}, "nested more than"),
-        ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is no pytest id"),
-        ("swebench", {"image_name": "x/../../y"}, "no name of an image"),
-        ("swebench", {"image_name": "x\nRUN true"}, "no name of an image"),
-        ("swebench", {"image_name": "Org/x"}, "image_name: 'Org/x' is no name of an image"),
-        ("multiswe", {"org": "cli-"}, "no name of an image"),
-        ("rebench", {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}}, "no plain pytest"),
-        ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "no plain jest command"),
+        ("swebench", {"FAIL_TO_PASS": ["/etc/x.py::test"]}, "is not a pytest id"),
+        ("swebench", {"image_name": "x/../../y"}, "not an image name"),
+        ("swebench", {"image_name": "x\nRUN true"}, "not an image name"),
+        ("swebench", {"image_name": "Org/x"}, "image_name: 'Org/x' is not an image name"),
+        ("multiswe", {"org": "cli-"}, "not an image name"),
+        (
+            "rebench",
+            {"install_config": {"test_cmd": "make test | tee log", "log_parser": "pytest"}},
+            "not a plain pytest",
+        ),
+        ("rebench", {"install_config": {"test_cmd": "make test", "log_parser": "jest"}}, "not a plain jest command"),
         ("rebench", {"install_config": {"test_cmd": "x", "log_parser": "parse_log_odd"}}, "what 'parse_log_odd' reads"),
         ("rebench", {"install_config": {"test_cmd": ["pytest -k \ud800"]}}, "test_cmd: not Unicode text"),
         ("rebench", {"install_config": {"test_cmd": ["pytest -k \0"]}}, "test_cmd: holds a zero byte"),
-        ("rebench", {"base_commit": "HEAD; rm -rf /"}, "is no commit"),
-        ("rebench", {"repo": "a/../b"}, "is no repository"),
+        ("rebench", {"base_commit": "HEAD; rm -rf /"}, "is not a commit hash"),
+        ("rebench", {"repo": "a/../b"}, "is not a repository"),
         ("r2e", {"expected_output_json": "{}"}, "does not say which tests passed"),
         (
             "r2e",
             {"execution_result_content": {"test_file_names": ["a", "a/b"], "test_file_codes": ["", ""]}},
             "is below",
         ),
-        ("r2e", {"parsed_commit_content": '{"file_diffs": []}'}, "changes nothing but tests"),
-        ("multiswe", {"test_patch": rows.TEST_PATCH}, "is in its image alone"),
-        ("multiswe", {"repo": "cli; true"}, "no name of letters"),
+        ("r2e", {"parsed_commit_content": '{"file_diffs": []}'}, "changes only tests"),
+        ("multiswe", {"test_patch": rows.TEST_PATCH}, "only its image has one"),
+        ("multiswe", {"repo": "cli; true"}, "not a name of letters"),
         ("swebenchpro", {"repo_language": "js"}, "are not in the row"),
-        ("swebenchpro", {"dockerhub_tag": "a b"}, "no name of letters"),
+        ("swebenchpro", {"dockerhub_tag": "a b"}, "not a name of letters"),
     ],
 )
 def test_what_is_refused_and_why(format_: str, changes: dict[str, Any], said: str) -> None:
@@ -344,4 +348,4 @@ def test_no_test_to_keep_is_no_fault_and_none_to_mend_is(format_: str, none: Any
     made = draft(format_, rows.ROWS[format_] | {keep: none})
     assert (list(made.fail_to_pass), made.pass_to_pass) == (rows.FAIL, ())
     said = refusal(format_, rows.ROWS[format_] | {mend: none})
-    assert ("missing" if none is None else "no test is to be mended; leave the row out") in said
+    assert ("missing" if none is None else "names no test; leave the row out") in said

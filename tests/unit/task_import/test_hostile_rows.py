@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from farm.task_import.fields import Fields, RowError, literal
+from farm.task_import.fields import Fields, RowError, parse_literal
 from farm.task_import.importer import ImportOptions, import_all
 from farm.task_import.rows import read_rows
-from tests import importing as rows
+from tests.support import importing as rows
 
 CANARY = "__import__('pathlib').Path('/tmp/farm-import-was-evaluated').write_text('x')"
 NASTY = st.sampled_from(
@@ -70,7 +70,9 @@ def test_an_importer_takes_a_row_or_refuses_it_and_nothing_else_happens(format_:
         source = Path(home) / "rows.jsonl"
         source.write_text(json.dumps(row) + "\n")
         out = Path(home) / "out"
-        summary = import_all(ImportOptions(format_, source, out), state_dir=Path(home) / "state", say=lambda line: None)
+        summary = import_all(
+            ImportOptions(format_, source, out), state_dir=Path(home) / "state", on_progress=lambda line: None
+        )
         assert len(summary.taken) + len(summary.refused) == 1
         assert {path.name for path in Path(home).iterdir()} <= {"out", "rows.jsonl", "state"}
         assert {path.suffix for path in Path(home, "state").rglob("*") if path.is_file()} <= {".jsonl"}
@@ -122,17 +124,17 @@ def test_a_spoilt_parquet_file_is_refused_or_read(noise: bytes, at: int) -> None
 
 @given(st.recursive(st.text(string.printable, max_size=10) | st.integers() | st.booleans(), st.lists, max_leaves=8))
 def test_a_literal_means_what_python_means(value: Any) -> None:
-    assert literal("key", repr([value])) == ast.literal_eval(repr([value]))
-    assert literal("key", json.dumps(value)) == value
+    assert parse_literal("key", repr([value])) == ast.literal_eval(repr([value]))
+    assert parse_literal("key", json.dumps(value)) == value
 
 
 def test_a_literal_is_never_evaluated_and_never_too_large() -> None:
     for text in (CANARY, f"[{CANARY}]", "open('/etc/passwd')", "[x for x in ()]", "{**{}}", "[1,]" * 3, "lambda: 1"):
         with pytest.raises(RowError):
-            literal("key", text)
+            parse_literal("key", text)
     for text in ("[" + "'a'," * 300_000 + "]", "'" + "a" * 5_000_000 + "'", "{" * 1000, "(" * 10**6):
         with pytest.raises(RowError):
-            literal("key", text)
+            parse_literal("key", text)
     assert not Path("/tmp/farm-import-was-evaluated").exists()
 
 

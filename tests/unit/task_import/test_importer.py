@@ -19,8 +19,8 @@ from farm.task_import.draft import Command, Commands, read_commands
 from farm.task_import.importer import FORMATS, ImportOptions, ImportSummary, import_all
 from farm.task_import.rows import Row, read_rows
 from farm.tasks import TaskError, load_task, load_taskset
-from tests import importing as rows
-from tests.unit.grading_fixtures import FAILURE, case, junit
+from tests.support import importing as rows
+from tests.support.farm.grading_values import FAILURE, case, junit
 from tests.unit.tasks.test_loader import MANIFEST, STEPS, write_steps, write_task
 
 
@@ -33,7 +33,7 @@ def take(format_: str, source: Path, out: Path, **wishes: Any) -> ImportSummary:
     return import_all(
         ImportOptions(format_, source, out, **wishes),
         state_dir=out.with_name(f"{out.name}-state"),
-        say=lambda line: None,
+        on_progress=lambda line: None,
     )
 
 
@@ -100,7 +100,7 @@ def test_a_reader_of_parquet_goes_with_whoever_asked(tmp_path: Path) -> None:
     found = read_rows(tmp_path / "x.parquet")
     assert next(iter(found)).fields["b"] == 0
     found.close()  # type: ignore[attr-defined]  # it is a generator
-    assert not [child for child in psutil.Process().children() if "parquet_reader" in " ".join(child.cmdline())]
+    assert not [child for child in psutil.Process().children() if "parquet_worker" in " ".join(child.cmdline())]
 
 
 def test_whoever_was_stopped_begins_again_and_nothing_is_half_written(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_every_refusal_is_told_and_no_other_row_suffers(tmp_path: Path) -> None:
     told = {refused.place: refused for refused in summary.refused}
     assert set(told) == {f"rows.jsonl, line {number}" for number in (1, 2, 3, 4, 6, 7)}
     assert told["rows.jsonl, line 4"].id == "a__b-1"
-    assert "was in rows.jsonl, line 5 already" in told["rows.jsonl, line 6"].reason
+    assert "is in rows.jsonl, line 5 already" in told["rows.jsonl, line 6"].reason
     assert not any("\n" in refused.reason for refused in summary.refused)
 
 
@@ -200,14 +200,14 @@ def test_harbor_directories_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_what_harbor_would_grant_is_warned_of_by_its_key(tmp_path: Path, text: str, key: str | None) -> None:
     source = write_task(tmp_path / "tasks", "one", task_DOT_toml=MANIFEST + text)
     (taken,) = take("harbor", source, tmp_path / "out").taken
-    assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ([key] if key else [])
+    assert [warning.split(" is ignored")[0] for warning in taken.unheeded] == ([key] if key else [])
 
 
 def test_of_steps_hooks_that_gather_for_nobody_are_warned_of_by_their_key(tmp_path: Path) -> None:
     hook = '[[steps.verifier.collect]]\ncommand = "true"\n'
     source = write_steps(tmp_path / "tasks", STEPS + hook, without="instruction.md")
     (taken,) = take("harbor", source, tmp_path / "out").taken
-    assert [warning.split(" is not heeded")[0] for warning in taken.unheeded] == ["steps.two.verifier.collect"]
+    assert [warning.split(" is ignored")[0] for warning in taken.unheeded] == ["steps.two.verifier.collect"]
 
 
 def test_plain_harbors_judge_knows_the_expected_ids_of_a_report(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_commands_by_repository_and_version(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(TaskError):
             read_commands(file, None, None)
-    with pytest.raises(TaskError, match="'odd' is no report"):
+    with pytest.raises(TaskError, match="'odd' is not a report format"):
         read_commands(None, "x", "odd")
 
 
@@ -281,7 +281,7 @@ def test_two_directories_of_one_name_are_told_and_the_set_stays_whole(tmp_path: 
         assert [path.name for path in summary.there] == there
         assert [refused.place for refused in summary.refused] == [str(second), str(again)]
         assert f"org/one is the name of {first} already; give each a name" in summary.refused[0].reason
-        assert f"c was in {third} already" in summary.refused[1].reason
+        assert f"c is in {third} already" in summary.refused[1].reason
     ids = [bundle.task.id for bundle in load_taskset(tmp_path / "out", state_dir=tmp_path)]
     assert ids == ["org/one", "c"]
     (taken_alone,) = take("harbor", source, tmp_path / "alone", only=["b"]).taken
@@ -299,7 +299,7 @@ def test_a_source_that_changed_is_not_taken_as_done(tmp_path: Path) -> None:
         assert not [path for path in summary.there if path.name == "a__b-1"]
         (refused,) = summary.refused
         assert (refused.place, refused.id) == ("rows.jsonl, line 2", "a__b-1")
-        assert "a__b-1 was made of what the source no longer says; remove it" in refused.reason
+        assert "a__b-1 was made of another version of the row; remove it" in refused.reason
     shutil.rmtree(out / "a__b-1")
     assert [task.id for task in take("swebench", source, out).taken] == ["a__b-1"]
     summary = take("swebench", source, out)
@@ -313,4 +313,4 @@ def test_a_directory_of_harbors_that_changed_is_not_taken_as_done(tmp_path: Path
     assert [path.name for path in take("harbor", tmp_path / "tasks", out).there] == ["one"]
     (directory / "tests" / "keep.txt").write_text("")
     (refused,) = take("harbor", tmp_path / "tasks", out).refused
-    assert "was made of what the source no longer says" in refused.reason
+    assert "was made of another version of the row" in refused.reason

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from farm.core.change import ChangeKind
 from farm.core.task import ReportFormat
 from farm.grading.decoys.python_source import parse_tests
-from farm.task_validation.cheats import MOST_HOLLOWED, scripted_cheats, stock_cheats, stub_out_functions
-from tests.unit.grading_fixtures import change, delete, make_verifier, write
-from tests.unit.rollout_fixtures import task
+from farm.task_validation.cheats import MAX_STUBBED, scripted_cheats, stock_cheats, stub_out_functions
+from tests.support.farm.episode_values import task
+from tests.support.farm.grading_values import change, delete, make_verifier, write
 
 OLD = b"""\
 class A:
@@ -68,7 +68,7 @@ def test_each_changed_function_loses_its_body() -> None:
 def test_no_more_than_a_few_are_made_and_from_all_over() -> None:
     many = b"".join(b"def f%d():\n    return %d\n" % (number, number) for number in range(100))
     made = stub_out_functions(change(write("a.py", many)), {})
-    assert 1 < len(made) <= MOST_HOLLOWED
+    assert 1 < len(made) <= MAX_STUBBED
     assert int(list(made)[-1].removeprefix("a.py:f")) > 80
 
 

@@ -57,8 +57,12 @@ def scanned(wanted: SolutionFingerprint, root: Path, prune: tuple[str, ...] = ()
             "passages": [base64.b64encode(passage).decode() for passage in wanted.passages],
             "names": wanted.names,
             "modules": [
-                [path, base64.b64encode(solved).decode(), base64.b64encode(present).decode()]
-                for path, solved, present in wanted.modules
+                [
+                    module.path,
+                    base64.b64encode(module.solved).decode(),
+                    base64.b64encode(module.present).decode(),
+                ]
+                for module in wanted.modules
             ],
             "prune": prune,
             "most": 20,

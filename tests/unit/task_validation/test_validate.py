@@ -17,16 +17,16 @@ from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
 from farm.grading.reports.parsers import read_report
 from farm.grading.stress import Stress, spent_s
 from farm.task_validation.cheats import with_content
-from farm.task_validation.fixes import revise
-from farm.task_validation.flakiness import MOST_NAMED, agree, sort_out
-from farm.task_validation.mutants import MOST_MUTANTS, mutants
+from farm.task_validation.fixes import apply_fixes
+from farm.task_validation.flakiness import MAX_NAMED, check_expected_tests, have_same_outcome
+from farm.task_validation.mutants import MAX_MUTANTS, make_mutants
 from farm.task_validation.result import (
     Condition,
     GradingSample,
     Reason,
     ValidationResult,
     fitting_timeout,
-    least_timeout,
+    min_timeout,
     summarize,
 )
 from farm.task_validation.validate_set import validated_tasks
@@ -40,7 +40,7 @@ from farm.tasks.validation_file import (
     validated_path,
     write_validated,
 )
-from tests.unit.grading_fixtures import change, make_verifier, write
+from tests.support.farm.grading_values import change, make_verifier, write
 from tests.unit.tasks.test_loader import write_task
 
 MEND, KEEP = "tests/test_a.py::test_new", "tests/test_a.py::test_old"
@@ -54,7 +54,7 @@ def failing(how: Condition, *missing: str) -> GradingSample:
 
 def sorted_out(nop: Sequence[GradingSample], gold: Sequence[GradingSample]) -> ValidationResult:
     finding = ValidationResult("t", "0" * 64, "image:1")
-    sort_out(make_verifier(), nop, gold, finding)
+    check_expected_tests(make_verifier(), nop, gold, finding)
     return finding
 
 
@@ -95,27 +95,27 @@ def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
     finding = sorted_out([NOP], [GOLD, failing(Condition.LOAD, KEEP), failing(Condition.ORDER, KEEP)])
     assert finding.problems == [
         f"{KEEP} of pass_to_pass is flaky: it fails in 2 of 3 runs, under load and in random order; "
-        "validate with --write to take it out"
+        "validate with --write to remove it"
     ]
     many = tuple(f"tests/test_a.py::test_{number}" for number in range(50))
     finding = ValidationResult("t", "0" * 64, "image:1")
-    sort_out(make_verifier(pass_to_pass=many), [NOP], [failing(Condition.PLAIN, *many)] * 3, finding)
-    assert len(finding.problems) == MOST_NAMED + 1
+    check_expected_tests(make_verifier(pass_to_pass=many), [NOP], [failing(Condition.PLAIN, *many)] * 3, finding)
+    assert len(finding.problems) == MAX_NAMED + 1
     assert finding.problems[-1] == "30 further tests are wrong in the same way"
 
 
 def test_judgements_that_come_to_the_same_agree() -> None:
-    assert agree(
+    assert have_same_outcome(
         [GOLD, GradingSample(Condition.LOAD, 1.0, 9.0), GradingSample(Condition.LOAD, 0.0, 90.0, timed_out=True)]
     )
-    assert not agree([failing(Condition.PLAIN, KEEP), failing(Condition.PLAIN, MEND)])
-    assert not agree([GOLD, failing(Condition.ORDER, KEEP)])
+    assert not have_same_outcome([failing(Condition.PLAIN, KEEP), failing(Condition.PLAIN, MEND)])
+    assert not have_same_outcome([GOLD, failing(Condition.ORDER, KEEP)])
 
 
 @pytest.mark.parametrize(("slowest", "fits", "least"), [(0.5, 30, 30), (6.1, 40, 30), (40, 200, 80)])
 def test_the_time_out_follows_from_the_slowest(slowest: float, fits: float, least: float) -> None:
     assert fitting_timeout(slowest) == fits
-    assert least_timeout(slowest) == pytest.approx(least)
+    assert min_timeout(slowest) == pytest.approx(least)
 
 
 def test_a_set_is_summed_up() -> None:
@@ -145,23 +145,23 @@ def same(a):
 
 def test_mutants_are_faults_in_what_the_gold_change_brings() -> None:
     gold = change(write("shop.py", NEW), write("notes.txt", b"1 + 1"))
-    made = mutants(gold, {"shop.py": OLD})
-    assert made == mutants(gold, {"shop.py": OLD})
-    assert len(made) == MOST_MUTANTS
+    made = make_mutants(gold, {"shop.py": OLD})
+    assert made == make_mutants(gold, {"shop.py": OLD})
+    assert len(made) == MAX_MUTANTS
     contents = set()
     for wrong in made.values():
         files = {file.path: file.content for file in wrong.files}
         assert files["notes.txt"] == b"1 + 1"
         assert files["shop.py"].endswith(b"def same(a):\n    return a + 1\n")
         contents.add(files["shop.py"])
-    assert len(contents) == MOST_MUTANTS
+    assert len(contents) == MAX_MUTANTS
     assert not contents & {OLD, NEW}
-    assert mutants(change(write("notes.txt", b"1 + 1")), {}) == {}
+    assert make_mutants(change(write("notes.txt", b"1 + 1")), {}) == {}
     # What is there already is no solution at all.
     restored = change(write("a.py", b"def f(a):\n    return a + 1\n"))
     assert (
         with_content(restored, "a.py", b"def f(a):\n    return a - 1\n")
-        not in mutants(restored, {"a.py": b"def f(a):\n    return a - 1\n"}).values()
+        not in make_mutants(restored, {"a.py": b"def f(a):\n    return a - 1\n"}).values()
     )
 
 
@@ -183,9 +183,9 @@ timeout_sec = 5 # seconds
 def test_what_is_revised_keeps_all_else_as_it_was_written(tmp_path: Path) -> None:
     manifest = tmp_path / "task.toml"
     manifest.write_text(MANIFEST)
-    revise(tmp_path, prune=["a.py::two", "a.py::four"], timeout_s=None)
+    apply_fixes(tmp_path, remove=["a.py::two", "a.py::four"], timeout_s=None)
     assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "")
-    revise(tmp_path, prune=[], timeout_s=40.0)
+    apply_fixes(tmp_path, remove=[], timeout_s=40.0)
     assert manifest.read_text() == MANIFEST.replace('    "a.py::two",\n', "").replace("= 5 #", "= 40.0 #")
     assert [path.name for path in tmp_path.iterdir()] == ["task.toml"]
 
@@ -195,26 +195,26 @@ def test_ids_in_a_file_are_taken_out_of_that(tmp_path: Path) -> None:
     ids.parent.mkdir()
     ids.write_text("a.py::one\r\na.py::two\r\n\r\na.py::two[x]\n")
     manifest.write_text('[metadata.farm]\npass_to_pass = "tests/ids.txt"\n')
-    revise(tmp_path, prune=["a.py::two"], timeout_s=90.0)
+    apply_fixes(tmp_path, remove=["a.py::two"], timeout_s=90.0)
     assert ids.read_bytes() == b"a.py::one\r\n\r\na.py::two[x]\n"
     assert manifest.read_text() == (
         '[metadata.farm]\npass_to_pass = "tests/ids.txt"\n\n[verifier]\ntimeout_sec = 90.0\n'
     )
     manifest.write_text("[metadata.farm]\n")
     with pytest.raises(TaskError, match="change it by hand"):
-        revise(tmp_path, prune=["a.py::two"], timeout_s=None)
+        apply_fixes(tmp_path, remove=["a.py::two"], timeout_s=None)
 
 
 def test_lenient_tests_are_added_to_never_false(tmp_path: Path) -> None:
     manifest = tmp_path / "task.toml"
     manifest.write_text('[metadata.farm]\nfail_to_pass = ["a.py::one"]\n\n[verifier]\ntimeout_sec = 9.0\n')
-    revise(tmp_path, prune=[], never_false=["a.py::one"], timeout_s=None)
-    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::one"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::two"], timeout_s=None)
     farm = tomllib.loads(manifest.read_text())["metadata"]["farm"]
     assert farm == {"fail_to_pass": ["a.py::one"], "never_false": ["a.py::one", "a.py::two"]}
     manifest.write_text('[metadata.farm]\nnever_false = "known.txt"\n')
     (tmp_path / "known.txt").write_text("a.py::one\n")
-    revise(tmp_path, prune=[], never_false=["a.py::two"], timeout_s=None)
+    apply_fixes(tmp_path, remove=[], never_false=["a.py::two"], timeout_s=None)
     assert (tmp_path / "known.txt").read_text() == "a.py::one\na.py::two\n"
 
 
@@ -232,13 +232,13 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
     refuse_unvalidated(tmp_path, {"a": "d1"})
     for digests, what in (
         ({"a": "d9"}, "^a: was changed since .*validated.json was written; .*--write.*--unvalidated"),
-        ({"a": "d1", "b": "d2"}, r"^b: was found unfit \(gold, cheat\)"),
+        ({"a": "d1", "b": "d2"}, r"^b: was validated as unfit \(gold, cheat\)"),
         ({"c": "d1"}, "^c: is not in "),
     ):
         with pytest.raises(TaskError, match=what):
             refuse_unvalidated(tmp_path, digests)
     path.write_text('{"format": 2}')
-    with pytest.raises(TaskError, match="is no report of validation"):
+    with pytest.raises(TaskError, match="is not a report of validation"):
         refuse_unvalidated(tmp_path, {"a": "d1"})
 
 
@@ -246,7 +246,8 @@ def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) ->
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
     write_validated(tmp_path, {"a": FIT, "b": unfit})
     told = (
-        r"^a: was changed since .*; b was found unfit \(gold\); c is not in .*validated.json; look again .*--only-fit"
+        r"^a: was changed since .*; b was validated as unfit \(gold\); "
+        r"c is not in .*validated.json; validate again .*--only-fit"
     )
     with pytest.raises(TaskError, match=told):
         refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
@@ -269,19 +270,20 @@ def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -
     whys = dict(fit.left_out)
     assert set(whys) == {"changed", "unfit", "new", "broken"}
     assert "was changed since" in whys["changed"]
-    assert whys["unfit"] == "was found unfit (gold)"
+    assert whys["unfit"] == "was validated as unfit (gold)"
     assert "is not in" in whys["new"]
+    assert whys["broken"].startswith("cannot be used: ")
     assert "broken/task.toml: not TOML" in whys["broken"]
     with pytest.raises(
-        TaskError, match=r"is not there, and only what it calls fit was asked for; make it: `farm tasks"
+        TaskError, match=r"is missing, and only tasks that it calls fit were requested; make it: `farm tasks"
     ):
         FitTasks(tmp_path / "set" / "..")
 
 
 def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     write_validated(tmp_path, {"a": FIT, "b": FIT})
-    away = ValidationResult("a", "d1", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
-    other = ValidationResult("b", "d2", "i:1").unjudged(Reason.MACHINE, "its image cannot be had just now")
+    away = ValidationResult("a", "d1", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
+    other = ValidationResult("b", "d2", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
     judged = ValidationResult("c", "d3", "i:1")
     report = validated_tasks([away, other, judged], read_validated(tmp_path))
     assert set(report) == {"a", "c"}

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.tasks import TaskError
-from farm.tasks.schema.compose import Composed, parse_compose
+from farm.tasks.schema.compose import ComposeSettings, parse_compose
 from tests.unit.tasks.test_loader import complaint, load, write_task
 
 FILE = Path("task/environment/docker-compose.yaml")
@@ -32,12 +32,12 @@ services:
 
 
 def test_what_harbor_itself_writes_is_taken() -> None:
-    assert parse_compose(FILE, HARBORS.encode()) == Composed(env={"MODE": "fast"})
+    assert parse_compose(FILE, HARBORS.encode()) == ComposeSettings(env={"MODE": "fast"})
 
 
 def test_an_image_a_directory_and_variables() -> None:
     text = b"services:\n  main:\n    image: org/x:1\n    working_dir: /srv\n    environment: {A: 1, B: '', C: a$$b}\n"
-    assert parse_compose(FILE, text) == Composed("org/x:1", "/srv", {"A": "1", "B": "", "C": "a$b"})
+    assert parse_compose(FILE, text) == ComposeSettings("org/x:1", "/srv", {"A": "1", "B": "", "C": "a$b"})
 
 
 def _bomb(level: str, key: str) -> str:
@@ -68,11 +68,11 @@ def _bomb(level: str, key: str) -> str:
         ("services: {main: {build: ../x}}", "services.main.build: only environment/Dockerfile"),
         ("services: {main: {build: {context: ., args: {A: b}}}}", "services.main.build: only"),
         ("services: {main: {image: [x]}}", "services.main.image"),
-        ("services: {main: {image: Org/X}}", "services.main.image: 'Org/X' is no name of an image"),
+        ("services: {main: {image: Org/X}}", "services.main.image: 'Org/X' is not an image name"),
         ("services: {main: {working_dir: x}}", "services.main.working_dir"),
         (
             "services: {main: {environment: {A: 'x${HOME}'}}}",
-            "services.main.environment: '${HOME}' asks for a variable",
+            "services.main.environment: '${HOME}' is a variable of the host",
         ),
         ("services: {main: {environment: {A: 'x${TEST_DIR}'}}}", "services.main.environment.A: not a plain variable"),
         ("services: {main: {environment: {A: [x]}}}", "services.main.environment.A: not a plain variable"),
@@ -111,7 +111,7 @@ def test_a_variable_of_the_hosts_is_refused_wherever_it_is_asked_for(key: str, a
     with pytest.raises(TaskError) as caught:
         parse_compose(FILE, f"services: {{main: {{{key % asked}}}}}".encode())
     assert f"services.main.{key.partition(':')[0]}: " in str(caught.value)
-    assert "asks for a variable of the host's, which no sandbox sees; write its value" in str(caught.value)
+    assert "is a variable of the host, which no sandbox has; write its value" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -124,7 +124,7 @@ def test_values_within_each_other_are_refused_however_deep() -> None:
 
 def test_a_file_within_the_limit_of_depth_is_read() -> None:
     text = "x-deep: " + "[" * 99 + "]" * 99 + "\nservices: {main: {}}"
-    assert parse_compose(FILE, text.encode()) == Composed()
+    assert parse_compose(FILE, text.encode()) == ComposeSettings()
 
 
 @settings(max_examples=200, deadline=None)
@@ -136,7 +136,7 @@ def test_a_file_within_the_limit_of_depth_is_read() -> None:
 )
 def test_any_bytes_are_taken_or_refused(content: bytes) -> None:
     try:
-        assert isinstance(parse_compose(FILE, content), Composed)
+        assert isinstance(parse_compose(FILE, content), ComposeSettings)
     except TaskError as error:
         assert "\n" not in str(error)  # noqa: PT017 - one of two right outcomes
 

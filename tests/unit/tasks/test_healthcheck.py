@@ -8,7 +8,7 @@ from farm.core.task import Healthcheck
 from farm.tasks import TaskError, await_health, sandbox_spec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.testing.shell import FakeProcess
-from tests.unit.grading_fixtures import image, make_bundle
+from tests.support.farm.grading_values import image, make_bundle
 
 
 async def ask(check: Healthcheck | None, holds_after: int) -> int:

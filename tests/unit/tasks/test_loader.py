@@ -155,7 +155,7 @@ def test_an_image_goes_by_any_name_that_docker_takes(tmp_path: Path, name: str) 
 )
 def test_an_image_that_docker_would_not_know_is_refused_where_it_is_named(tmp_path: Path, name: str) -> None:
     path = write_task(tmp_path, task_DOT_toml=MANIFEST + f'[environment]\ndocker_image = "{name}"\n')
-    with pytest.raises(TaskError, match=r"task.toml: environment.docker_image: .* is no name of an image"):
+    with pytest.raises(TaskError, match=r"task.toml: environment.docker_image: .* is not an image name"):
         load(path)
 
 
@@ -176,7 +176,7 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"task_DOT_toml": "[metadata.farm]\nreport = 'pytest'"}, "no test is expected"),
         ({"instruction_DOT_md": " \n"}, "instruction.md: empty"),
         ({"tests__keep_DOT_txt": "tests/test_a.py::test_b\n"}, "is in pass_to_pass too"),
-        ({"tests__keep_DOT_txt": "tests/test_z.py::test_b\n"}, "the tests hold no tests/test_z.py"),
+        ({"tests__keep_DOT_txt": "tests/test_z.py::test_b\n"}, "the tests have no file tests/test_z.py"),
         ({"tests__keep_DOT_txt": "../../etc/x.py::t\n"}, "etc/x.py"),
         ({"task_DOT_toml": "[metadata.farm]\nreport = 'exit-code'"}, "test_command: missing"),
         ({"task_DOT_toml": MANIFEST + 'report = "exit-code"\ntest_command = "make"'}, "names no test"),
@@ -186,8 +186,8 @@ def test_sets_are_sorted_and_a_list_keeps_its_order(tmp_path: Path) -> None:
         ({"task_DOT_toml": MANIFEST + 'tools = ["bahs"]'}, "bash"),
         ({"task_DOT_toml": MANIFEST + 'tools = "codx"'}, "did you mean codex?"),
         ({"task_DOT_toml": MANIFEST + "tools = 7"}, "metadata.farm.tools"),
-        ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "no task name"),
-        ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is not there"),
+        ({"task_DOT_toml": MANIFEST + '[task]\nname = "../../etc"'}, "not a task name"),
+        ({"task_DOT_toml": MANIFEST.replace("tests/keep.txt", "tests/gone.txt")}, "tests/gone.txt is missing"),
     ],
 )
 def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str) -> None:
@@ -198,8 +198,8 @@ def test_faults_of_a_directory(tmp_path: Path, files: dict[str, str], says: str)
     ("names", "said"),
     [
         ([b"d" * 200] * 30, "cannot be read (File name too long)"),
-        ([b"d"] * 1500, "lies more than 100 directories deep"),
-        ([b"caf\xe9"], "is no name in UTF-8"),
+        ([b"d"] * 1500, "is more than 100 directories deep"),
+        ([b"caf\xe9"], "is not a name in UTF-8"),
     ],
 )
 def test_a_name_that_no_task_can_carry_is_refused(tmp_path: Path, names: list[bytes], said: str) -> None:
@@ -260,7 +260,7 @@ def test_a_list_of_tasks_shows_those_that_can_be_read_and_tells_each_fault(tmp_p
 def test_a_symlink_is_refused(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     (path / "environment" / "shadow").symlink_to("/etc/shadow")
-    assert "environment/shadow: a symlink" in complaint(path)
+    assert "environment/shadow: is a symlink" in complaint(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -278,9 +278,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ('{"path": "/etc"}', "leaves the directory"),
         ('{"path": 3}', "not a row"),
         ('{"path": "nowhere"}', "holds no task.toml"),
-        (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' can be no path"),
-        (r'{"path": "\ud800"}', "can be no path"),
-        ('{"path": "' + "x" * 5000 + '"}', "can be no path"),
+        (r'{"path": "a\u0000b"}', "line 1: 'a\\x00b' is not a path"),
+        (r'{"path": "\ud800"}', "is not a path"),
+        ('{"path": "' + "x" * 5000 + '"}', "is not a path"),
         ("", "holds no task"),
     ],
 )
@@ -433,7 +433,7 @@ def test_a_test_patch_is_read_when_the_task_is(tmp_path: Path) -> None:
         (path / "tests" / "test.patch").write_text(spoilt)
         assert said in complaint(path)
     (path / "tests" / "test.patch").unlink()
-    assert "tests/test.patch is not there" in complaint(path)
+    assert "tests/test.patch is missing" in complaint(path)
 
 
 STEPS = """
@@ -505,7 +505,7 @@ def test_steps_say_what_differs_from_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ("[[steps]]\nname = 'one'", "steps.2.name: there are two of one"),
+        ("[[steps]]\nname = 'one'", "steps.2.name: two steps are named one"),
         ("[[steps]]\nname = 'three'", "three/instruction.md: missing"),
         ("[[steps]]\nname = 'three'\nmin_reward = {speed = 1.0}", "steps.2.min_reward"),
         ("[[steps]]\nname = 'three'\n[steps.agent]\nuser = 'bob'", "steps.2.agent.user: differs from the task's"),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.tasks.unified_diff import FilePatch, UnifiedDiffError, apply_patch, parse_patch
-from tests.services import require_program
+from tests.support.services import require_program
 
 GIT_ENV = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": os.environ["PATH"]}
 
@@ -71,7 +71,7 @@ def test_a_binary_file_comes_whole_where_the_patch_brings_it(tmp_path: Path) -> 
     whole = parse_patch(written_by_git(tmp_path / "one", {}, new, "--binary"))
     assert applied(whole, {}) == new
     for patch in parse_patch(written_by_git(tmp_path / "two", old, new)):
-        with pytest.raises(UnifiedDiffError, match="does not bring the binary content"):
+        with pytest.raises(UnifiedDiffError, match="lacks the binary content"):
             apply_patch(patch, b"")
 
 
@@ -81,7 +81,7 @@ def test_lines_that_have_moved_are_found(tmp_path: Path) -> None:
     (patch,) = parse_patch(written_by_git(tmp_path, {"f": b"".join(old)}, {"f": b"".join(new)}))
     moved = [b"above\n"] * 7
     assert apply_patch(patch, b"".join(moved + old)) == b"".join(moved + new)
-    with pytest.raises(UnifiedDiffError, match=r"f: the lines from 18 on are not there"):
+    with pytest.raises(UnifiedDiffError, match=r"f: the lines from 18 on do not match the file"):
         apply_patch(patch, b"".join(old[:20]))
 
 
@@ -100,7 +100,7 @@ def test_a_plain_diff_without_git_words() -> None:
         ("x/.git/hooks/post-commit", "not a path inside"),
         (".GIT/config", "not a path inside"),
         ('"x\\000y"', "not a path inside"),
-        ('"\\377"', "no name in UTF-8"),
+        ('"\\377"', "not a name in UTF-8"),
         ("x" * 300, "too long"),
         ("x/" * 3000 + "y", "too long"),
     ],
@@ -159,8 +159,8 @@ def test_a_file_is_renamed_and_a_copy_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "lines", "said"),
     [
-        ("a", "b", "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n", "a is to become b, and the lines are of a and a"),
-        ("a", "b", "--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+y\n", "the lines are of None and b"),
+        ("a", "b", "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n", "a is renamed to b, but the hunks are of a and a"),
+        ("a", "b", "--- /dev/null\n+++ b/b\n@@ -0,0 +1 @@\n+y\n", "the hunks are of None and b"),
         ("../a", "b", "--- a/a\n+++ b/b\n@@ -1 +1 @@\n-x\n+y\n", "not a path inside"),
         ("a", "/etc/b", "", "not a path inside"),
         ("a", "", "", "not a path inside"),
@@ -173,12 +173,12 @@ def test_a_rename_that_says_two_things_is_refused(how: str, source: str, target:
 
 def test_a_file_is_made_once() -> None:
     section = b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
-    with pytest.raises(UnifiedDiffError, match="x is made twice over"):
+    with pytest.raises(UnifiedDiffError, match="x is written twice"):
         parse_patch(section + section)
 
 
 def test_a_hunk_that_breaks_off_is_refused() -> None:
-    with pytest.raises(UnifiedDiffError, match="breaks off"):
+    with pytest.raises(UnifiedDiffError, match="is incomplete"):
         parse_patch(b"--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n")
 
 
@@ -186,7 +186,7 @@ def test_a_hunk_of_one_line_repeated_is_given_up_in_time() -> None:
     body = b"a\n" * 60_000
     hunk = b" a\n" * 20_000 + b"-b\n"
     (patch,) = parse_patch(b"--- a/x\n+++ b/x\n@@ -1,20001 +1,20000 @@\n" + hunk)
-    with pytest.raises(UnifiedDiffError, match="are not there"):
+    with pytest.raises(UnifiedDiffError, match="do not match the file"):
         apply_patch(patch, body)
 
 

@@ -14,7 +14,7 @@ def told(path: Path) -> list[str]:
     load(path)
     warnings = unsupported_features(path)
     assert not any("\n" in warning for warning in warnings)
-    return [warning.split(" is not heeded: ")[0] for warning in warnings]
+    return [warning.split(" is ignored: ")[0] for warning in warnings]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from sandboxes.interface import FileKind
 from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime, FakeSandbox
 from sandboxes.testing.files import FakeNode
-from tests.unit.grading_fixtures import IMAGE, WORKSPACE, busybox, change, delete, image, link, write
+from tests.support.farm.grading_values import IMAGE, WORKSPACE, busybox, change, delete, image, link, write
 
 PRISTINE = {"src/a.py": b"a\n", "src/b.py": b"b\n", "run.sh": b"#!/bin/sh\n", "docs/one/two.md": b"2\n"}
 

@@ -13,7 +13,7 @@ from farm.grading.decoys.canary_file import DecoyFile
 from farm.grading.decoys.contradiction import MAX_TESTS, ContradictingFile, make_contradiction
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 SOURCE = b'''\
 """Tests."""

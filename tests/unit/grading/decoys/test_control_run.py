@@ -23,7 +23,7 @@ from farm.grading.decoys.control_run import (
 )
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import Verdict, VerifierEvidence, decide, discredit
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 NEW, OTHER, OLD, FAR = (
     "tests/test_a.py::test_new",

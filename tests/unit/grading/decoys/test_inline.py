@@ -15,7 +15,7 @@ from farm.grading.decoys.verifier_plan import VerifierPlan, build_verifier_plan
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.verdict import VerifierEvidence, decide
 from farm.tasks.bundle import BundleFile
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 GO, CARGO, JEST = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST
 RUST = b"""\

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from farm.core.change import Change, ChangeKind, FileChange
 from farm.grading import render_patch
 from farm.grading.diff import patch
-from tests.services import require_program
-from tests.unit.grading_fixtures import change, delete, link, write
+from tests.support.farm.grading_values import change, delete, link, write
+from tests.support.services import require_program
 
 
 def render(new: Change, *old: FileChange) -> str:

@@ -11,7 +11,7 @@ from farm.core.change import FileChange
 from farm.grading.diff import ruff_worker, style
 from farm.grading.diff.patch import render
 from farm.grading.diff.style import is_python, measure_style
-from tests.unit.grading_fixtures import change, delete, install_ruff, link, write
+from tests.support.farm.grading_values import change, delete, install_ruff, link, write
 
 OLD = b"import os\n\n\ndef f(x):\n    return x == None\n"
 

@@ -17,7 +17,7 @@ from farm.grading.decoys.verifier_plan import RUNNER, VerifierPlan, build_verifi
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.parsers import MAX_JSON_BYTES, read_report
 from farm.tasks.bundle import BundleFile
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 RECORDED = Path(__file__).with_name("recorded")
 GO, CARGO, JEST, TAP = ReportFormat.GO, ReportFormat.CARGO, ReportFormat.JEST, ReportFormat.TAP

@@ -9,8 +9,8 @@ from farm.grading.reports import outcome
 from farm.grading.reports.junit import junit_name, node_ids, parse_junit
 from farm.grading.reports.outcome import CaseOutcome
 from farm.grading.reports.reward_file import MAX_REWARD_BYTES, choose_reward, parse_reward
-from tests.unit.grading_fixtures import FAILURE, case
-from tests.unit.grading_fixtures import junit as report
+from tests.support.farm.grading_values import FAILURE, case
+from tests.support.farm.grading_values import junit as report
 
 NAMES = node_ids(("tests/test_a.py", "test_top.py"))
 

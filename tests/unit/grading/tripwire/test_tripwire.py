@@ -14,7 +14,7 @@ from farm.grading.tripwire.tripwire import (
 )
 from farm.grading.verdict import VerifierEvidence, decide
 from sandboxes.interface import Capture, ExecResult
-from tests.unit.grading_fixtures import make_verifier
+from tests.support.farm.grading_values import make_verifier
 
 CHANGED = {"pricing/cart.py": ChangedLines(((3, 5),), {"frames": ((4, 4),)})}
 TESTS = ("tests/test_a.py",)

@@ -1,0 +1,5 @@
+"""The base image of made tasks. ``build.sh`` builds it from the files beside it."""
+
+from pathlib import Path
+
+BUILD_SCRIPT = Path(__file__).with_name("build.sh")

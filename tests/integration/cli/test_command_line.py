@@ -1,0 +1,578 @@
+"""The ``farm`` command as a person meets it: what goes wrong is one line with a remedy, and nothing is half-started."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Semaphore, Thread
+
+import psutil
+import pytest
+
+from farm.task_generation.scaffold import scaffold_task
+from tests.support.services import require_program
+
+ROOT = Path(__file__).resolve().parents[3]
+SQLPARSE = ROOT / "images" / "tasks" / "sqlparse-0.4.4"
+
+pytestmark = [pytest.mark.docker, pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+Farm = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Farm:
+    """Run ``farm`` with a state directory of its own (``at`` names another) and further variables."""
+    require_program("redis-server")
+    places = tmp_path_factory.mktemp("farms with spaces")
+
+    def call(*arguments: str, at: str = "a", **variables: str) -> subprocess.CompletedProcess[str]:
+        chosen = {"FARM_STATE_DIR": str(places / at), "FARM_PORT": "0", **variables}
+        return subprocess.run(
+            [Path(sys.executable).with_name("farm"), *arguments],
+            env={**os.environ, **chosen},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def up(farm: Farm) -> Iterator[Mapping[str, str]]:
+    """A farm that is up; what ``farm status`` says of it."""
+    started = farm("up", "--detach", FARM_TASKSETS=str(SQLPARSE.parent))
+    assert started.returncode == 0, started.stderr
+    try:
+        yield json.loads(farm("status", "--json").stdout)
+    finally:
+        assert farm("down").returncode == 0
+
+
+def children_of_farms(state_dir: str) -> list[str]:
+    """Command lines of the processes that name a state directory."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if state_dir in command and "pytest" not in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code", "said"),
+    [
+        (["up", "--prot", "1"], {}, 2, "--port"),
+        (["bogus"], {}, 2, "farm --help"),
+        (["run", str(SQLPARSE), "--policy", "bogus"], {}, 2, "URL of an endpoint"),
+        (["run", "nowhere", "--policy", "nop", "--group-size", "1001"], {}, 2, "--group-size: should be less than"),
+        (["run", "nowhere", "--policy", "nop", "--groups", "9" * 30], {}, 2, "--groups: should be less than or equal"),
+        (["run", "nowhere", "--policy", "http://["], {}, 2, "--policy: should be an address such as http://HOST"),
+        (["run", "nowhere", "--policy", "http://h", "--temperature", "inf"], {}, 2, "--temperature: should be true, "),
+        (["run", "nowhere", "--policy", "http://h", "--model", "m" * 300], {}, 2, "--model: should have at most 256"),
+        (["run", "nowhere", "--policy", "nop", "--tools", "cursr"], {}, 2, "--tools: no tool named 'cursr' (did you"),
+        (["run", "nowhere", "--policy", "nop", "--max-turns", "9" * 30], {}, 2, "--max-turns: should be less than or"),
+        (["rollouts", "list", "--status", "bad"], {}, 2, "'--status': 'bad' is not one of 'completed', "),
+        (["rollouts", "rescore"], {}, 2, "--run: name a run, or take --all"),
+        (["rewards", "set", "nowhere.toml"], {}, 1, "nowhere.toml: No such file or directory; name a readable rule"),
+        (["rewards", "set", "pyproject.toml"], {}, 1, "pyproject.toml: unknown key 'build-system'; the nearest one is"),
+        (["images", "pull", "../x"], {}, 1, "image '../x' is not the name of an image"),
+        (["sandbox", "farm-base:1", "--workdir", "/nope"], {}, 1, "no directory to work in at /nope: No such file"),
+        (["run", "nowhere", "--policy", "nop"], {}, 1, "nowhere: not there; name a directory"),
+        (["run", "no/where", "--policy", "nop"], {}, 1, "no/where is not there"),
+        (
+            ["run", str(SQLPARSE), "--policy", "nop"],
+            {"FARM_HOST": "192.0.2.1", "FARM_TOKENS": "operator=x"},
+            1,
+            "FARM_PORT",
+        ),
+        (["run", "nowhere", "--policy", "nop"], {"FARM_TASKSETS": "images"}, 1, "images holds base, recipes, tasks"),
+        (["run", "/dev/null", "--policy", "nop"], {}, 1, "/dev/null: not a task set; name a directory of tasks or a"),
+        (["tasks", "list", "/dev/null"], {}, 1, "not a task set"),
+        (["tasks", "list", "../images"], {"FARM_TASKSETS": "images/tasks"}, 1, "../images: no such file"),
+        (["up", "--join", "somewhere"], {}, 2, "HOST:PORT"),
+        (["up", "--head"], {}, 1, "FARM_NODE_IP"),
+        (["status"], {}, 1, "farm up"),
+        (["status"], {"FARM_PROT": "1"}, 1, "FARM_PORT"),
+        (["up"], {"FARM_REDIS_URL": "redis://127.0.0.1:1"}, 1, "127.0.0.1:1"),
+        (["up", "--detach"], {"FARM_REDIS_URL": "redis://:s3cret@127.0.0.1:1"}, 1, "127.0.0.1:1"),
+        (["up"], {"FARM_DOCKER_HOST": "unix:///nonexistent/docker.sock"}, 1, "/nonexistent/docker.sock"),
+        (["run", str(SQLPARSE), "--policy", "nop"], {"FARM_DOCKER_HOST": "unix:///nonexistent/d"}, 1, "/nonexistent/d"),
+        (
+            ["images", "list"],
+            {"FARM_DOCKER_HOST": "unix:///nonexistent/d"},
+            1,
+            "Docker is not running: there is no /no",
+        ),
+        (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
+        (["up", "--detach"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd"),
+        (["status"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd: Not a directory; choose another"),
+        (["down"], {"FARM_STATE_DIR": "/tmp/" + "x" * 300}, 1, "File name too long; choose another"),
+        (["up"], {"FARM_STATE_DIR": "/tmp/é"}, 1, "plain characters"),
+        (["tasks", "list", "tests"], {}, 1, "task.toml"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(
+    farm: Farm, tmp_path: Path, arguments: list[str], variables: Mapping[str, str], code: int, said: str
+) -> None:
+    done = farm(*arguments, at=f"wrong-{tmp_path.name}", **variables)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == code, done.stderr
+    assert len(errors) == 1
+    assert said in errors[0]
+    assert "Traceback" not in done.stderr
+    assert "s3cret" not in done.stderr
+    assert not children_of_farms(f"wrong-{tmp_path.name}")
+
+
+def test_a_taken_port_is_named_before_anything_is_started(farm: Farm, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = farm("up", FARM_STATE_DIR=str(tmp_path / "taken"), FARM_PORT=port)
+    assert done.returncode == 1
+    [refusal] = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in refusal
+    assert "FARM_PORT (or `farm up --port`)" in refusal
+    assert not (tmp_path / "taken").exists()
+
+
+def processes_of(told: Mapping[str, str]) -> list[psutil.Process]:
+    """The process that waits for the farm, the farm's own, and all below it."""
+    its_own = psutil.Process(int(told["pid"]))
+    waiting = its_own.parent()
+    assert waiting is not None
+    return [waiting, its_own, *its_own.children(recursive=True)]
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def named(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
+def assert_dead(farm: Farm, at: str, told: Mapping[str, str], processes: list[psutil.Process], cause: str) -> None:
+    psutil.wait_procs(processes[:1], timeout=120)
+    assert not [process for process in processes if lives(process)]
+    log = (Path(told["state_dir"]) / "log" / "farm.log").read_text()
+    assert [line for line in log.splitlines() if " ERROR " in line and cause in line]
+    assert f"the last one died: {cause}" in farm("status", at=at).stderr
+    assert farm("down", at=at).returncode == 0
+    assert "died" not in farm("status", at=at).stderr
+
+
+def test_a_farm_whose_raylet_is_killed_says_so_and_leaves_nothing(farm: Farm) -> None:
+    started = farm("up", "--detach", at="c")
+    assert started.returncode == 0, started.stderr
+    told = json.loads(farm("status", "--json", at="c").stdout)
+    processes = processes_of(told)
+    next(process for process in processes if named(process) == "raylet").kill()
+    assert_dead(farm, "c", told, processes, "Ray's raylet was killed by SIGKILL")
+
+
+def test_a_killed_farm_is_reported_by_what_waited_for_it_and_by_its_nodes(farm: Farm) -> None:
+    started = farm("up", "--detach", at="d")
+    assert started.returncode == 0, started.stderr
+    head = json.loads(farm("status", "--json", at="d").stdout)
+    token = (Path(head["state_dir"]) / "join-token").read_text()
+    joined = farm("up", "--join", head["address"], "--detach", at="e", FARM_JOIN_TOKEN=token)
+    assert joined.returncode == 0, joined.stderr
+    node = json.loads(farm("status", "--json", at="e").stdout)
+    of_head, of_node = processes_of(head), processes_of(node)
+    of_head[1].kill()
+    assert_dead(farm, "d", head, of_head, "its process was killed by SIGKILL")
+    assert_dead(farm, "e", node, of_node, f"the head at {head['address']} no longer answers")
+
+
+def test_a_killed_gateway_starts_again_and_the_farm_goes_on(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    run_id = json.loads(done.stdout)["run_id"]
+    told = json.loads(farm("status", "--json").stdout)
+    (gateway,) = (one for one in processes_of(told) if one.pid == told["gateway_pid"])
+    gateway.kill()
+    gateway.wait(60)
+    said = set()
+    while (asked := farm("status", "--json")).returncode:  # until it serves again
+        said.add(asked.stderr)
+    now = json.loads(asked.stdout)
+    assert (now["pid"], now["url"], now["node_id"]) == (told["pid"], told["url"], told["node_id"])
+    assert now["gateway_pid"] != told["gateway_pid"]
+    assert run_id in {run["run_id"] for run in now["runs"]}
+    state_dir = up["state_dir"]
+    reason = f"error: the gateway of {state_dir} is away: its process was killed by SIGKILL; the farm goes on and "
+    assert all(one.startswith(reason) for one in said), said
+    log = (Path(state_dir) / "log" / "farm.log").read_text()
+    assert "the gateway is away: its process was killed by SIGKILL; it starts again in 0.5 s" in log
+    assert f"the gateway serves again, as process {now['gateway_pid']}" in log
+    again = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "1", "--json")
+    assert json.loads(again.stdout)["summary"]["accepted"] == 1
+
+
+def test_a_killed_farm_gives_its_cause_while_its_other_processes_are_ended(tmp_path: Path) -> None:
+    """The process that waits for the farm knows the cause before it ends what is left."""
+    program = (
+        "import os, sys, time; from pathlib import Path; from farm.cli.up_down_status import _note_cause; "
+        "from farm.cluster.state_dir import last_crash; from farm.cluster.supervisor import fork_supervisor; "
+        "from farm.config import Config; config = Config(state_dir=Path(sys.argv[1]))\n"
+        "def told(ended): _note_cause(config, ended); print(last_crash(config.state_dir), flush=True)\n"
+        "if not fork_supervisor(told): os.kill(os.getpid(), 9)"
+    )
+    (tmp_path / "run").mkdir()
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout == "its process was killed by SIGKILL\n"
+
+
+def test_a_second_machine_joins_and_leaves(farm: Farm, up: Mapping[str, str]) -> None:
+    token = (Path(up["state_dir"]) / "join-token").read_text()
+    refused = farm("up", "--join", up["address"], at="b", FARM_JOIN_TOKEN="0" * 64)
+    assert refused.returncode == 1
+    assert "join token" in refused.stderr.splitlines()[-1]
+    joined = farm("up", "--join", up["address"], "--detach", at="b", FARM_JOIN_TOKEN=token)
+    assert joined.returncode == 0, joined.stderr
+    try:
+        while len(json.loads(farm("status", "--json").stdout)["nodes"]) < 2:
+            pass  # its first beat is on its way
+        done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "6", "--json")
+        rollouts = json.loads(done.stdout)["rollouts"]
+        assert [rollout["reward"] for rollout in rollouts] == [0.0] * 6
+        refused = farm("runs", "list", at="b")
+        assert refused.returncode == 1
+        assert f"this machine is a node of the farm at {up['address']} and has no gateway" in refused.stderr
+        node = json.loads(farm("status", "--json", at="b").stdout)["node_id"]
+        drained = farm("nodes", "drain", node)
+        assert drained.returncode == 0, drained.stderr
+        states = {one["node_id"]: one["state"] for one in json.loads(farm("nodes", "list", "--json").stdout)}
+        assert states[node] == "draining"
+        assert "takes no more episodes" in drained.stderr
+        assert farm("nodes", "resume", node).returncode == 0
+        assert "draining" not in farm("nodes", "list").stdout
+    finally:
+        left = farm("down", at="b")
+        assert left.returncode == 0
+        assert f"this node has left the farm at {up['address']}; runs and rollouts are on the head" in left.stderr
+    assert not children_of_farms(f"{Path(up['state_dir']).parent}/b")
+
+
+class Gate(BaseHTTPRequestHandler):
+    """An endpoint whose model ends each episode at once, but not before the gate is open."""
+
+    opened = Event()
+    asked = Semaphore(0)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.asked.release()
+        self.opened.wait()
+        message = {"role": "assistant", "content": "done"}
+        self._say({"id": "1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    def do_GET(self) -> None:
+        self._say({"data": [{"id": "m"}]})
+
+    def _say(self, body: Mapping[str, object]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Silent."""
+
+
+def test_a_node_that_leaves_waits_for_its_episodes(farm: Farm, up: Mapping[str, str]) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    token = (Path(up["state_dir"]) / "join-token").read_text()
+    joined = farm("up", "--join", up["address"], "--detach", at="b", FARM_JOIN_TOKEN=token, FARM_POLICY_ENDPOINTS=url)
+    assert joined.returncode == 0, joined.stderr
+    node = json.loads(farm("status", "--json", at="b").stdout)["node_id"]
+    head = json.loads(farm("status", "--json").stdout)["node_id"]
+    try:
+        assert farm("nodes", "drain", head, "--no-wait").returncode == 0
+        begun = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "2", "--detach", "--json")
+        assert begun.returncode == 0, begun.stderr
+        run = json.loads(begun.stdout)["run_id"]
+        for _ in range(2):
+            assert Gate.asked.acquire(timeout=120)
+        left = Thread(target=farm, args=("down",), kwargs={"at": "b"})
+        left.start()
+        while {one["node_id"]: one["state"] for one in json.loads(farm("nodes", "list", "--json").stdout)}[node] != (
+            "draining"
+        ):
+            pass  # its next beat says so
+        Gate.opened.set()
+        left.join()
+        rollouts = json.loads(farm("rollouts", "list", "--run", run, "--json").stdout)
+        assert [(rollout["node"], rollout["attempt"]) for rollout in rollouts] == [(node, 1)] * 2
+    finally:
+        Gate.opened.set()
+        farm("down", "--now", at="b")
+        server.shutdown()
+        server.server_close()
+        assert farm("nodes", "resume", head).returncode == 0
+
+
+def test_a_run_is_listed_shown_cancelled_and_deleted(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", str(SQLPARSE), "--policy", "nop", "--group-size", "2", "--json")
+    run = json.loads(done.stdout)["run_id"]
+    assert run in farm("runs", "list").stdout
+    assert "finished" in farm("runs", "show", run).stdout
+    assert json.loads(farm("runs", "show", run, "--json").stdout)["summary"]["accepted"] == 2
+    for word in ("pause", "resume", "cancel"):
+        ended = farm("runs", word, run)
+        assert ended.returncode == 1
+        assert f"the run {run} has ended" in ended.stderr
+    assert farm("runs", "delete", run, "--yes").returncode == 0
+    gone = farm("runs", "show", run)
+    assert (gone.returncode, f"there is no run {run}" in gone.stderr) == (1, True)
+
+
+class Garbage(BaseHTTPRequestHandler):
+    """An endpoint that answers nonsense to everything."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>no model here</html>")
+
+    do_GET = do_POST  # noqa: N815 - the name is the base class's
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Silent."""
+
+
+def test_an_endpoint_that_answers_garbage_is_no_reward(farm: Farm, up: Mapping[str, str]) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Garbage)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        done = farm("run", str(SQLPARSE), "--policy", url, "--group-size", "1", "--json")
+    finally:
+        server.shutdown()
+        server.server_close()
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert done.returncode == 1
+    assert rollout["status"] == "failed"
+    assert rollout["reward"] is None
+    assert rollout["error"]["origin"] == "model"
+    assert "\n" not in rollout["error"]["message"]
+    shown = farm("rollouts", "show", rollout["rollout_id"])
+    assert f"model: {rollout['error']['message']}" in " ".join(shown.stdout.split())
+    assert json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)["error"] == rollout["error"]
+
+
+class Out(BaseHTTPRequestHandler):
+    """An endpoint that is out until ``back`` is set, and then says that it is done."""
+
+    back: Event
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        up = self.back.is_set()
+        reply = {"choices": [{"message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}]}
+        answer = json.dumps(reply).encode() if up else b""
+        self.send_response(200 if up else 503)
+        self.send_header("Retry-After", "1")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
+        """Silent."""
+
+
+def test_a_run_says_why_it_stands_still_and_how_much_of_it_can_be_trained_on(
+    up: Mapping[str, str], tmp_path: Path
+) -> None:
+    """The endpoint comes back only after the run has named it."""
+    back = Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Endpoint", (Out,), {"back": back}))
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    options = ["--policy", url, "--model", "m", "--group-size", "1", "--state-dir", up["state_dir"]]
+    command = [sys.executable, "-m", "farm.cli.main", "run", str(SQLPARSE), *options]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr
+        for line in running.stderr:
+            if line.startswith("waiting: "):
+                break
+        assert line == f"waiting: {url} answers 503 (Retry-After: 1)\n"
+        back.set()
+        table, _ = running.communicate()
+    finally:
+        running.kill()
+        server.shutdown()
+        server.server_close()
+    assert running.returncode == 0
+    header, row = (line.split() for line in table.splitlines())
+    assert header[-3] == "trainable"
+    assert row[-2] == "0/1"
+
+
+def test_a_name_that_a_farm_without_task_sets_does_not_know_asks_for_a_directory(farm: Farm) -> None:
+    started = farm("up", "--detach", at="unnamed")
+    assert started.returncode == 0, started.stderr
+    try:
+        done = farm("run", "nosuch", "--policy", "nop", at="unnamed")
+        assert done.returncode == 1
+        assert "nosuch: not there; name a directory of tasks by its path" in done.stderr.splitlines()[-1]
+    finally:
+        assert farm("down", at="unnamed").returncode == 0
+
+
+def test_a_name_that_the_farm_does_not_know_is_answered_with_those_it_does(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", "nowhere", "--policy", "nop")
+    assert done.returncode == 1
+    assert "boltons-23.1.0, " in done.stderr.splitlines()[-1]
+
+
+def test_a_task_set_is_run_by_its_name_and_a_rollout_shown_call_by_call(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("run", SQLPARSE.name, "--policy", "oracle", "--group-size", "1", "--json")
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert rollout["reward"] == 1.0
+    shown = json.loads(farm("rollouts", "show", rollout["rollout_id"], "--json").stdout)
+    used = {use["name"] for turn in shown["turns"] for use in turn["tool_uses"]}
+    assert {"str_replace_based_edit_tool", "submit"} <= used
+    assert shown["patch"].startswith("diff --git ")
+    listed = farm("rollouts", "list", "--run", rollout["run_id"])
+    assert rollout["rollout_id"] in listed.stdout
+
+
+def test_an_oracle_that_solves_nothing_is_a_failure_and_says_what_to_run(
+    farm: Farm, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    scaffold_task(tmp_path / "basket")
+    (tmp_path / "basket/solution/solve.sh").write_text("echo '# nothing' >> /workspace/basket.py\n")
+    done = farm("run", str(tmp_path / "basket"), "--policy", "oracle", "--group-size", "1", "--json")
+    (rollout,) = json.loads(done.stdout)["rollouts"]
+    assert (rollout["reward"], rollout["error"]) == (0.0, None)
+    assert done.returncode == 1
+    remedy = f"run `farm tasks validate {tmp_path / 'basket'}` to see why"
+    assert done.stderr.splitlines()[-1] == (
+        f"error: oracle solved no task of {rollout['run_id']}: "
+        f"the known solution of 1 of 1 tasks was judged below 1 (basket); {remedy}"
+    )
+
+
+def test_rules_are_set_and_what_is_stored_is_judged_by_them(farm: Farm, up: Mapping[str, str], tmp_path: Path) -> None:
+    kind, strict = tmp_path / "kind.toml", tmp_path / "strict.toml"
+    kind.write_text('name = "kind"\n[weights]\nverdict = 1.0\neffort_turns = 0.5\n')
+    strict.write_text('name = "strict"\n[weights]\nverdict = 1.0\neffort_turns = -0.5\n')
+    assert farm("rewards", "set", str(kind)).stdout.startswith("kind-")
+    done = farm("run", SQLPARSE.name, "--policy", "nop", "--group-size", "2", "--rewards", str(strict), "--json")
+    heads = json.loads(done.stdout)["rollouts"]
+    assert {head["reward"] for head in heads} == {-0.5}
+    version = heads[0]["reward_version"]
+    assert version.startswith("strict-")
+    run = heads[0]["run_id"]
+    dry = farm("rollouts", "rescore", "--run", run, "--dry-run")
+    assert "1 groups would change (2 rollouts), 0 had it" in dry.stdout
+    assert "to -0.5" in dry.stdout
+    found = json.loads(farm("rollouts", "rescore", "--run", run, "--json").stdout)
+    assert (found["groups"], found["before"]["mean"], found["after"]["mean"]) == ({"changed": 1}, -0.5, 0.5)
+    anew = json.loads(farm("rollouts", "list", "--run", run, "--json").stdout)
+    assert {(head["reward"], head["reward_version"][:5]) for head in anew} == {(0.5, "kind-")}
+    shown = farm("rollouts", "show", anew[0]["rollout_id"]).stdout
+    assert f"by {anew[0]['reward_version']} of verdict 0" in shown
+    assert farm("rewards", "show", version).stdout.endswith(strict.read_text())
+    listed = farm("rewards", "list").stdout
+    assert [name in listed for name in ("kind-", "strict-", "verdict-")] == [True] * 3
+    missing = farm("rollouts", "rescore", "--run", "run-nope")
+    assert (missing.returncode, "there is no run run-nope" in missing.stderr) == (1, True)
+
+
+def test_a_task_that_is_unfit_is_named_and_the_others_are_still_looked_at(farm: Farm, tmp_path: Path) -> None:
+    for number in (1, 2):
+        task = tmp_path / f"task-{number}"
+        (task / "tests").mkdir(parents=True)
+        (task / "tests" / "test.sh").touch()
+        (task / "instruction.md").write_text("Do it.")
+        (task / "task.toml").write_text(
+            f"[environment]\ndocker_image = 'farm-base:1'\n[metadata.farm]\nworkspace = '/nope/{number}'\n"
+        )
+    done = farm("tasks", "validate", str(tmp_path), "--json")
+    assert done.returncode == 1
+    assert [task["problems"] for task in json.loads(done.stdout)["tasks"]] == [
+        [f"farm-base:1 has no directory to work in at /nope/{number}: No such file or directory"] for number in (1, 2)
+    ]
+
+
+def test_a_list_without_a_match_says_what_was_asked_for(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("rollouts", "list", "--task", "nope", "--status", "aborted")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "no rollouts of the task nope with the status aborted\n"
+    done = farm("rollouts", "list", "--task", "nope", "--json")
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, [], "no rollouts of the task nope\n")
+    done = farm("rollouts", "list", "--run", "run-nope")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: There is no such thing: there is no run run-nope; ")
+
+
+def test_a_farm_with_tokens_is_asked_with_the_highest_one_that_is_set(farm: Farm, tmp_path: Path) -> None:
+    tokens = {"operator": "operator=first", "learner": "learner=second", "viewer": "viewer=third"}
+    started = farm("up", "--detach", at="tokens", FARM_TOKENS=",".join(tokens.values()))
+    assert started.returncode == 0, started.stderr
+    try:
+        for given, code, said in (
+            ("", 1, "A bearer token is needed: "),
+            ("operator=wrong", 1, "A bearer token is needed: "),
+            (tokens["viewer"], 0, ""),
+            (f"{tokens['viewer']},{tokens['learner']}", 0, ""),
+        ):
+            done = farm("rollouts", "list", "--json", at="tokens", FARM_TOKENS=given)
+            assert (done.returncode, json.loads(done.stdout or "[]")) == (code, [])
+            assert said in done.stderr
+            assert ("FARM_TOKENS" in done.stderr) == bool(code)
+        refused = farm("run", str(SQLPARSE), "--policy", "nop", at="tokens", FARM_TOKENS=tokens["learner"])
+        assert refused.returncode == 1
+        assert "this needs the role operator, not learner; set FARM_TOKENS" in refused.stderr.splitlines()[-1]
+    finally:
+        assert farm("down", at="tokens").returncode == 0
+
+
+def test_a_head_says_where_others_join_it_whoever_asks_and_keeps_its_logs(
+    farm: Farm, up: Mapping[str, str], tmp_path: Path
+) -> None:
+    assert "--join" not in farm("status").stdout, "it listens on loopback only"
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "farm.log").write_text("what the one before said\n")
+    address = up["address"].rpartition(":")[0]
+    started = farm("up", "--head", "--detach", FARM_STATE_DIR=str(tmp_path), FARM_NODE_IP=address)
+    assert started.returncode == 0, started.stderr
+    try:
+        assert f"farm up --join {address}:" in farm("status", FARM_STATE_DIR=str(tmp_path)).stdout
+        node_id = json.loads(farm("status", "--json", FARM_STATE_DIR=str(tmp_path)).stdout)["node_id"]
+    finally:
+        assert farm("down", FARM_STATE_DIR=str(tmp_path)).returncode == 0
+    logs = {path.name: path.read_text() for path in (tmp_path / "log").iterdir()}
+    own = f"node-{node_id}.log"
+    assert logs.keys() == {"farm.log", "farm.out", "gateway.log", "scheduler.log", own}
+    assert logs["farm.log"].startswith("what the one before said\n")
+    assert "the farm is up; its gateway is at http://" in logs["farm.log"]
+    assert f" INFO node={node_id} run=- rollout=- farm.scheduler.event_log: the node joined" in logs["scheduler.log"]
+    assert f"node={node_id}" in logs[own]
+    assert "\x1b" not in "".join(logs.values())
+
+
+def test_a_second_farm_in_the_same_place_is_refused(farm: Farm, up: Mapping[str, str]) -> None:
+    done = farm("up", "--detach")
+    assert done.returncode == 1
+    assert "already" in done.stderr

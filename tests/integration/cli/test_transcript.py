@@ -1,0 +1,41 @@
+"""The episode of the example transcript is run, and the page shows what the command prints.
+
+Where it does not: ``.venv/bin/python -m tests.support.farm.transcript`` writes the page's transcript anew.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sandboxes.tools.packs import DEFAULT, PACKS
+from tests.support.farm.transcript import EDITOR, SCRIPT, of_the_page, printed, without_what_varies
+from tests.support.services import require_program
+
+
+def _used() -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, given) for say in SCRIPT for name, given in say.calls if not isinstance(given, str)]
+
+
+def test_each_tool_and_each_way_of_the_editor_is_used() -> None:
+    assert {name for name, _ in _used()} == set(PACKS[DEFAULT].tools)
+    assert {given["command"] for name, given in _used() if name == EDITOR} == {
+        "view",
+        "create",
+        "str_replace",
+        "insert",
+    }
+    assert [given.get("job") for name, given in _used() if name == "bash" and "command" not in given] == [1]
+
+
+@pytest.mark.docker
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("ray")
+async def test_the_page_shows_what_the_command_prints() -> None:
+    for program in ("docker", "redis-server"):
+        require_program(program)
+    now = await printed()
+    assert "\nreward 1  all " in now
+    assert without_what_varies(now) == without_what_varies(of_the_page())

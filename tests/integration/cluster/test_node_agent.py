@@ -1,0 +1,581 @@
+"""Node agents under a scheduler, in one process: no Ray, a real Redis, pretended sandboxes."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from farm.core.rollout import Rollout, Status
+from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.image_cache import ImageCache
+from farm.node.resources import NodeResources
+from farm.policy import EndpointPool
+from farm.scheduler.admission import AdmissionSettings, Thresholds
+from farm.scheduler.messages import Event, StartEpisode, StopEpisode
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.schemas.rollout import RolloutHead
+from farm.store import EmbeddedRedis, RunState, Store, StreamState
+from farm.tasks import TaskBundle
+from sandboxes import BootError, FakeRuntime, ImageError, SandboxError, WarmPool
+from tests.support.farm.cluster_fakes import Gate, pretended_runtime, submit
+from tests.support.farm.episode_values import order
+from tests.support.redis_server import running_redis
+from tests.support.rollouts import make_rollout
+
+pytestmark = pytest.mark.redis
+Found = TypeVar("Found")
+
+QUICK = AgentSettings(
+    slots=4,
+    state_dir=Path("set-by-node"),
+    heartbeat_s=0.05,
+    send_timeout_s=1.0,
+    longest_backoff_s=0.1,
+    shutdown_timeout_s=1.0,
+)
+NEVER = Thresholds(math.inf, math.inf, math.inf)
+NEVER_PRESSED = AdmissionSettings(NEVER, NEVER, NEVER, NEVER)
+PATIENT = SchedulerSettings(
+    retry_delay_s=0.01, retry_patience_s=0.1, lost_after_s=60.0, admission=NEVER_PRESSED, warm=2
+)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[EmbeddedRedis]:
+    async with running_redis(tmp_path / "redis") as server:
+        yield server
+
+
+class Interrupted(Store):
+    """Between what it has read and its answer the world goes on."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def live_runs(self) -> dict[str, RunState]:
+        return await self._late(await super().live_runs())
+
+    async def accepted(self, run_id: str) -> dict[str, set[int]]:
+        return await self._late(await super().accepted(run_id))
+
+    async def _late(self, found: Found) -> Found:
+        if meanwhile := self.meanwhile:
+            self.meanwhile = None
+            await meanwhile()
+        return found
+
+
+class Broken(Store):
+    """It meets a defect with every rollout that was judged."""
+
+    async def publish(self, rollout: Rollout) -> bool:
+        if rollout.reward is not None:
+            raise RuntimeError("a defect")
+        return await super().publish(rollout)
+
+
+class Revising(Store):
+    """Once so many rollouts of a run are stored, and before another is, somebody else makes other rules current."""
+
+    def __init__(self, url: str, run_id: str, after: int, document: str, other: Store) -> None:
+        super().__init__(url)
+        self._other = other
+        self._run_id, self._left, self._document = run_id, after, document
+        self._one_at_a_time = asyncio.Lock()
+
+    async def publish_scored(self, rollout: Rollout, pinned: str = "") -> Rollout:
+        async with self._one_at_a_time:
+            published = await super().publish_scored(rollout, pinned)
+            self._left -= rollout.run_id == self._run_id
+            if self._left == 0:
+                self._left = -1
+                await self._other.rules.put(self._document, current=True)
+        return published
+
+
+@pytest.fixture
+async def store(server: EmbeddedRedis) -> AsyncIterator[Interrupted]:
+    store = Interrupted(server.url)
+    yield store
+    await store.close()
+
+
+class Cluster:
+    """A scheduler and nodes that talk by plain calls; ``restart`` puts a new scheduler in the old one's place."""
+
+    def __init__(self, store: Store, stack: AsyncExitStack, directory: Path) -> None:
+        self.store = store
+        self.gate = Gate(directory / "hold")
+        self.agents: dict[str, NodeAgent] = {}
+        self.runtimes: dict[str, FakeRuntime] = {}
+        self.pools: dict[str, WarmPool] = {}
+        self._stack = stack
+        self._directory = directory
+        self.shell = SchedulerService(store, self._send, settings=PATIENT)
+
+    async def open(self) -> None:
+        await self.shell.open()
+
+    async def restart(self, *, retention_s: float = 0.0) -> None:
+        await self.shell.close()
+        self.shell = SchedulerService(self.store, self._send, settings=PATIENT, retention_s=retention_s)
+        await self.shell.open()
+
+    async def node(
+        self,
+        name: str,
+        *,
+        slots: int = 4,
+        boot_errors: Iterable[SandboxError | None] = (),
+        shelf: ImageCache | None = None,
+        store: Store | None = None,
+        pooled: bool = False,
+    ) -> NodeAgent:
+        runtime = self.runtimes[name] = pretended_runtime(self.gate, boot_errors=boot_errors)
+        pool = None
+        if pooled:
+            pool = self.pools[name] = WarmPool(runtime, short=lambda: "")
+            self._stack.push_async_callback(pool.close)
+        agent = NodeAgent(
+            name,
+            NodeResources(pool or runtime, shelf or ImageCache(nothing_to_do), pool),
+            replace(QUICK, slots=slots, state_dir=self._directory / name),
+            store=store or self.store,
+            send_events=self._tell,
+            endpoints=EndpointPool(),
+        )
+        self.agents[name] = agent
+        return await self._stack.enter_async_context(agent)
+
+    async def run(
+        self,
+        run_id: str = "r",
+        *,
+        groups: int = 1,
+        group_size: int = 1,
+        max_attempts: int = 3,
+        tools: tuple[str, ...] = (),
+        rewards: str = "",
+    ) -> None:
+        spec = await submit(
+            self.store,
+            run_id,
+            groups=groups,
+            group_size=group_size,
+            max_attempts=max_attempts,
+            tools=tools,
+            rewards=rewards,
+        )
+        await self.shell.submit(spec.run_id)
+
+    async def ended(self, run_id: str = "r", state: RunState = RunState.FINISHED) -> list[RolloutHead]:
+        """The rollouts of a run, once it has come to this end."""
+
+        async def over() -> bool:
+            record = await self.store.get_run(run_id)
+            return record is not None and record.state is state
+
+        await until(over)
+        return list((await self.store.list_rollouts(run_id, limit=1000)).rollouts)
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        self.shell.handle_events(events)
+
+    def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
+        self.agents[node_id].execute(commands)
+
+
+async def nothing_to_do(bundle: TaskBundle) -> None:
+    """The image is there."""
+
+
+async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 120.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await holds():  # noqa: ASYNC110 - the store and the fake tell nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def cluster(store: Store, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        cluster = Cluster(store, stack, tmp_path)
+        await cluster.open()
+        stack.push_async_callback(lambda: cluster.shell.close())
+        yield cluster
+    assert all(not runtime.sandboxes for runtime in cluster.runtimes.values()), "a sandbox was left behind"
+
+
+async def sandboxes(cluster: Cluster, count: int) -> None:
+    """Until so many sandboxes live in all."""
+
+    async def there() -> bool:
+        return sum(len(runtime.sandboxes) for runtime in cluster.runtimes.values()) == count
+
+    await until(there)
+
+
+async def test_a_run_is_worked_off_by_two_nodes(cluster: Cluster) -> None:
+    await cluster.node("a", slots=2)
+    await cluster.node("b", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=3, group_size=4)
+    await sandboxes(cluster, 4)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert len(heads) == 12
+    assert {head.reward for head in heads} == {1.0}
+    assert {head.node for head in heads} == {"a", "b"}
+    assert {head.attempt for head in heads} == {1}
+
+
+async def test_the_tools_that_a_run_chooses_are_in_its_rollouts(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    await cluster.run(tools=("swe-agent", "-submit"))
+    (head,) = await cluster.ended()
+    assert (head.tool_pack, head.tools, head.reward) == ("swe-agent", ("bash", "str_replace_editor"), 1.0)
+
+
+async def test_rules_that_change_while_runs_go_on_judge_what_comes_and_not_what_is_pinned(
+    cluster: Cluster, server: EmbeddedRedis
+) -> None:
+    first = (await cluster.store.rules.put('name = "first"\n[weights]\nverdict = 2.0\n', current=True)).version
+    later = 'name = "later"\n[weights]\nverdict = 1.0\neffort_calls = 0.25\nmisuse_malformed = -1.0\n'
+    store = Revising(server.url, "follows", 3, later, cluster.store)
+    await cluster.node("a", slots=2, store=store)
+    cluster.gate.shut()
+    await cluster.run("follows", groups=4, group_size=2)
+    await cluster.run("pinned", groups=2, group_size=2, rewards=first)
+    await sandboxes(cluster, 2)
+    cluster.gate.open()
+    heads = await cluster.ended("follows")
+    second = await cluster.store.rules.current_version()
+    assert second.startswith("later-")
+    versions = {head.group_id: head.reward_version for head in heads}
+    assert all(head.reward_version == versions[head.group_id] for head in heads), "a group has one version"
+    assert versions["follows-g000000"] == first
+    assert versions["follows-g000003"] == second, "an agent that goes on has learned of it"
+    by_second = [head for head in heads if head.reward_version == second]
+    assert all(head.reward == 1.0 + 0.25 * head.reward_components["effort_calls"] for head in by_second)
+    assert all(head.reward == 2.0 for head in heads if head.reward_version == first)
+    assert {(head.reward, head.reward_version) for head in await cluster.ended("pinned")} == {(2.0, first)}
+    found = await cluster.store.rescore("follows", first)
+    assert found.groups["changed"] + found.groups["same"] == 4
+    assert {head.reward for head in await cluster.ended("follows")} == {2.0}
+    await store.close()
+
+
+async def test_a_run_whose_rules_are_gone_fails_and_says_so(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    await cluster.run(rewards="gone-000000000000", max_attempts=1)
+    await cluster.ended(state=RunState.FAILED)
+    record = await cluster.store.get_run("r")
+    assert record is not None
+    assert "there are no rules gone-000000000000" in record.reason
+
+
+async def test_what_is_stopped_before_its_first_step_is_reported_and_gives_its_slot_back(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    agent, stopped = cluster.agents["a"], order(rollout_id="stopped", run_id="other", attempt=1)
+    agent.execute([StartEpisode("a", stopped), StopEpisode("a", stopped.rollout_id, stopped.attempt)])
+    async with asyncio.timeout(30):
+        await agent.drain()
+
+
+async def test_what_comes_next_finds_its_sandboxes_ready(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1, pooled=True)
+    pool, runtime = cluster.pools["a"], cluster.runtimes["a"]
+    cluster.gate.shut()
+    await cluster.run(groups=6)
+
+    async def one_is_held_and_one_is_ready() -> bool:
+        return len(runtime.sandboxes) == 2 and len([name async for name in pool.living()]) == 1
+
+    await until(one_is_held_and_one_is_ready)
+    cluster.gate.open()
+    assert {head.reward for head in await cluster.ended()} == {1.0}
+    assert pool.handed_out >= 6, "most of twelve: one to work and one to be judged in for each episode"
+    assert not [name async for name in pool.living()]
+
+
+async def test_what_is_ready_goes_with_the_node(cluster: Cluster) -> None:
+    agent = await cluster.node("a", slots=2, pooled=True)
+    cluster.gate.shut()
+    await cluster.run(groups=6)
+    await sandboxes(cluster, 4)
+    await agent.__aexit__(None, None, None)
+    await cluster.pools["a"].close()
+    assert not cluster.runtimes["a"].sandboxes
+
+
+async def test_an_image_is_made_once_for_all_who_wait(cluster: Cluster) -> None:
+    made: list[str] = []
+    asked = asyncio.Semaphore(0)
+
+    class Watched(ImageCache):
+        async def ensure(self, bundle: TaskBundle) -> None:
+            asked.release()
+            await super().ensure(bundle)
+
+    async def make(bundle: TaskBundle) -> None:
+        made.append(bundle.task.image)
+        for _ in range(4):
+            await asked.acquire()
+
+    await cluster.node("a", slots=4, shelf=Watched(make))
+    await cluster.run(groups=2, group_size=4)
+    assert len(await cluster.ended()) == 8
+    assert len(made) == 1
+
+
+async def test_an_image_that_does_not_build_fails_the_episode_and_is_tried_again_for_the_next(cluster: Cluster) -> None:
+    outcomes = iter([ImageError("it does not build"), None])
+
+    async def make(bundle: TaskBundle) -> None:
+        if error := next(outcomes):
+            raise error
+
+    await cluster.node("a", slots=1, shelf=ImageCache(make, backoff_s=0))
+    await cluster.run(groups=2)
+    heads = sorted(await cluster.ended(), key=lambda head: head.rollout_id)
+    assert [(head.status, head.reward) for head in heads] == [(Status.FAILED, None), (Status.COMPLETED, 1.0)]
+    assert heads[0].error is not None
+    assert heads[0].error.origin == "task"
+
+
+async def test_a_rollout_that_cannot_be_stored_is_a_failure_that_a_learner_sees(
+    cluster: Cluster, server: EmbeddedRedis
+) -> None:
+    store = Broken(server.url)
+    await cluster.node("a", store=store)
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.status, head.reward, head.attempt) == (Status.FAILED, None, 1)
+    assert head.error is not None
+    assert (head.error.type, head.error.message) == ("RuntimeError", "a defect")
+    assert b'farm_episodes_total{status="failed",stop_reason="error"} 1.0' in await metrics(cluster)
+    await store.close()
+
+
+async def test_a_group_that_can_never_be_complete_fails_its_run_and_says_why(cluster: Cluster) -> None:
+    """Its size in the store is another, so that not even a bare failure can be stored."""
+    spec = await submit(cluster.store, "r", groups=2, group_size=2)
+    await cluster.store.publish(make_rollout("r", 1, 2, size=3))
+    node = await cluster.node("a", slots=2)
+    await cluster.shell.submit(spec.run_id)
+    await cluster.ended(state=RunState.FAILED)
+    record = await cluster.store.get_run("r")
+    assert record is not None
+    assert "r-g000001-00" in record.reason
+    assert "size" in record.reason
+    assert cluster.shell.status().runs == ()
+    await node.drain()
+    lease = await cluster.store.lease("c", "r", lease_s=60)
+    assert [group.group_id for group in lease.groups] == ["r-g000000"]
+    assert await cluster.store.ack(lease.lease_id) is StreamState.FAILED
+
+
+async def test_a_failed_boot_is_tried_again(cluster: Cluster) -> None:
+    await cluster.node("a", boot_errors=[BootError("it did not answer")])
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.attempt, head.reward) == (2, 1.0)
+    assert b'farm_episode_failures_total{origin="infra",retried="yes",type="BootError"} 1.0' in await metrics(cluster)
+
+
+async def test_when_the_attempts_end_the_reward_is_null(cluster: Cluster) -> None:
+    await cluster.node("a", boot_errors=[BootError("it did not answer")] * 3)
+    await cluster.run()
+    [head] = await cluster.ended()
+    assert (head.attempt, head.status, head.reward) == (3, Status.FAILED, None)
+
+
+async def test_finished_work_waits_for_a_redis_that_is_away(tmp_path: Path, own_port: int) -> None:
+    async with AsyncExitStack() as stack:
+        redis = EmbeddedRedis(tmp_path / "redis", port=own_port)
+        await redis.__aenter__()
+        store = Store(redis.url)
+        stack.push_async_callback(store.close)
+        cluster = Cluster(store, stack, tmp_path)
+        await cluster.open()
+        stack.push_async_callback(cluster.shell.close)
+        await cluster.node("a", slots=2)
+        cluster.gate.shut()
+        await cluster.run(groups=1, group_size=4)
+        await sandboxes(cluster, 2)
+        await redis.__aexit__(None, None, None)
+        cluster.gate.open()
+        await sandboxes(cluster, 0)
+        await stack.enter_async_context(EmbeddedRedis(tmp_path / "redis", port=own_port))
+        heads = await cluster.ended()
+        assert [(head.attempt, head.reward) for head in heads] == [(1, 1.0)] * 4
+
+
+async def test_a_cancelled_run_leaves_no_sandbox(cluster: Cluster) -> None:
+    await cluster.node("a")
+    cluster.gate.shut()
+    await cluster.run(groups=5, group_size=2)
+    await sandboxes(cluster, 4)
+    await cluster.store.set_run_state("r", RunState.CANCELLED)
+    cluster.shell.cancel("r")
+    await sandboxes(cluster, 0)
+    cluster.gate.open()
+    await cluster.run("s")
+    assert len(await cluster.ended("s")) == 1
+    assert not (await cluster.store.list_rollouts("r")).rollouts
+
+
+async def test_a_draining_node_ends_what_it_has_and_takes_no_more(cluster: Cluster) -> None:
+    draining = await cluster.node("a", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=3, group_size=2)
+    await sandboxes(cluster, 2)
+    drained = asyncio.create_task(draining.drain())
+    await cluster.node("b", slots=1)
+    await sandboxes(cluster, 3)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    await drained
+    assert sorted(head.node for head in heads) == ["a", "a", "b", "b", "b", "b"]
+
+
+async def test_what_a_closing_node_ran_is_run_elsewhere(cluster: Cluster) -> None:
+    closing = await cluster.node("a", slots=4)
+    cluster.gate.shut()
+    await cluster.run(groups=1, group_size=4)
+    await sandboxes(cluster, 4)
+    await cluster.node("b", slots=4)
+    await closing.__aexit__(None, None, None)
+    await sandboxes(cluster, 4)
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert {(head.node, head.attempt) for head in heads} == {("b", 2)}
+
+
+async def test_what_a_closing_node_stopped_has_used_up_no_attempt(cluster: Cluster) -> None:
+    closing = await cluster.node("a")
+    cluster.gate.shut()
+    await cluster.run(group_size=2, max_attempts=1)
+    await sandboxes(cluster, 2)
+    await closing.__aexit__(None, None, None)
+    cluster.gate.open()
+    await cluster.node("b")
+    heads = await cluster.ended()
+    assert [(head.node, head.reward) for head in heads] == [("b", 1.0)] * 2
+
+
+async def test_a_restarted_scheduler_goes_on_and_runs_nothing_twice(cluster: Cluster) -> None:
+    await cluster.node("a", slots=2)
+    cluster.gate.shut()
+    await cluster.run(groups=4, group_size=2)
+    await sandboxes(cluster, 2)
+    await cluster.restart()
+    cluster.gate.open()
+    heads = await cluster.ended()
+    assert len(heads) == 8
+    assert {head.attempt for head in heads} == {1}
+
+
+async def test_a_scheduler_catches_up_with_what_it_was_not_told(cluster: Cluster) -> None:
+    await cluster.node("a", slots=1)
+    cluster.gate.shut()
+    await cluster.run(groups=9)
+    await sandboxes(cluster, 1)
+    await submit(cluster.store, "unheard")
+    await cluster.store.set_run_state("r", RunState.CANCELLED)
+    await cluster.shell.reconcile()
+    cluster.gate.open()
+    assert len(await cluster.ended("unheard")) == 1
+    assert [run.run_id for run in cluster.shell.status().runs] == []
+
+
+async def test_what_happens_while_it_catches_up_is_not_undone(cluster: Cluster, store: Interrupted) -> None:
+    await cluster.run("r")
+
+    async def pause() -> None:
+        await store.set_run_state("r", RunState.PAUSED)
+        cluster.shell.pause("r")
+        await cluster.run("young")
+
+    store.meanwhile = pause
+    await cluster.shell.reconcile()
+    told = {run.run_id: run.why_waiting for run in cluster.shell.status().runs}
+    assert told == {"r": "the run is paused", "young": "no node has joined"}
+
+
+async def test_a_run_that_is_paused_while_it_is_taken_up_is_paused(cluster: Cluster, store: Interrupted) -> None:
+    async def pause() -> None:
+        await store.set_run_state("r", RunState.PAUSED)
+        cluster.shell.pause("r")
+
+    store.meanwhile = pause
+    await cluster.run("r")
+    assert cluster.shell.status().runs[0].why_waiting == "the run is paused"
+
+
+async def test_metrics_count_runs_that_ended_and_forget_none_that_has_drained(cluster: Cluster) -> None:
+    await cluster.node("a")
+    for run_id in ("r", "s"):
+        await cluster.run(run_id)
+        await cluster.ended(run_id)
+    assert {'farm_queue_groups{state="ready"} 2.0', "farm_groups_complete_total 2.0"} <= await lines(cluster)
+    lease = await cluster.store.lease("c", "r", lease_s=60)
+    assert {'farm_queue_groups{state="ready"} 1.0', 'farm_queue_groups{state="unacked"} 1.0'} <= await lines(cluster)
+    await cluster.store.ack(lease.lease_id)
+    await cluster.store.expire(0.0)
+    assert await cluster.store.live_runs() == {"s": RunState.FINISHED}
+    for _ in range(2):
+        drained = {'farm_queue_groups{state="unacked"} 0.0', "farm_groups_acked_total 1.0"}
+        assert {*drained, 'farm_queue_groups{state="ready"} 1.0'} <= await lines(cluster)
+    await cluster.restart()
+    assert {"farm_groups_complete_total 2.0", "farm_groups_acked_total 1.0"} <= await lines(cluster)
+
+
+async def test_the_scheduler_forgets_what_was_delivered_long_ago(cluster: Cluster) -> None:
+    await cluster.node("a")
+    await cluster.run("r")
+    await cluster.ended("r")
+    await cluster.store.ack((await cluster.store.lease("c", "r", lease_s=60)).lease_id)
+
+    async def gone() -> bool:
+        return await cluster.store.get_run("r") is None
+
+    async def forgotten() -> bool:
+        await cluster.restart(retention_s=0.001)
+        with contextlib.suppress(TimeoutError):  # on a busy machine another restart would come in its way
+            await until(gone, timeout_s=3.0)
+        return await gone()
+
+    await until(forgotten)
+
+
+async def test_status_and_metrics_say_what_happens(cluster: Cluster) -> None:
+    await cluster.run(groups=2, group_size=2)
+    assert cluster.shell.status().runs[0].why_waiting == "no node has joined"
+    cluster.gate.shut()
+    await cluster.node("a", slots=3)
+    await sandboxes(cluster, 3)
+    status = cluster.shell.status()
+    assert (status.nodes[0].state, status.nodes[0].running) == ("full", 3)
+    assert (status.runs[0].running, status.runs[0].waiting) == (3, 1)
+    cluster.gate.open()
+    await cluster.ended()
+    told = await lines(cluster)
+    assert 'farm_episodes_total{status="completed",stop_reason="agent_done"} 4.0' in told
+    assert "farm_reward_count 4.0" in told
+    assert 'farm_queue_groups{state="ready"} 2.0' in told
+    assert 'farm_node_slots{node="a"} 3.0' in told
+    assert "farm_dispatch_seconds_count 4.0" in told
+
+
+async def metrics(cluster: Cluster) -> bytes:
+    return await cluster.shell.metrics()
+
+
+async def lines(cluster: Cluster) -> set[str]:
+    return set((await metrics(cluster)).decode().splitlines())

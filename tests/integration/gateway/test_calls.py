@@ -1,0 +1,574 @@
+"""The gateway over real HTTP: runs, leases, rollouts, repeated calls."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from farm.client import FarmClient, Unreadable
+from farm.core.run import PolicySpec, TaskRef
+from farm.schemas.media_types import FRAMED_TYPE, MSGPACK_TYPE
+from farm.schemas.msgpack_encoding import pack, unpack
+from farm.schemas.problems import PREFIX
+from farm.schemas.rollout import RolloutRecord, from_json, from_msgpack
+from farm.schemas.zstd_frames import pack_frame, unpack_frames
+from farm.store import RunState, Store
+from farm.tasks.validation_file import FitTasks, ValidatedTask, write_validated
+from tests.support.gateway_server import AS_OPERATOR, OPERATOR, RecordingScheduler, prepare, running_gateway
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+
+pytestmark = pytest.mark.redis
+
+PATIENCE_S = 30.0
+
+
+@dataclass
+class Place:
+    http: httpx.AsyncClient
+    store: Store
+    scheduler: RecordingScheduler
+    path: Path
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.post(path, json={} if body is None else body, headers=named)
+
+    async def until_metric(self, line: str) -> None:
+        while line not in (await self.http.get("/metrics")).text.splitlines():
+            pass
+
+    async def fill(self, run_id: str = "run-a", groups: int = 1, *, tokens: int = 64, ended: bool = False) -> None:
+        await self.store.put_run(run_spec(run_id, groups=groups))
+        for group in range(groups):
+            for index in range(2):
+                await self.store.publish(make_rollout(run_id, group, index, reward=float(index), tokens=tokens))
+        if ended:
+            await self.store.set_run_state(run_id, RunState.FINISHED)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
+    scheduler = RecordingScheduler()
+    async with (
+        running_store(tmp_path) as store,
+        running_gateway(store, tmp_path, scheduler=scheduler) as url,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, headers=AS_OPERATOR) as http,
+    ):
+        yield Place(http, store, scheduler, tmp_path)
+
+
+def problem(response: httpx.Response) -> tuple[int, str]:
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["status"] == response.status_code
+    assert body["title"]
+    return response.status_code, body["type"].removeprefix(PREFIX)
+
+
+# Runs
+
+
+async def test_a_run_is_stored_told_and_moved_through_its_states(place: Place) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "oracle", "group_size": 4, "seed": 7})
+    assert answer.status_code == 201
+    run_id = answer.json()["run_id"]
+    kept = await place.store.get_run(run_id)
+    assert kept is not None
+    assert (kept.spec.policy, kept.spec.groups, kept.spec.seed) == (PolicySpec("oracle"), 1, 7)
+    assert await place.store.get_bundle(kept.spec.tasks[0].digest) == b"bundle"
+    for word, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        moved = await place.post(f"/v1/runs/{run_id}/{word}")
+        assert (moved.status_code, moved.json()["state"]) == (200, state)
+    assert problem(await place.post(f"/v1/runs/{run_id}/resume")) == (409, "run-ended")
+    assert [word for word, _ in place.scheduler.told] == ["submit", "pause", "resume", "cancel"]
+    listed = (await place.http.get("/v1/runs")).json()["runs"]
+    assert listed == [(await place.http.get(f"/v1/runs/{run_id}")).json()]
+
+
+async def test_an_ended_run_is_deleted(place: Place) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "oracle", "group_size": 4})
+    path = f"/v1/runs/{answer.json()['run_id']}"
+    assert problem(await place.http.delete(path)) == (409, "conflict")
+    await place.post(f"{path}/cancel")
+    assert (await place.http.delete(path)).json() == {"run_id": answer.json()["run_id"]}
+    assert problem(await place.http.get(path)) == (404, "not-found")
+    assert problem(await place.http.delete(path)) == (404, "not-found")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]", "10.0.0.1"])
+async def test_a_loopback_endpoint_of_several_nodes_is_warned_of(place: Place, host: str) -> None:
+    body = {"taskset": "demo", "policy": f"http://{host}:8000/v1", "group_size": 1}
+    assert (await place.post("/v1/runs", body)).json()["warnings"] == []
+    place.scheduler.lost = "node-9"
+    assert (await place.post("/v1/runs", body)).json()["warnings"] == []
+    place.scheduler.nodes = 2
+    warnings = (await place.post("/v1/runs", body)).json()["warnings"]
+    assert len(warnings) == (host != "10.0.0.1")
+    assert all("on each of the 2 nodes; name the endpoint by an address that all nodes reach" in w for w in warnings)
+
+
+async def test_a_node_is_listed_drained_and_resumed(place: Place) -> None:
+    [node] = (await place.http.get("/v1/nodes")).json()["nodes"]
+    assert (await place.post("/v1/nodes/node-1/drain")).json() == node
+    assert (await place.post("/v1/nodes/node-1/resume")).json() == node
+    assert place.scheduler.told == [("drain", "node-1"), ("undrain", "node-1")]
+    assert problem(await place.post("/v1/nodes/node-2/drain")) == (404, "not-found")
+    place.scheduler.lost = "node-9"
+    lost = await place.post("/v1/nodes/node-9/drain")
+    assert problem(lost) == (404, "not-found")
+    assert lost.json()["detail"].startswith(
+        "the node node-9 is lost and runs nothing: lost: no heartbeat; it is listed"
+    )
+    place.scheduler.away = True
+    assert problem(await place.post("/v1/nodes/node-1/drain")) == (503, "scheduler-unavailable")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("nop", PolicySpec("nop")),
+        ("http://host:8000/v1", PolicySpec("openai", "http://host:8000/v1")),
+        (
+            {"endpoint": "http://h/v1", "model": "m", "sampling_params": {"temperature": 0.5, "greedy": False}},
+            PolicySpec("openai", "http://h/v1", "m", {"temperature": 0.5, "greedy": False}),
+        ),
+    ],
+)
+async def test_a_policy_is_a_word_a_url_or_an_object(place: Place, given: Any, kept: PolicySpec) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": given, "group_size": 1})
+    run = await place.store.get_run(answer.json()["run_id"])
+    assert run is not None
+    assert run.spec.policy == kept
+
+
+async def test_limits_reach_the_run_and_absent_ones_are_the_farms(place: Place) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "groups": 9, "limits": {"agent_s": 5, "max_turns": 3}}
+    run = await place.store.get_run((await place.post("/v1/runs", body)).json()["run_id"])
+    assert run is not None
+    assert (run.spec.limits.agent_s, run.spec.limits.max_turns, run.spec.limits.boot_s) == (5.0, 3, 60.0)
+    assert (run.spec.groups, run.spec.max_attempts) == (9, 3)
+
+
+async def test_tools_reach_the_run_and_a_wrong_name_is_answered_with_the_nearest(place: Place) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "tools": ["codex", "-update_plan"]}
+    made = (await place.post("/v1/runs", body)).json()
+    run = await place.store.get_run(made["run_id"])
+    assert run is not None
+    assert (list(run.spec.tools), made["tools"]) == (body["tools"], body["tools"])
+    refused = await place.post("/v1/runs", body | {"tools": ["codex", "-update_plam"]})
+    assert problem(refused) == (422, "invalid-request")
+    assert "(did you mean update_plan?)" in refused.text
+    assert len(await place.store.list_runs()) == 1
+
+
+@pytest.mark.parametrize(
+    "taskset",
+    ["../etc", "/nowhere/at/all", "/tmp/../etc", "unknown", "a/b", "x\0y", "..", ".", "/" + "a" * 1000, "/etc/passwd"],
+)
+async def test_a_task_set_that_cannot_be_used_is_refused_and_leaves_no_run(place: Place, taskset: str) -> None:
+    answer = await place.post("/v1/runs", {"taskset": taskset, "policy": "nop", "group_size": 1})
+    assert problem(answer) == (422, "taskset")
+    assert await place.store.list_runs() == ()
+
+
+async def test_a_name_that_no_task_set_has_is_answered_with_those_there_are(place: Place) -> None:
+    (place.path / "tasksets" / "second").mkdir()
+    (place.path / "tasksets" / "a file").touch()
+    answer = await place.post("/v1/runs", {"taskset": "third", "policy": "nop", "group_size": 1})
+    assert answer.json()["detail"].endswith("/tasksets holds demo, second")
+
+
+async def test_a_client_that_leaves_while_its_task_set_is_prepared_makes_no_run(tmp_path: Path) -> None:
+    begun, prepared = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(path: Path, tools: Sequence[str], fit: FitTasks | None = None, /) -> Sequence[tuple[TaskRef, bytes]]:
+        loop.call_soon_threadsafe(begun.set)
+        prepared.wait()
+        return prepare(path, tools, fit)
+
+    body = {"taskset": str(tmp_path), "policy": "nop", "group_size": 1}
+    async with (
+        running_store(tmp_path / "redis") as store,
+        running_gateway(store, tmp_path, prepare=slowly) as url,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, headers=AS_OPERATOR) as http,
+    ):
+        leaving = asyncio.create_task(http.post("/v1/runs", json=body))
+        await begun.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await http.get("/healthz")  # by its answer the gateway has seen what happened before
+        prepared.set()
+        while 'farm_http_requests_total{method="POST",route="/v1/runs"' not in (await http.get("/metrics")).text:
+            pass
+        assert await store.list_runs() == ()
+        assert (await http.post("/v1/runs", json=body)).status_code == 201
+
+
+async def test_a_task_that_is_not_what_was_validated_runs_only_where_that_is_asked_for(place: Place) -> None:
+    ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
+    known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=True)
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    for found, status in ((known, 201), (known.model_copy(update={"digest": "another"}), 422)):
+        write_validated(place.path / "tasksets" / "demo", {task.id: found})
+        answer = await place.post("/v1/runs", body)
+        assert answer.status_code == status
+    assert problem(answer) == (422, "taskset")
+    assert f"{task.id}: was changed since " in answer.json()["detail"]
+    assert (await place.post("/v1/runs", body | {"unvalidated": True})).status_code == 201
+
+
+async def test_only_tasks_that_were_found_fit_run_if_that_is_asked_for(place: Place) -> None:
+    ((task, _),) = prepare(place.path / "tasksets" / "demo", ())
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1, "only_fit": True}
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert "validated.json: is missing, and only tasks that it calls fit were requested; make it: " in answer.text
+    known = ValidatedTask(digest=task.digest, image=task.image, image_digest="sha256:1", fit=False, reasons=("gold",))
+    write_validated(place.path / "tasksets" / "demo", {task.id: known})
+    answer = await place.post("/v1/runs", body)
+    assert problem(answer) == (422, "taskset")
+    assert (
+        f"none of its tasks is fit ({task.id} was validated as unfit (gold)); validate again with"
+        in answer.json()["detail"]
+    )
+    write_validated(place.path / "tasksets" / "demo", {task.id: known.model_copy(update={"fit": True})})
+    answer = await place.post("/v1/runs", body)
+    assert (answer.status_code, answer.json()["left_out"]) == (201, [])
+    assert problem(await place.post("/v1/runs", body | {"unvalidated": True}))[0] == 422
+
+
+async def test_an_empty_task_set_says_so(place: Place) -> None:
+    (place.path / "empty").mkdir()
+    body = {"taskset": str(place.path / "empty"), "policy": "nop", "group_size": 1}
+    assert problem(await place.post("/v1/runs", body)) == (422, "taskset")
+
+
+async def test_with_the_scheduler_away_the_store_still_takes_what_it_will_catch_up_with(place: Place) -> None:
+    await place.fill()
+    place.scheduler.away = True
+    assert (await place.http.get("/v1/runs/run-a")).status_code == 200
+    assert (await place.post("/v1/runs/run-a/pause")).json()["state"] == "paused"
+    made = await place.post("/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1})
+    assert (made.status_code, made.json()["state"]) == (201, "running")
+    for answer in (
+        await place.http.get("/v1/status"),
+        await place.http.get("/readyz"),
+    ):
+        assert problem(answer) == (503, "scheduler-unavailable")
+    assert (await place.http.get("/metrics")).status_code == 200
+
+
+# Leases
+
+
+async def test_every_form_of_a_lease_holds_the_same_rollouts(place: Place) -> None:
+    await place.fill(groups=3)
+    expected = {
+        name: await place.store.rollout(name) for name in (f"run-a-g00000{g}-00{i}" for g in range(3) for i in range(2))
+    }
+    seen = []
+    for accept, encoding in (
+        ("*/*", "identity"),
+        ("application/json", "zstd"),
+        (MSGPACK_TYPE, "identity"),
+        (MSGPACK_TYPE, "zstd"),
+        (FRAMED_TYPE, "zstd"),
+        (FRAMED_TYPE, "identity"),
+    ):
+        headers = {"accept": accept, "accept-encoding": encoding}
+        body = {"consumer": "c", "run_id": "run-a", "max_groups": 9}
+        async with place.http.stream("POST", "/v1/lease", json=body, headers=headers) as answer:
+            raw = b"".join([part async for part in answer.aiter_raw()])
+        assert answer.headers.get("content-encoding", "identity") == encoding
+        data = unpack_frames(raw) if encoding == "zstd" else raw
+        packed = answer.headers["content-type"].startswith(MSGPACK_TYPE)
+        assert packed == accept.startswith(MSGPACK_TYPE)
+        lease = unpack(data) if packed else json.loads(data)
+        found = {}
+        for group in lease["groups"]:
+            for record in group["rollouts"]:
+                parsed = RolloutRecord.model_validate(record, from_attributes=False)
+                found[parsed.rollout_id] = parsed.to_core()
+        assert found == expected
+        seen.append([{**group, "rollouts": None, "deliveries": None} for group in lease["groups"]])
+        await place.post(f"/v1/leases/{lease['lease_id']}/nack")
+    assert all(one == seen[0] for one in seen)
+
+
+async def test_a_plain_http_client_with_zstd_reads_a_lease(place: Place) -> None:
+    await place.fill(groups=20, tokens=5000)
+    answer = await place.post("/v1/lease", {"consumer": "c", "max_groups": 20}, accept_encoding="zstd")
+    assert answer.headers["content-encoding"] == "zstd"
+    assert len(answer.json()["groups"]) == 20
+
+
+async def test_a_lease_is_acked_extended_and_lost_over_http(place: Place) -> None:
+    await place.fill(groups=2, ended=True)
+    first = (await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "max_groups": 2})).json()
+    extended = await place.post(f"/v1/leases/{first['lease_id']}/extend", {"lease_s": 1000})
+    assert extended.json()["expires_at"] > first["expires_at"]
+    acked = await place.post(f"/v1/leases/{first['lease_id']}/ack")
+    assert acked.json() == {"lease_id": first["lease_id"], "stream": "drained"}
+    assert problem(await place.post(f"/v1/leases/{first['lease_id']}/nack")) == (409, "lease-lost")
+    end = await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "wait_s": PATIENCE_S})
+    assert (end.status_code, end.json()) == (
+        200,
+        {"lease_id": None, "expires_at": None, "stream": "drained", "groups": []},
+    )
+
+
+async def test_an_expired_lease_comes_back_to_a_waiting_learner_and_its_ack_is_409(place: Place) -> None:
+    await place.fill()
+    body = {"consumer": "one", "run_id": "run-a", "lease_s": 0.1}
+    first = (await place.post("/v1/lease", body)).json()
+    again = (await place.post("/v1/lease", {"consumer": "two", "run_id": "run-a", "wait_s": PATIENCE_S})).json()
+    assert again["groups"][0]["group_id"] == first["groups"][0]["group_id"]
+    assert again["groups"][0]["deliveries"] == 2
+    assert problem(await place.post(f"/v1/leases/{first['lease_id']}/ack")) == (409, "lease-lost")
+
+
+async def test_nothing_in_time_is_204(place: Place) -> None:
+    await place.store.put_run(run_spec())
+    answer = await place.post("/v1/lease", {"consumer": "c", "run_id": "run-a", "wait_s": 0.05})
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+@pytest.mark.parametrize("wish", [{"max_staleness": 2}])
+async def test_what_a_run_cannot_be_asked_yet_is_said_to_be_unavailable(place: Place, wish: dict[str, Any]) -> None:
+    answer = await place.post("/v1/runs", {"taskset": "demo", "policy": "nop", "group_size": 1, **wish})
+    assert problem(answer) == (422, "not-available")
+    assert f"{next(iter(wish))}: is not available yet" in answer.json()["detail"]
+    assert await place.store.list_runs() == ()
+
+
+async def test_refill_is_said_to_be_unavailable_and_takes_nothing(place: Place) -> None:
+    await place.fill()
+    answer = await place.post("/v1/lease", {"consumer": "c", "incomplete": "refill"})
+    assert problem(answer) == (422, "not-available")
+    assert (await place.post("/v1/lease", {"consumer": "c"})).json()["groups"][0]["deliveries"] == 1
+
+
+async def test_a_client_that_leaves_while_it_waits_takes_nothing(place: Place) -> None:
+    await place.store.put_run(run_spec())
+    leaving = [
+        asyncio.create_task(place.post("/v1/lease", {"consumer": "gone", "run_id": "run-a", "wait_s": 300}))
+        for _ in range(5)
+    ]
+    await place.until_metric("farm_lease_waiters 5.0")
+    for task in leaving:
+        task.cancel()
+    await asyncio.gather(*leaving, return_exceptions=True)
+    await place.until_metric("farm_lease_waiters 0.0")
+    for index in range(2):
+        await place.store.publish(make_rollout(index=index))
+    lease = await place.store.lease("here", "run-a", lease_s=60)
+    assert lease.groups[0].deliveries == 1
+
+
+async def test_a_client_that_vanishes_in_mid_answer_loses_nothing(place: Place) -> None:
+    await place.fill(groups=30, tokens=40_000)
+    body = {"consumer": "gone", "run_id": "run-a", "max_groups": 30, "lease_s": 1.0}
+    async with place.http.stream("POST", "/v1/lease", json=body, headers={"accept-encoding": "identity"}) as answer:
+        part = await anext(aiter(answer.aiter_raw(1000)))
+        assert part
+    again = await place.store.lease("here", "run-a", lease_s=60, max_groups=30, wait_s=PATIENCE_S)
+    assert len(again.groups) == 30
+    assert {group.deliveries for group in again.groups} == {2}
+
+
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "no frame": lambda frame: b"\0" + frame[1:],
+    "cut off": lambda frame: frame[:-20],
+    "no msgpack": lambda frame: pack_frame(b"\xc1"),
+    "no record": lambda frame: pack_frame(pack({"reward": 1.0})),
+}
+
+
+async def damage(store: Store, rollout_id: str, how: Callable[[bytes], bytes]) -> bytes:
+    """The record as it was."""
+    (whole,) = await store.payloads([rollout_id])
+    assert whole is not None
+    await keep(store, rollout_id, how(whole))
+    return whole
+
+
+async def keep(store: Store, rollout_id: str, payload: bytes) -> None:
+    async with store._connection.client() as redis:
+        await redis.set(f"farm:{{run-a}}:payload:{rollout_id}", payload)
+
+
+@pytest.mark.parametrize("how", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize(
+    ("accept", "encoding"),
+    [("*/*", "identity"), ("application/json", "zstd"), (MSGPACK_TYPE, "identity"), (MSGPACK_TYPE, "zstd")],
+)
+async def test_a_record_that_cannot_be_read_is_told_before_anything_is_sent(
+    place: Place, accept: str, encoding: str, how: Callable[[bytes], bytes]
+) -> None:
+    await place.fill(groups=3, ended=True)
+    whole = await damage(place.store, "run-a-g000001-001", how)
+    body = {"consumer": "c", "run_id": "run-a", "max_groups": 3}
+    named = {"accept": accept, "accept_encoding": encoding}
+    answer = await place.post("/v1/lease", body, **named)
+    assert problem(answer) == (500, "unreadable")
+    told = answer.json()
+    assert [error["field"] for error in told["errors"]] == ["run-a-g000001-001"]
+    assert told["detail"].startswith("run-a-g000001-001: ")
+    others = await place.store.lease("others", "run-a", lease_s=60, max_groups=3)
+    assert [group.group_id for group in others.groups] == ["run-a-g000000", "run-a-g000002"]
+    await place.store.ack(others.lease_id)
+    await keep(place.store, "run-a-g000001-001", whole)
+    await place.post(f"/v1/leases/{told['lease_id']}/nack")
+    again = await place.post("/v1/lease", body, **named)
+    assert again.status_code == 200
+    assert (await place.post(f"/v1/leases/{again.headers['farm-lease']}/ack")).json()["stream"] == "drained"
+
+
+@pytest.mark.parametrize("how", BROKEN.values(), ids=BROKEN)
+async def test_a_learner_gets_past_a_record_that_cannot_be_read(place: Place, how: Callable[[bytes], bytes]) -> None:
+    await place.fill(groups=3, ended=True)
+    await damage(place.store, "run-a-g000000-000", how)
+
+    def learn() -> tuple[list[str], str]:
+        seen: list[str] = []
+        with FarmClient(str(place.http.base_url), OPERATOR) as farm:
+            with pytest.raises(Unreadable, match="run-a-g000000-000: ") as refusal:
+                farm.lease("c", run_id="run-a", max_groups=2)
+            while (lease := farm.lease("c", run_id="run-a", wait_s=0)) and lease.groups:
+                seen += [group.group_id for group in lease.groups]
+                farm.ack(lease.lease_id)
+            return seen, farm.ack(refusal.value.problem.lease_id).stream
+
+    assert await asyncio.to_thread(learn) == (["run-a-g000001", "run-a-g000002"], "drained")
+
+
+@pytest.mark.parametrize("accept", ["application/json", MSGPACK_TYPE, FRAMED_TYPE])
+async def test_of_a_record_that_was_lost_a_learner_hears_as_well(place: Place, accept: str) -> None:
+    await place.fill()
+    async with place.store._connection.client() as redis:
+        await redis.delete("farm:{run-a}:payload:run-a-g000000-001")
+    answer = await place.post("/v1/lease", {"consumer": "c"}, accept=accept)
+    assert problem(answer) == (500, "unreadable")
+    assert "run-a-g000000-001: the store has lost it" in answer.json()["detail"]
+
+
+# Rollouts
+
+
+async def test_a_rollout_is_read_in_both_forms_with_its_turns_apart(place: Place) -> None:
+    await place.fill()
+    name = "run-a-g000000-001"
+    stored = await place.store.rollout(name)
+    plain = await place.http.get(f"/v1/rollouts/{name}")
+    assert from_json(RolloutRecord, plain.content).to_core() == stored
+    packed = await place.http.get(f"/v1/rollouts/{name}", headers={"accept": MSGPACK_TYPE, "accept-encoding": "zstd"})
+    assert from_msgpack(RolloutRecord, packed.content).to_core() == stored
+    turns = (await place.http.get(f"/v1/rollouts/{name}/turns")).json()
+    assert turns["turns"][0]["tool_uses"][0]["name"] == "bash"
+    assert turns["patch"].startswith("diff --git")
+    refused = await place.http.get(f"/v1/rollouts/{name}", headers={"accept": "text/html"})
+    assert problem(refused) == (406, "not-acceptable")
+
+
+async def test_pages_of_rollouts_follow_their_cursor(place: Place) -> None:
+    await place.fill(groups=5)
+    seen: list[str] = []
+    query: dict[str, str] = {"run_id": "run-a", "limit": "3"}
+    while True:
+        page = (await place.http.get("/v1/rollouts", params=query)).json()
+        seen += [rollout["rollout_id"] for rollout in page["rollouts"]]
+        if page["cursor"] is None:
+            break
+        query["cursor"] = page["cursor"]
+    assert seen == [f"run-a-g00000{group}-00{index}" for group in reversed(range(5)) for index in (1, 0)]
+    assert all("segments" not in rollout for rollout in page["rollouts"])
+
+
+# Repeated calls
+
+
+async def test_a_repeated_run_is_made_once(place: Place) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    first = await place.post("/v1/runs", body, idempotency_key="k1")
+    again = await place.post("/v1/runs", body, idempotency_key="k1")
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert again.headers["farm-replayed"] == "true"
+    assert len(await place.store.list_runs()) == 1
+    other = await place.post("/v1/runs", body | {"seed": 1}, idempotency_key="k1")
+    assert problem(other) == (422, "idempotency-key-reused")
+    assert (
+        problem(await place.post("/v1/lease", {"consumer": "c"}, idempotency_key="k1"))[1] == "idempotency-key-reused"
+    )
+
+
+async def test_a_run_whose_answer_was_lost_before_it_was_kept_is_not_made_again(place: Place) -> None:
+    """The gateway died, or the store went away, between the run and the keeping of its answer."""
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    first = await place.post("/v1/runs", body, idempotency_key="k0")
+    async with place.store._connection.client() as redis:
+        kept = await redis.keys("*:{once:*")
+        assert await redis.delete(*kept) == 2, "the answer, and the order of the keys"
+    again = await place.post("/v1/runs", body, idempotency_key="k0")
+    assert again.status_code == 201
+    assert again.json()["run_id"] == first.json()["run_id"]
+    assert len(await place.store.list_runs()) == 1
+    other = await place.post("/v1/runs", body, idempotency_key="k00")
+    assert other.json()["run_id"] != first.json()["run_id"]
+
+
+async def test_of_the_same_call_many_times_at_once_one_is_done(place: Place) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    answers = await asyncio.gather(*(place.post("/v1/runs", body, idempotency_key="k2") for _ in range(12)))
+    assert len(await place.store.list_runs()) == 1
+    made = {answer.json()["run_id"] for answer in answers if answer.status_code == 201}
+    assert len(made) == 1
+    assert {problem(answer) for answer in answers if answer.status_code != 201} <= {(409, "idempotency-in-progress")}
+
+
+async def test_a_repeated_lease_answers_the_same_groups(place: Place) -> None:
+    await place.fill(groups=4)
+    body = {"consumer": "c", "max_groups": 2}
+    first = await place.post("/v1/lease", body, idempotency_key="k3")
+    again = await place.post("/v1/lease", body, idempotency_key="k3")
+    assert again.json() == first.json()
+    await place.post(f"/v1/leases/{first.json()['lease_id']}/ack")
+    assert problem(await place.post("/v1/lease", body, idempotency_key="k3")) == (409, "lease-lost")
+
+
+async def test_a_refused_call_may_use_its_key_again(place: Place) -> None:
+    body = {"taskset": "later", "policy": "nop", "group_size": 1}
+    assert problem(await place.post("/v1/runs", body, idempotency_key="k4")) == (422, "taskset")
+    (place.path / "tasksets" / "later").mkdir()
+    assert (await place.post("/v1/runs", body, idempotency_key="k4")).status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "a b", "x" * 256, "\x7f"])
+async def test_a_key_of_a_wrong_form_is_refused(place: Place, key: str) -> None:
+    body = {"taskset": "demo", "policy": "nop", "group_size": 1}
+    assert problem(await place.post("/v1/runs", body, idempotency_key=key)) == (422, "invalid-request")
+
+
+# Looking at the gateway itself
+
+
+async def test_health_metrics_and_the_description(place: Place) -> None:
+    assert (await place.http.get("/healthz")).json() == {"status": "ok"}
+    assert (await place.http.get("/readyz")).json() == {"status": "ok"}
+    metrics = (await place.http.get("/metrics")).text
+    assert "farm_nodes 1.0" in metrics
+    assert 'farm_http_requests_total{method="GET",route="/healthz",status="200"} 1.0' in metrics
+    described = (await place.http.get("/openapi.json")).json()
+    assert {"/v1/runs", "/v1/lease", "/v1/leases/{lease_id}/ack", "/v1/rollouts/{rollout_id}/turns"} <= set(
+        described["paths"]
+    )
+    assert "RolloutRecord" in described["components"]["schemas"]
+    assert (await place.http.get("/v1/status")).json()["nodes"][0]["node_id"] == "node-1"

@@ -1,0 +1,261 @@
+"""The client, and the sample learner against a real gateway."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from farm.client import FarmClient, FarmError, GatewayUnavailable, LeaseLost
+from farm.examples.sample_learner import learn
+from farm.schemas.problems import PREFIX
+from farm.store import EmbeddedRedis, RunState, Store
+from tests.support.gateway_server import OPERATOR, running_gateway
+from tests.support.redis_server import running_store
+from tests.support.rollouts import make_rollout, run_spec
+from tests.support.services import require_program
+
+pytestmark = pytest.mark.redis
+Found = TypeVar("Found")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    (tmp_path / "tasksets" / "demo").mkdir(parents=True)
+    async with running_store(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def url(store: Store, tmp_path: Path) -> AsyncIterator[str]:
+    async with running_gateway(store, tmp_path, tokens={"operator": "o"}) as served:
+        yield served
+
+
+async def using(url: str, work: Callable[[FarmClient], Found], token: str | None = "o") -> Found:
+    def call() -> Found:
+        with FarmClient(url, token, retry_s=120.0) as client:
+            return work(client)
+
+    return await asyncio.to_thread(call)
+
+
+async def fill(store: Store, groups: int) -> None:
+    await store.put_run(run_spec(groups=groups))
+    for group in range(groups):
+        for index in range(2):
+            await store.publish(make_rollout(group=group, index=index, reward=float(index), tokens=2000, version=4))
+    await store.set_run_state("run-a", RunState.FINISHED)
+
+
+async def test_sample_learners_share_a_run_until_it_is_drained(store: Store, url: str) -> None:
+    await fill(store, groups=12)
+    learners = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "farm.examples.sample_learner",
+            "--url",
+            url,
+            "--run",
+            "run-a",
+            "--token",
+            "o",
+            "--consumer",
+            f"c{number}",
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    outputs = [(await learner.communicate())[0].decode().splitlines() for learner in learners]
+    assert [learner.returncode for learner in learners] == [0, 0]
+    totals = [json.loads(lines[-1]) for lines in outputs]
+    assert sum(total["groups"] for total in totals) == 12
+    assert sum(total["rollouts"] for total in totals) == 24
+    assert {total["stream"] for total in totals} == {"drained"}
+    seen = [line.split()[0] for lines in outputs for line in lines[:-1]]
+    assert sorted(seen) == [f"run-a-g{number:06d}" for number in range(12)]
+    assert all("advantages -1.00 +1.00" in line for lines in outputs for line in lines[:-1])
+
+
+async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Store, url: str) -> None:
+    await fill(store, groups=2)
+
+    def work(farm: FarmClient) -> tuple[list[int], int]:
+        acked_at_use: list[int] = []
+        learn(farm, "run-a", "c", say=lambda line: acked_at_use.append(farm.run("run-a").summary.groups_acked))
+        return acked_at_use, farm.run("run-a").summary.groups_acked
+
+    assert await using(url, work) == ([0, 0], 2)
+
+
+async def test_a_sample_learner_says_at_once_what_it_waits_for_and_then_goes_on(
+    store: Store, tmp_path: Path, own_port: int
+) -> None:
+    """No gateway is there when it begins; one comes only after it has said so."""
+    await fill(store, groups=1)
+    learner = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "farm.examples.sample_learner",
+        "--url",
+        f"http://127.0.0.1:{own_port}",
+        "--token",
+        OPERATOR,
+        "--run",
+        "run-a",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert learner.stdout
+    assert learner.stderr
+    said = (await learner.stderr.readline()).decode()
+    assert learner.returncode is None
+    assert said.startswith(f"waiting: No gateway answers: http://127.0.0.1:{own_port}: ")
+    async with running_gateway(store, tmp_path, port=own_port):
+        *_, totals = (await learner.stdout.read()).decode().splitlines()
+    assert json.loads(totals)["groups"] == 1
+    assert await learner.wait() == 0
+    assert await learner.stderr.read() == b""
+
+
+async def test_an_interrupted_sample_learner_ends_with_a_line() -> None:
+    learner = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "farm.examples.sample_learner", "--url", "http://127.0.0.1:1", "--run", "run-a",
+        stderr=asyncio.subprocess.PIPE,
+    )  # a table, read across  # fmt: skip
+    assert learner.stderr
+    assert (await learner.stderr.readline()).startswith(b"waiting: ")
+    learner.send_signal(signal.SIGINT)
+    assert await learner.stderr.read() == b"error: interrupted\n"
+    assert await learner.wait() == 1
+
+
+async def test_the_client_reads_what_the_store_holds(store: Store, url: str) -> None:
+    await fill(store, groups=2)
+
+    def work(farm: FarmClient) -> None:
+        lease = farm.lease("c", run_id="run-a", max_groups=5)
+        assert lease is not None
+        assert [group.policy_version for group in lease.groups] == [4, 4]
+        first = lease.groups[0].rollouts[0]
+        assert farm.rollout(first.rollout_id) == first
+        assert farm.turns(first.rollout_id).turns[0].content == "let me look"
+        assert [head.rollout_id for head in farm.rollouts("run-a")][-1] == first.rollout_id
+        assert farm.extend(lease.lease_id, 500).expires_at > lease.expires_at
+        assert farm.nack(lease.lease_id).stream == "open"
+        with pytest.raises(LeaseLost):
+            farm.ack(lease.lease_id)
+        again = farm.lease("c", max_groups=5)
+        assert again is not None
+        assert farm.ack(again.lease_id).stream == "drained"
+        assert list(farm.wait_run("run-a"))[-1].summary.groups_acked == 2
+
+    await using(url, work)
+
+
+async def test_the_client_makes_and_moves_runs(store: Store, url: str) -> None:
+    def work(farm: FarmClient) -> None:
+        run = farm.create_run("demo", "oracle", 4, groups=3, limits={"agent_s": 60})
+        assert farm.pause(run.run_id).state == "paused"
+        assert farm.resume(run.run_id).state == "running"
+        assert farm.lease("c", run_id=run.run_id, wait_s=0) is None
+        assert farm.cancel(run.run_id).state == "cancelled"
+        end = farm.lease("c", run_id=run.run_id)
+        assert end is not None
+        assert (end.stream, end.groups) == ("drained", ())
+        assert [one.run_id for one in farm.runs()] == [run.run_id]
+        assert farm.status().nodes[0].slots == 4
+
+    await using(url, work)
+
+
+async def test_a_refusal_is_an_error_with_the_problems_words(url: str) -> None:
+    def work(farm: FarmClient) -> None:
+        with pytest.raises(FarmError, match="run-zzz") as caught:
+            farm.run("run-zzz")
+        assert (caught.value.status, caught.value.type) == (404, PREFIX + "not-found")
+        for name in ("../runs", "..", "a/b", "a?b", "", "é"):
+            with pytest.raises(FarmError, match="is no id"):
+                farm.rollout(name)
+        with pytest.raises(FarmError, match="group_size"):
+            farm.create_run("demo", "oracle", 0)
+
+    await using(url, work)
+    with pytest.raises(FarmError, match="Bearer"):
+        await using(url, lambda farm: farm.runs(), token="wrong")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "http://[", "ftp://x", "nonsense", ""])
+def test_an_address_where_nothing_answers_is_one_line_with_the_remedy(address: str) -> None:
+    with FarmClient(address, retry_s=0) as farm, pytest.raises(GatewayUnavailable, match="farm up") as caught:
+        farm.runs()
+    assert "\n" not in str(caught.value)
+
+
+async def test_another_server_is_not_taken_for_a_gateway() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.raises(FarmError, match="is it a farm's gateway"):
+        await using(address, lambda farm: farm.runs())
+    server.close()
+    await server.wait_closed()
+
+
+async def test_an_answer_that_breaks_off_is_asked_for_again_and_is_the_same_lease(store: Store, url: str) -> None:
+    """A proxy that cuts the first answer short."""
+    await fill(store, groups=2)
+    port = int(url.rpartition(":")[2])
+    calls = 0
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        upstream, to_gateway = await asyncio.open_connection("127.0.0.1", port)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))[15:])
+        to_gateway.write(head + await reader.readexactly(length))
+        if calls == 1:
+            writer.write(await upstream.readexactly(2000))
+        else:
+            answer = b""
+            while not answer.endswith(b"0\r\n\r\n"):
+                answer += await upstream.read(65536)
+            writer.write(answer)
+        await writer.drain()
+        writer.close()
+        to_gateway.close()
+
+    proxy = await asyncio.start_server(relay, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    lease = await using(address, lambda farm: farm.lease("c", run_id="run-a", max_groups=2))
+    assert lease is not None
+    assert calls == 2
+    assert [group.deliveries for group in lease.groups] == [1, 1]
+    proxy.close()
+    await proxy.wait_closed()
+
+
+async def test_a_client_waits_out_a_redis_that_restarts(tmp_path: Path, own_port: int) -> None:
+    require_program("redis-server")
+    async with EmbeddedRedis(tmp_path, port=own_port) as first:
+        store = Store(first.url)
+        await fill(store, groups=1)
+        async with running_gateway(store, tmp_path) as url:
+            await first.__aexit__(None, None, None)
+            leasing = asyncio.create_task(using(url, lambda farm: farm.lease("c", run_id="run-a"), OPERATOR))
+            async with EmbeddedRedis(tmp_path, port=own_port):
+                lease = await leasing
+                assert lease is not None
+                assert len(lease.groups) == 1
+        await store.close()

@@ -1,0 +1,202 @@
+"""Tasks that are judged where the policy worked, or on a copy of that."""
+
+from dataclasses import replace
+
+import pytest
+
+from farm.core.rollout import Rollout, StopReason, check
+from farm.core.task import GradingMode
+from farm.episode import NodeServices, run_episode
+from farm.grading.errors import ChangeRefused
+from farm.grading.sandboxes import drop_bytecode
+from farm.policy.base import Reply
+from farm.tasks.bundle import BundleFile, TaskBundle
+from farm.tasks.images import sandbox_spec
+from tests.support.farm.episode_values import DONE, Scripted, call, create, order, say
+from tests.support.farm.tiny import MENDED, TESTS, task
+from tests.support.outside import EitherRuntime
+from tests.support.sandboxes.conformance import living
+
+pytestmark = pytest.mark.docker
+
+FIX = say(create(MENDED, "tiny.py"))
+SERVICE = (
+    TESTS
+    + b"""
+def test_service():
+    from pathlib import Path
+    assert Path("/etc/answer.conf").read_text() == "answer = 42\\n"
+"""
+)
+
+
+@pytest.fixture(params=[GradingMode.SNAPSHOT, GradingMode.SHARED])
+def mode(request: pytest.FixtureRequest) -> GradingMode:
+    return GradingMode(request.param)
+
+
+def bundle(image: str, mode: GradingMode) -> TaskBundle:
+    made = task(image)
+    ids = (*made.task.verifier.fail_to_pass, "tests/test_tiny.py::test_service")
+    verifier = replace(made.task.verifier, mode=mode, fail_to_pass=ids)
+    return replace(made, task=replace(made.task, verifier=verifier), tests={"tests/test_tiny.py": BundleFile(SERVICE)})
+
+
+def bash(command: str) -> Reply:
+    return say(call("bash", {"command": command}))
+
+
+SET_UP = bash("echo 'answer = 42' > /etc/answer.conf")
+
+
+async def episode(runtime: EitherRuntime, image: str, mode: GradingMode, *steps: Reply) -> Rollout:
+    rollout = await run_episode(order(), bundle(image, mode), Scripted(*steps, DONE), NodeServices("n1", runtime))
+    check(rollout)
+    assert await living(runtime) == set()
+    return rollout
+
+
+async def test_what_lies_outside_the_workspace_counts(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
+) -> None:
+    solved = await episode(either_runtime, tiny_image, mode, FIX, SET_UP)
+    assert (solved.reward, solved.error) == (1.0, None), solved.reason
+    assert solved.reward_components[f"graded_{mode.value}"] == 1.0
+    assert "+    return 42\n" in solved.patch
+    half = await episode(either_runtime, tiny_image, mode, FIX)
+    assert half.reward == 0.0
+    assert "test_service" in half.reason
+
+
+async def test_lines_that_fake_results_are_flagged_where_they_stand(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
+) -> None:
+    faked = bash("printf 'import os\\nos._exit(0)\\n' > forged.py")
+    rollout = await episode(either_runtime, tiny_image, mode, FIX, SET_UP, faked)
+    assert (rollout.reward, rollout.reward_components["audit_change"]) == (1.0, 1.0), rollout.reason
+    assert [(flag.kind, flag.evidence) for flag in rollout.audit] == [("change", "forged.py:2: os._exit(0)")]
+
+
+async def test_in_mode_patch_it_does_not(either_runtime: EitherRuntime, tiny_image: str) -> None:
+    rollout = await episode(either_runtime, tiny_image, GradingMode.PATCH, FIX, SET_UP)
+    assert rollout.reward == 0.0
+    assert "graded_patch" not in rollout.reward_components
+
+
+CONFTEST = """
+import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    (yield).get_result().outcome = "passed"
+"""
+STALE = """
+import pathlib, py_compile
+tests = pathlib.Path("tests"); tests.mkdir(exist_ok=True)
+forged = tests / "test_tiny.py"
+forged.write_text("def test_answer(): pass\\ndef test_type(): pass\\ndef test_service(): pass\\n")
+py_compile.compile(str(forged), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+"""
+PACKAGED = """
+import pathlib, py_compile
+forged = pathlib.Path("/tmp/forged.py")
+names = ("answer", "type", "service")
+forged.write_text("".join(f"def test_{name}(): pass\\n" for name in names) + "__file__ = '/repo/tests/test_tiny.py'")
+py_compile.compile(str(forged), "tests/test_tiny/__init__.pyc")
+"""
+FORGERIES = {
+    "conftest.py": say(create(CONFTEST, "conftest.py")),
+    "tests of its own": say(create("def test_answer(): pass\n", "tests/test_tiny.py")),
+    "bytecode in place of the tests": bash(f"python3 -c '{STALE}'"),
+    "bytecode of a package in place of the tests": bash(f"python3 - <<'END'{PACKAGED}END\n"),
+    "a process that goes on": bash(
+        "(while [ ! -e tests/test_tiny.py ]; do :; done; echo 'def answer(): return 42' > tiny.py) &"
+    ),
+    "tests that cannot be put": bash("rm -rf tests; ln -s /tmp tests"),
+    "nothing to work in": bash("cd /; rm -rf /repo"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+async def test_what_is_protected_is_put_back(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, forgery: Reply
+) -> None:
+    rollout = await episode(either_runtime, tiny_image, mode, SET_UP, forgery)
+    assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
+
+
+TAKEN_AWAY = {
+    "a file that cannot be read": "chmod 000 notes.bin",
+    "a directory that cannot be read": "mkdir -p tests; touch tests/a; chmod 000 tests",
+    "a directory that cannot be written to": "mkdir -p tests; touch tests/a; chmod 555 tests",
+    "a directory in its place": "rm notes.bin; mkdir notes.bin; touch notes.bin/a",
+    "a locked directory in its place": "rm notes.bin; mkdir -p notes.bin/a; chmod 000 notes.bin",
+    "a pipe in its place": "rm notes.bin; mkfifo notes.bin",
+    "a pipe in the place of tests": "rm -rf tests; mkfifo tests",
+    "a socket in its place": (
+        "rm notes.bin; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"notes.bin\")'"
+    ),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN_AWAY.values(), ids=TAKEN_AWAY)
+async def test_what_is_protected_and_taken_away_is_the_policys_doing(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode, taken: str
+) -> None:
+    made = bundle(tiny_image, mode)
+    verifier = replace(made.task.verifier, protected=("tests/", "notes.bin"))
+    made = replace(made, task=replace(made.task, verifier=verifier))
+    rollout = await run_episode(order(), made, Scripted(bash(taken), DONE), NodeServices("n1", either_runtime))
+    check(rollout)
+    assert (rollout.reward, rollout.error, rollout.stop_reason) == (0.0, None, StopReason.AGENT_DONE), rollout.reason
+    assert await living(either_runtime) == set()
+
+
+async def test_bytecode_goes_also_where_it_is_locked_or_the_change_is_refused(
+    either_runtime: EitherRuntime, tiny_image: str
+) -> None:
+    locked = "mkdir -p lib/__pycache__ && touch lib/a.pyc lib/__pycache__/a.pyc lib/a.py && chmod 555 lib/__pycache__"
+    async with either_runtime.scope(sandbox_spec(task(tiny_image).task, labels={})) as sandbox:
+        assert (await sandbox.shell(locked, timeout_s=10)).exit_code == 0
+        await drop_bytecode(sandbox, "/repo")
+        assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
+        dangling = "mkdir -p far && touch far/a.pyc && ln -s ../far lib/__pycache__ && ln -s nowhere lib/a.pyc"
+        assert (await sandbox.shell(dangling, timeout_s=10)).exit_code == 0
+        await drop_bytecode(sandbox, "/repo")
+        assert [entry.path for entry in await sandbox.walk("/repo/lib")] == ["a.py"]
+        for left in ("touch lib/a.pyc", "ln -s /tmp lib/__pycache__"):
+            lock = f"chmod 755 lib && rm -rf lib && mkdir lib && {left} && chmod 555 lib"
+            assert (await sandbox.shell(lock, timeout_s=10)).exit_code == 0
+            with pytest.raises(ChangeRefused, match="bytecode"):
+                await drop_bytecode(sandbox, "/repo")
+
+
+KEPT = """
+import os
+was = os.stat("notes.bin")
+content = bytearray(open("notes.bin", "rb").read())
+content[42] = 41
+open("notes.bin", "wb").write(content)
+os.utime("notes.bin", ns=(was.st_atime_ns, was.st_mtime_ns))
+"""
+READS_NOTES = b"""
+from pathlib import Path
+from tiny import answer
+
+def test_answer():
+    assert Path("notes.bin").read_bytes()[42] == answer()
+"""
+
+
+async def test_a_protected_file_is_put_back_also_where_size_and_time_were_kept(
+    either_runtime: EitherRuntime, tiny_image: str, mode: GradingMode
+) -> None:
+    made = task(tiny_image)
+    verifier = replace(made.task.verifier, mode=mode, pass_to_pass=(), protected=("notes.bin",))
+    tests = {"tests/test_tiny.py": BundleFile(READS_NOTES)}
+    reads = replace(made, task=replace(made.task, verifier=verifier), tests=tests)
+    rollout = await run_episode(
+        order(), reads, Scripted(bash(f"python3 -c '{KEPT}'"), DONE), NodeServices("n1", either_runtime)
+    )
+    assert (rollout.reward, rollout.error) == (0.0, None), rollout.reason
+    assert rollout.reward_components["protected_paths_touched"] == 1.0
+    assert "notes.bin" in rollout.patch

@@ -1,0 +1,138 @@
+"""A node agent without Ray, in a process that a test may kill: ``python -m`` this; and the test's side of it.
+
+They talk over a Unix socket: frames of a u32 length and a pickle.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import struct
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from farm.node.agent import AgentSettings, NodeAgent
+from farm.node.resources import NodeConfig, open_node_resources
+from farm.policy import EndpointPool
+from farm.scheduler.messages import Event
+from farm.scheduler.nodes import SchedulerSettings
+from farm.scheduler.service import NodeCommand, SchedulerService
+from farm.store import Store
+from sandboxes import RuntimeKind
+
+_LENGTH = struct.Struct("<I")
+NODE = "n1"
+
+
+async def hear(reader: asyncio.StreamReader) -> Any:
+    """Raises IncompleteReadError at the end."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))
+
+
+def say(writer: asyncio.StreamWriter, value: Any) -> None:
+    data = pickle.dumps(value)
+    writer.write(_LENGTH.pack(len(data)) + data)
+
+
+class AgentProcess:
+    """A scheduler, and one agent that is told what it orders, dies when it is killed, and may be started again."""
+
+    def __init__(self, store: Store, redis_url: str, directory: Path, kind: RuntimeKind) -> None:
+        self.shell = SchedulerService(store, self._send, settings=SchedulerSettings(lost_after_s=60.0))
+        self.state_dir = directory / "state"
+        self._socket = directory / "socket"
+        self._plan = NodeConfig(NODE, redis_url, self.state_dir, slots=2, runtime=kind, embedder="none")
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def running(
+        cls, store: Store, redis_url: str, directory: Path, kind: RuntimeKind
+    ) -> AsyncIterator["AgentProcess"]:
+        """With its scheduler; ended as a node agent ends, so that all that it owns is removed."""
+        farm = cls(store, redis_url, directory, kind)
+        await farm.shell.open()
+        server = await asyncio.start_unix_server(farm._serve, farm._socket)
+        await farm.start()
+        try:
+            yield farm
+        finally:
+            await farm._end()
+            server.close()
+            await farm.shell.close()
+
+    async def start(self) -> None:
+        arguments = (str(self._socket), pickle.dumps(self._plan).hex())
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.farm.agent_process", *arguments, stdin=asyncio.subprocess.PIPE
+        )
+
+    async def kill(self) -> None:
+        assert self._process
+        self._process.kill()
+        await self._process.wait()
+
+    async def _end(self) -> None:
+        assert self._process
+        if self._process.returncode is None:
+            assert self._process.stdin
+            self._process.stdin.close()
+            assert await asyncio.wait_for(self._process.wait(), 60) == 0
+
+    def _send(self, node_id: str, commands: Sequence[NodeCommand]) -> None:
+        if self._writer is not None:
+            say(self._writer, list(commands))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                events: list[Event] = await hear(reader)
+                self.shell.handle_events(events)
+                say(writer, None)
+        writer.close()
+
+
+async def main(socket: str, plan: NodeConfig) -> None:
+    logging.basicConfig(level="INFO", format="agent %(process)d: %(message)s")
+    reader, writer = await asyncio.open_unix_connection(socket)
+    heard: asyncio.Queue[None] = asyncio.Queue()
+
+    async def tell(events: Sequence[Event]) -> None:
+        say(writer, list(events))
+        await heard.get()
+
+    async with open_node_resources(plan) as resources:
+        store = Store(plan.redis_url)
+        agent = NodeAgent(
+            plan.node_id,
+            resources,
+            AgentSettings(plan.slots, plan.state_dir, heartbeat_s=0.1),
+            store=store,
+            send_events=tell,
+            endpoints=EndpointPool(),
+        )
+
+        async def obey() -> None:
+            while True:
+                said = await hear(reader)
+                if said is None:
+                    heard.put_nowait(None)
+                else:
+                    agent.execute(said)
+
+        ears = asyncio.create_task(obey())
+        async with agent:
+            await asyncio.to_thread(os.read, 0, 1)  # until the test closes our stdin, or dies
+        ears.cancel()
+        await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], pickle.loads(bytes.fromhex(sys.argv[2]))))

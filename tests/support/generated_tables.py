@@ -1,0 +1,120 @@
+"""The tables of pages that are made of the code: configuration keys, metrics, reward components.
+
+    .venv/bin/python -m tests.support.generated_tables     # writes them into the pages
+
+In a page a table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+from pydantic_core import PydanticUndefined
+
+from farm.config import Config
+from farm.gateway.routes.health import GatewayMetrics
+from farm.rewards.components import COMPONENTS
+from farm.scheduler.metrics import FarmMetrics
+from tests.support.pages import ROOT
+
+WIDTH = 120
+_PLACE = re.compile(r"(?<=<!-- generated: )(\w+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(*head: str) -> Iterator[str]:
+    yield _row(*head)
+    yield "|" + "---|" * len(head)
+
+
+def configuration() -> Iterator[str]:
+    """Yield a table with the first line below each key, then the other lines as a list."""
+    about = _texts_below(Config)
+    yield from _table("key", "default", "meaning")
+    for key, (first, _) in about.items():
+        yield _row(f"`{key}`", _default(Config.model_fields[key].default), first)
+    yield ""
+    for key, (_, more) in about.items():
+        if more:
+            yield from textwrap.wrap(f"- **`{key}`**: {more}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _texts_below(model: type[Config]) -> Mapping[str, tuple[str, str]]:
+    """Return the first line of the text below each field, and the other lines as one."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        assert isinstance(below, ast.Expr), field.target.id
+        assert isinstance(below.value, ast.Constant), field.target.id
+        first, _, more = str(below.value.value).replace("``", "`").partition("\n")
+        found[field.target.id] = (first, " ".join(more.split()))
+    assert found.keys() == model.model_fields.keys()
+    return found
+
+
+def _default(value: Any) -> str:
+    if value in (None, (), PydanticUndefined):
+        return "-"
+    assert not isinstance(value, SecretStr)
+    return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value).lower()
+
+
+def metrics() -> Iterator[str]:
+    """Yield a table of the series of the scheduler and of the gateway."""
+    yield from _table("series", "meaning")
+    for registry in (FarmMetrics().registry, GatewayMetrics().registry):
+        for name, labels, text in sorted(_series(registry)):
+            yield _row(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`", text)
+
+
+def _series(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    labels: dict[str, tuple[str, ...]] = {}
+    for collector in registry._collector_to_names:
+        families: list[Any] = [*collector.collect()] if isinstance(collector, FarmMetrics) else [collector]
+        labels |= {getattr(one, "_name", getattr(one, "name", "")): tuple(one._labelnames) for one in families}
+    for family in registry.collect():
+        suffix = "_total" if family.type == "counter" else ""
+        yield family.name + suffix, labels[family.name], family.documentation
+
+
+def components() -> Iterator[str]:
+    """Yield a table of the components that rules may name."""
+    yield from _table("component", "meaning")
+    for name, text in COMPONENTS.items():
+        yield _row(f"`{name}`", text)
+
+
+MAKERS: Mapping[str, Callable[[], Iterator[str]]] = {
+    "configuration": configuration,
+    "metrics": metrics,
+    "components": components,
+}
+TABLES = tuple(ROOT / "farm" / "docs" / f"{name}.md" for name in MAKERS)
+
+
+def filled(page: Path) -> str:
+    """Return the text of a page with its tables made of the code as it is now."""
+    text, count = _PLACE.subn(lambda found: "\n".join((f"{found[1]} -->", *MAKERS[found[1]](), "")), page.read_text())
+    assert count == 1, page
+    return text
+
+
+def main() -> None:
+    for page in TABLES:
+        page.write_text(filled(page))
+
+
+if __name__ == "__main__":
+    main()
