@@ -133,8 +133,8 @@ def detect(action: ToolAction, *, network: bool, written: FilesWrittenSoFar) -> 
         if _uses_network(command):
             yield NETWORK, command.text
     for code in action.script.code:
-        if (found := _CODE_NETWORK.search(code)) and not _LOCAL.search(code):
-            yield NETWORK, _excerpt(code, found)
+        if (match := _CODE_NETWORK.search(code)) and not _LOCAL.search(code):
+            yield NETWORK, _excerpt(code, match)
 
 
 def _findings_in_command(command: SimpleCommand, written: FilesWrittenSoFar) -> Iterator[str]:
@@ -164,12 +164,12 @@ _CODE_PATTERNS = ((HISTORY, _CODE_HISTORY), (TESTS, _CODE_HIDDEN), (TESTS, _CODE
 
 def _findings_in_code(code: str) -> Iterator[Finding]:
     for kind, pattern in _CODE_PATTERNS:
-        if found := pattern.search(code):
-            yield kind, _excerpt(code, found)
+        if match := pattern.search(code):
+            yield kind, _excerpt(code, match)
 
 
-def _excerpt(text: str, found: re.Match[str]) -> str:
-    return text[max(0, found.start() - 40) : found.end() + 80]
+def _excerpt(text: str, match: re.Match[str]) -> str:
+    return text[max(0, match.start() - 40) : match.end() + 80]
 
 
 def _paths_of(command: SimpleCommand) -> Sequence[str]:
@@ -216,16 +216,16 @@ def _uses_network(command: SimpleCommand) -> bool:
     if re.fullmatch(r"pip[\d.]*", program):
         return _pip_uses_network(words)
     if program in _INSTALLERS:
-        wanted, operands = _INSTALLERS[program], command.operands
+        subcommands, operands = _INSTALLERS[program], command.operands
         brought = len(operands) > 1 and all(map(_PATH_LIKE.match, operands[1:]))
-        return not wanted or (next(iter(operands), "") in wanted and not brought and "--offline" not in words)
+        return not subcommands or (next(iter(operands), "") in subcommands and not brought and "--offline" not in words)
     return False
 
 
 def _is_local(program: str, words: Sequence[str]) -> bool:
     if program in ("nc", "ncat", "netcat") and any(re.match(r"-[a-z]*l", word) for word in words):
         return True
-    hosts = [found["host"] for word in words if (found := _URL.match(word))]
+    hosts = [match["host"] for word in words if (match := _URL.match(word))]
     if hosts:
         return all(map(_LOCAL_HOST.fullmatch, hosts))
     return any(map(_LOCAL.search, words))
@@ -241,7 +241,7 @@ def _pip_uses_network(words: Sequence[str]) -> bool:
         return False
     if subcommand in ("download", "index", "search") or any(word.startswith(("-r", "--requirement")) for word in rest):
         return True
-    if any((found := _URL.match(word)) and not _LOCAL_HOST.fullmatch(found["host"]) for word in rest):
+    if any((match := _URL.match(word)) and not _LOCAL_HOST.fullmatch(match["host"]) for word in rest):
         return True
     named = [word for before, word in zip(("", *rest), rest, strict=False) if before not in _PIP_VALUES]
     return any(not word.startswith("-") and not _PATH_LIKE.match(word) for word in named)
@@ -263,7 +263,7 @@ def _is_written_by_policy(path: str, written: FilesWrittenSoFar) -> bool:
 
 
 def _edits_of(command: SimpleCommand) -> Iterator[EditedPath]:
-    """What a command writes; whether that was there before is known only of what changes in place."""
+    """Yield the paths that a command writes; only commands that change files in place show that a file existed."""
     for path in command.writes:
         yield EditedPath(path, existing=False)
     program, words, operands = command.program, command.words, command.operands

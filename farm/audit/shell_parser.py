@@ -162,11 +162,11 @@ def _without_heredocs(text: str) -> tuple[str, list[tuple[str, bool]]]:
     """Return a text without its heredocs, and each heredoc's body with True if the shell expands it."""
     if "<<" not in text:
         return text, []
-    kept: list[str] = []
+    kept_lines: list[str] = []
     bodies: list[tuple[str, bool]] = []
     lines = iter(text.split("\n"))
     for line in lines:
-        kept.append(line)
+        kept_lines.append(line)
         for opened in list(_HEREDOC_START.finditer(line)):
             end = opened["single"] or opened["double"] or opened["plain"]
             if end is None:
@@ -177,7 +177,7 @@ def _without_heredocs(text: str) -> tuple[str, list[tuple[str, bool]]]:
                     break
                 body.append(inside)
             bodies.append(("\n".join(body), bool(opened["plain"]) and not opened["escaped"]))
-    return "\n".join(kept), bodies
+    return "\n".join(kept_lines), bodies
 
 
 def unquoted(word: str) -> str:

@@ -80,7 +80,7 @@ def gather(named: Iterable[tuple[str, Iterable[Sequence[int]]]], workspace: str)
 
 
 def score(expected: Sequence[FileLines], answer: Sequence[FileLines], beta: float) -> Score:
-    """Score an answer (``answer``) against the expected lines; both in the form of ``gather``.
+    """Score an answer against the expected lines; both in the form of ``gather``.
 
     A file counts as found if the answer has an expected line of it and its ranges in the file are narrow: at least
     ``NARROW_SHARE`` of their lines are expected, or at most ``CONTEXT_LINES`` away from an expected line. Otherwise the

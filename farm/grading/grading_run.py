@@ -90,7 +90,7 @@ class GradingRun:
     async def _judge_report(self, prepared: PreparedChange, plan: VerifierPlan, verifier: Verifier) -> Verdict:
         await self._put(prepared, plan.tests)
         tripwire = self._tripwire(prepared, plan, verifier)
-        for path, program in {**plan.programs_by_path, **(tripwire.programs if tripwire else {})}.items():
+        for path, program in {**plan.programs, **(tripwire.programs if tripwire else {})}.items():
             await self._sandbox.write_file(path, program, parents=True)
         command = plan.command(verifier.command, tracebacks=self._request.tracebacks)
         env = {**dict(verifier.env), **TEST_ENV, **(plan.run_order.env if plan.run_order else {})}

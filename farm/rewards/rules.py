@@ -109,7 +109,7 @@ class Clip(_Table):
 
 
 class Rules(_Table):
-    """A parsed rule document. Equal rules have equal versions, whatever their TOML text."""
+    """A parsed rule document. Equal rules have equal versions, even if their TOML texts differ."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     weights: Annotated[Mapping[Name, Weight], Field(min_length=1, max_length=MAX_TERMS)]
@@ -190,8 +190,8 @@ def _check_names(rules: Rules) -> None:
     for location, names, derived in named:
         for name in names:
             if not is_component(name) and not (derived and name == EFFORT):
-                known = [*COMPONENTS, EFFORT] if derived else list(COMPONENTS)
-                raise BadRules(f"{location}: there is no component {name[:100]!r}{_suggestion(name, known)}")
+                valid = [*COMPONENTS, EFFORT] if derived else list(COMPONENTS)
+                raise BadRules(f"{location}: there is no component {name[:100]!r}{_suggestion(name, valid)}")
     if EFFORT in rules.weights and rules.effort is None:
         raise BadRules("weights: effort needs a table [effort] with k, q and weights")
     for name in rules.gate.otherwise if rules.gate else ():
@@ -202,10 +202,10 @@ def _check_names(rules: Rules) -> None:
             raise BadRules(f"transforms: {name} has no weight; give it one under [weights]")
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     if f"{name}.".startswith(PLUGIN_PREFIX):
         return f"; write {PLUGIN_PREFIX}NAME.KEY"
-    near = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.0)
+    near = difflib.get_close_matches(name[:100], list(names), n=1, cutoff=0.0)
     return f"; the nearest one is {near[0]!r}" if near else ""
 
 
@@ -223,11 +223,11 @@ def _first_fault(error: ValidationError) -> str:
         return f"{'.'.join(location)[:200]}: {message}" if location else message
     match location:
         case [_]:
-            known: Iterable[str] = Rules.model_fields
+            names: Iterable[str] = Rules.model_fields
         case ["transforms", _, _]:
-            known = Transform.model_fields
+            names = Transform.model_fields
         case ["effort", "weights", _]:
-            known = EffortWeights.model_fields
+            names = EffortWeights.model_fields
         case _:
-            known = _TABLES[location[0]].model_fields
-    return f"unknown key {'.'.join(location)[:200]!r}{_suggestion(location[-1], known)}"
+            names = _TABLES[location[0]].model_fields
+    return f"unknown key {'.'.join(location)[:200]!r}{_suggestion(location[-1], names)}"

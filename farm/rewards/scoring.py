@@ -22,11 +22,11 @@ def score(components: Mapping[str, float], rules: Rules) -> float:
     not_finite = next((name for name, value in components.items() if not math.isfinite(value)), None)
     if not_finite is not None:
         raise Unscored(f"the component {not_finite[:100]} is {components[not_finite]}, which is not a finite number")
-    known = dict(components)
+    values = dict(components)
     if rules.effort is not None:
-        known[EFFORT] = _effort(components, rules.effort)
+        values[EFFORT] = _effort(components, rules.effort)
     total = math.fsum(
-        weight * _transform(known.get(name), rules.transforms.get(name, _IDENTITY))
+        weight * _transform(values.get(name), rules.transforms.get(name, _IDENTITY))
         for name, weight in rules.weights.items()
         if _passes_gate(name, components, rules.gate)
     )

@@ -53,7 +53,7 @@ async def frozen_requirements(bundle: TaskBundle, runtime: Runtime) -> tuple[str
 async def run_tests(sandbox: Sandbox, verifier: Verifier, files: Sequence[str], workspace: str, name: str) -> Outcomes:
     """Run the test command and return the outcome of each test of ``files``. ``name`` is the subject of a TaskError."""
     plan = VerifierPlan(verifier.report, {}, tuple(files), NO_DECOYS, _REPORT)
-    for path, program in plan.programs_by_path.items():
+    for path, program in plan.programs.items():
         await sandbox.write_file(path, program, parents=True)
     command = plan.command(verifier.command)
     env = {**dict(verifier.env), **TEST_ENV}

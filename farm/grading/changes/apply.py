@@ -36,7 +36,7 @@ def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> ChangePlan:
 
     ``pristine`` maps each path of the pristine workspace to its kind.
 
-    Raises ChangeRefused if a path is invalid, leaves the workspace, occurs twice, or lies below a file or a symlink.
+    Raises ChangeRefused if a path is invalid, leaves the workspace, occurs twice, or is below a file or a symlink.
     """
     for file in change.files:
         _check_path(file)
@@ -62,7 +62,7 @@ def plan_change(change: Change, pristine: Mapping[str, FileKind]) -> ChangePlan:
 
 
 async def execute_plan(sandbox: Sandbox, workspace: str, plan: ChangePlan) -> None:
-    """Remove all paths of the plan, then write its files. Both steps run concurrently in themselves."""
+    """Remove all paths of the plan concurrently, then write all its files concurrently."""
 
     async def remove(path: str) -> None:
         await sandbox.remove_path(f"{workspace}/{path}")

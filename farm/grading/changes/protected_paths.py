@@ -69,7 +69,7 @@ class ProtectedPaths:
         return self._excludes_path(path) or may_hold_settings(path)
 
     def _excludes_path(self, path: str, *, link: bool = False) -> bool:
-        """Return True if a path is excluded whatever its content. ``link``: it is a symlink, perhaps to a package."""
+        """Return True if a path is excluded with any content. ``link``: it is a symlink, perhaps to a package."""
         return self._excludes_name(path) or (path not in self._pristine and self._replaces_import(path, link))
 
     def _replaces_import(self, path: str, link: bool) -> bool:

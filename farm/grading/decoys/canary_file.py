@@ -57,18 +57,18 @@ class Computation:
 
 
 def make_decoy_file(
-    beside: Sequence[str],
+    neighbours: Sequence[str],
     taken: Collection[str],
     rng: random.Random,
     words: Sequence[str] = NOUNS,
     *,
     functions_run: bool = True,
 ) -> DecoyFile:
-    """Return a decoy file in the directory of one of the test files ``beside``, at a path that is not in ``taken``.
+    """Return a decoy file in the directory of one of the test files ``neighbours``, at a path that is not in ``taken``.
 
     ``functions_run``: the test runner collects functions and methods of any class, not only methods of TestCase.
     """
-    path = new_test_path(beside, taken, rng, words)
+    path = new_test_path(neighbours, taken, rng, words)
     names = ["_".join(pair) for pair in _word_pairs(words, rng.randint(3, 6), rng)]
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
     layout = rng.choice((_as_functions, _as_class, _as_test_case) if functions_run else (_as_test_case,))
@@ -82,10 +82,10 @@ def make_decoy_file(
 
 
 def new_test_path(
-    beside: Sequence[str], taken: Collection[str], rng: random.Random, words: Sequence[str] = NOUNS
+    neighbours: Sequence[str], taken: Collection[str], rng: random.Random, words: Sequence[str] = NOUNS
 ) -> str:
-    """Return a path for a test file in the directory of one of ``beside``, with that file's naming convention."""
-    directory, slash, sibling = rng.choice(sorted(beside)).rpartition("/")
+    """Return a path for a test file in the directory of one of ``neighbours``, with that file's naming convention."""
+    directory, slash, sibling = rng.choice(sorted(neighbours)).rpartition("/")
     names = {path.rpartition("/")[2] for path in taken}
     while True:
         stem = "_".join(rng.sample(words, rng.randint(2, 3)))

@@ -95,7 +95,7 @@ def confirming_verifier(verifier: Verifier, first: Verdict) -> Verifier | None:
 
 
 def choose_decoys(
-    sources: Mapping[str, bytes], asked: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
+    sources: Mapping[str, bytes], verifier: Verifier, failed: Collection[str], run: ControlRun, rng: random.Random
 ) -> ChosenDecoys:
     """Return the test files of a control run with some expected tests falsified.
 
@@ -103,11 +103,11 @@ def choose_decoys(
     fail-to-pass test is falsified if any can be, and at least one stays unchanged if there are two. Then all
     pass-to-pass tests stay unchanged: they pass without the change too, so a failure would reveal the control run.
     """
-    fail_to_pass = dict.fromkeys(map(without_parameters, asked.fail_to_pass))
-    excluded = set(map(without_parameters, (*failed, *asked.never_false)))
+    fail_to_pass = dict.fromkeys(map(without_parameters, verifier.fail_to_pass))
+    excluded = set(map(without_parameters, (*failed, *verifier.never_false)))
     pass_to_pass = [
         name
-        for name in dict.fromkeys(map(without_parameters, asked.pass_to_pass))
+        for name in dict.fromkeys(map(without_parameters, verifier.pass_to_pass))
         if name not in excluded | fail_to_pass.keys()
     ]
     candidates = [name for name in fail_to_pass if name not in excluded]
@@ -166,11 +166,11 @@ def _position(sources: Mapping[str, bytes], name: str) -> tuple[str, int]:
     return path, test_positions(sources[path]).get(name_in_file(name), 0)
 
 
-def find_unconfirmed(asked: Verifier, control: Verdict) -> tuple[str, ...]:
+def find_unconfirmed(verifier: Verifier, control: Verdict) -> tuple[str, ...]:
     """Return the fail-to-pass tests that had to pass in the control run and did not; all if it has no results."""
     if not control.outcomes:
-        return asked.fail_to_pass
-    return tuple(test for test in control.tests_after_decoy if test in asked.fail_to_pass)
+        return verifier.fail_to_pass
+    return tuple(test for test in control.tests_after_decoy if test in verifier.fail_to_pass)
 
 
 def merge_control_run(verifier: Verifier, first: Verdict, control: Verdict) -> Verdict:

@@ -269,13 +269,13 @@ def _other_exception(text: SourceText, kind: ast.expr, others: Sequence[str], rn
     """
     named = [last_name(part) for part in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
     classes = [getattr(builtins, name, None) for name in named]
-    fit = [
+    unrelated = [
         other
         for other in others
         if not any(isinstance(one, type) and _are_related(one, getattr(builtins, other)) for one in classes)
         and (other in _RARELY_SUBCLASSED or all(isinstance(one, type) for one in classes))
     ]
-    return (SourceEdit(*text.span(kind), rng.choice(fit).encode()),) if fit else None
+    return (SourceEdit(*text.span(kind), rng.choice(unrelated).encode()),) if unrelated else None
 
 
 def _are_related(one: type, other: type) -> bool:
@@ -316,10 +316,10 @@ def _negate(text: SourceText, asserted: ast.expr) -> Variant:
 def _other_substring(text: SourceText, part: ast.expr, rng: random.Random) -> Variant | None:
     """Return the edit that alters the string in ``"…" in value``; None if it is not a string literal or too short."""
     match part:
-        case ast.Constant(value=str(wanted)) if len(wanted) >= MIN_SUBSTRING_LENGTH:
+        case ast.Constant(value=str(substring)) if len(substring) >= MIN_SUBSTRING_LENGTH:
             start, end = text.span(part)
             new = other_letter(text.source[start:end], rng, rng)
-            return (SourceEdit(start, end, new),) if new is not None and is_other_value(wanted, new) else None
+            return (SourceEdit(start, end, new),) if new is not None and is_other_value(substring, new) else None
     return None
 
 
@@ -332,9 +332,9 @@ def _append_false_assertion(
         return None
     styles = sorted(set(assertion_styles(test, imported_names(text.module.body))))
     assertion = false_assertion(rng.choice(styles) if styles else None, rng)
-    lead = b"" if text.source[: block[1]].endswith(b"\n") else b"\n"
+    line_break = b"" if text.source[: block[1]].endswith(b"\n") else b"\n"
     lines = b"".join(indent + line.encode() + b"\n" for line in assertion.split("\n"))
-    return (SourceEdit(block[1], block[1], lead + lines),)
+    return (SourceEdit(block[1], block[1], line_break + lines),)
 
 
 def _is_one_function(block: bytes, test: Function) -> bool:

@@ -39,8 +39,8 @@ def other_number(old: bytes, text: SourceText | None, rng: random.Random) -> byt
     zeros = len(whole) - len(stem) if value else 0
     lowest, highest = (10 ** (len(stem) - 1) if len(stem) > 1 else 2), 10 ** len(stem) - 1
     drawn = {rng.randint(lowest, highest) * 10**zeros for _ in range(40)}
-    fit = [one for one in sorted(drawn) if one != value and (value < 2 or one % value)] or [value + 1]
-    numbers = [str(one).encode() for one in fit]
+    candidates = [one for one in sorted(drawn) if one != value and (value < 2 or one % value)] or [value + 1]
+    numbers = [str(one).encode() for one in candidates]
     if text is not None and not dot:
         in_file = [one for one in text.numbers if len(one) <= len(whole) + 1 and not one.startswith(b"0")]
         numbers += [one for one in in_file if int(one) != value and (value < 2 or int(one) % value)]

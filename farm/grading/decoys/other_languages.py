@@ -46,10 +46,10 @@ def make_foreign_decoy(
     Return None if the language of ``kind`` has no decoys, or if no test file shows which directory the runner searches.
     """
     language = LANGUAGES.get(kind)
-    beside = sorted(path for path in tests if language is not None and language.is_test_file(path, tests[path]))
-    if language is None or not beside:
+    siblings = sorted(path for path in tests if language is not None and language.is_test_file(path, tests[path]))
+    if language is None or not siblings:
         return None
-    sibling = rng.choice(beside)
+    sibling = rng.choice(siblings)
     names = ["_".join(rng.sample(words, 3)) for _ in range(rng.randint(3, 6))]
     wrong = set(rng.sample(names, rng.randint(1, len(names) - 1)))
     checks = [make_sum_check(name, rng, wrong=name in wrong) for name in dict.fromkeys(names)]

@@ -188,7 +188,7 @@ class SourceText:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
     def name_edit(self, function: Function, name: str) -> SourceEdit:
-        """Return the edit that renames a function where it is defined."""
+        """Return the edit that renames a function in its definition."""
         old = function.name.encode()
         at = self.source.index(old, self.at(function.lineno, function.col_offset) + len(b"def "))
         return SourceEdit(at, at + len(old), name.encode())

@@ -47,7 +47,7 @@ class VerifierPlan:
         return f"{self.report_path}.py"
 
     @property
-    def programs_by_path(self) -> Mapping[str, bytes]:
+    def programs(self) -> Mapping[str, bytes]:
         """The programs, by path, that the command needs in addition to the tests."""
         runner = RUNNER.read_bytes()
         if self.run_order is None:

@@ -117,8 +117,8 @@ def _cell_of_row(row: ast.expr, index: int, count: int) -> ast.expr | None:
             pass
         case _:
             cells = [row]
-    fit = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
-    return cells[index] if fit else None
+    has_column = len(cells) == count and not any(isinstance(cell, ast.Starred) for cell in cells)
+    return cells[index] if has_column else None
 
 
 def _alter_literal(text: SourceText, expected: ast.expr, rng: random.Random) -> SourceEdit | None:

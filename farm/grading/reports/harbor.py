@@ -16,7 +16,7 @@ COMMAND = f"bash {TESTS_DIR}/test.sh"
 
 
 async def clear_logs(sandbox: Sandbox) -> None:
-    """Remove everything in the log directory, because the verifier has not run yet, and create the directory."""
+    """Empty the log directory before the verifier runs, or create it."""
     await _remove_or_empty(sandbox, LOGS_DIR)
     await sandbox.write_file(f"{LOGS_DIR}/.farm", b"", parents=True)
 

@@ -111,8 +111,8 @@ def _parse_cargo(report: bytes, containers: Collection[str], workspace: str) -> 
 
 def _parse_jest(report: bytes, containers: Collection[str], workspace: str) -> Outcomes:
     def assertions() -> Iterator[tuple[str, CaseOutcome]]:
-        whole = _parse_json(report)
-        suites = whole.get("testResults") if isinstance(whole, dict) else None
+        document = _parse_json(report)
+        suites = document.get("testResults") if isinstance(document, dict) else None
         if not isinstance(suites, list):
             raise ReportError("the report is not a Jest report: it has no testResults")
         for suite in suites:

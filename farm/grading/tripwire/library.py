@@ -49,7 +49,7 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
     ignored_kinds -= {type}
     slots = type(vars(Slotted)["slot"])
     clean: Any = set()
-    spent, begun = [0.0], clock()
+    spent, started = [0.0], clock()
 
     def is_library(name: Any, module: Any) -> bool:
         if name in built_in:
@@ -91,7 +91,7 @@ def follow_library(stdlib: str, of_change: Any, finding: Any) -> Any:
 
     def check_library(full: bool) -> None:
         now = clock()
-        if full or spent[0] * TIME_SHARE_DIVISOR <= now - begun:
+        if full or spent[0] * TIME_SHARE_DIVISOR <= now - started:
             check_all_values()
             spent[0] += clock() - now
 
@@ -109,9 +109,9 @@ def instruction_table() -> Any:
     names = {number: name for name, number in numbers.items()}
     for number in range(256):
         base = dis.deoptmap.get(names.get(number, ""), names.get(number, ""))
-        known = base in numbers and not base.startswith(("INSTRUMENTED", "ENTER_EXECUTOR"))
+        entry = base in numbers and not base.startswith(("INSTRUMENTED", "ENTER_EXECUTOR"))
         length = caches.get(base, 0) if type(caches) is dict else caches[numbers.get(base, 0)]
-        yield (numbers[base], length) if known else None
+        yield (numbers[base], length) if entry else None
 
 
 def follow_tests(of_change: Any, finding: Any) -> Any:
@@ -135,11 +135,11 @@ def follow_tests(of_change: Any, finding: Any) -> Any:
             table.extend(instruction_table())
         words, at = bytearray(), 0
         while at < len(running):
-            known = table[running[at]]
-            if known is None:
+            entry = table[running[at]]
+            if entry is None:
                 return None
-            words += bytes((known[0], running[at + 1]))
-            at += 2 + 2 * known[1]
+            words += bytes((entry[0], running[at + 1]))
+            at += 2 + 2 * entry[1]
         return bytes(words)
 
     def check_test(item: Any) -> None:

@@ -97,15 +97,15 @@ def follow_lines(settings: Any, own: str) -> Any:
 
         ``ends``: places whose frames end the search. ``ignored``: library functions whose events do not count.
         """
-        found, depth, only_tools = None, 0, True
+        changed_line, depth, only_tools = None, 0, True
         while frame is not None and depth < 400:
             code, line = frame.f_code, frame.f_lineno or 0
             place, function = place_of(code.co_filename), f" {code.co_name} "
             if place == "test":
-                return found and (found[0], found[1], True)
-            if found is None:
+                return changed_line and (changed_line[0], changed_line[1], True)
+            if changed_line is None:
                 if is_changed(code.co_filename, line):
-                    found = (code.co_filename, line, False)
+                    changed_line = (code.co_filename, line, False)
                 elif place in ("tool", "other") and function in ignored:
                     if not loads_changed_line(frame):
                         return None
@@ -118,7 +118,7 @@ def follow_lines(settings: Any, own: str) -> Any:
                         return starter
             only_tools = only_tools and place == "tool"
             frame, depth = frame.f_back, depth + 1
-        return unowned_starters[0] if unowned_starters and only_tools else found
+        return unowned_starters[0] if unowned_starters and only_tools else changed_line
 
     def loads_changed_line(frame: Any) -> bool:
         """Return True if a loader creates code for a line of the change, or is not one of Python's own loaders."""

@@ -51,8 +51,8 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
     bound_kind = type(BoundMethod().method)
     partials: Any = []
     caches: Any = []
-    held: Any = {}  # functions of the runner, as they were before code of the workspace ran
-    held_modules: Any = set()
+    originals: Any = {}  # functions of the runner, as they were before code of the workspace ran
+    original_modules: Any = set()
 
     def code_of(value: Any) -> Any:
         for _ in range(4):
@@ -70,8 +70,8 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
         if is_class(value):
             value = next((one for one in entries_of(value).values() if kind_of(one) is function_kind), None)
         elif kind_of(value) is not function_kind:
-            found = (entries_of(kind).get("__call__") for kind in kind_of(value).__mro__)
-            value = next((one for one in found if one is not None), None)
+            candidates = (entries_of(kind).get("__call__") for kind in kind_of(value).__mro__)
+            value = next((one for one in candidates if one is not None), None)
         return value.__code__ if kind_of(value) is function_kind else None
 
     def is_class(value: Any) -> bool:
@@ -89,8 +89,10 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
             return None
         if kind_of(value) is not function_kind:
             return None if is_class(value) else of_change(kind_of(value), depth + 1)
-        found = [of_change(cell.cell_contents, depth + 1) for cell in value.__closure__ or () if not is_empty(cell)]
-        return next((one for one in found if one), None)
+        candidates = [
+            of_change(cell.cell_contents, depth + 1) for cell in value.__closure__ or () if not is_empty(cell)
+        ]
+        return next((one for one in candidates if one), None)
 
     def runner_values() -> Any:
         for name, module in list(modules.items()):
@@ -113,14 +115,14 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
 
         partials.extend((partial, partialmethod))
         caches.append(kind_of(lru_cache(maxsize=1)(len)))
-        held.update(runner_values())
-        held_modules.update(key[0] for key in held if key[0].startswith(("_pytest", "pytest", "pluggy")))
+        originals.update(runner_values())
+        original_modules.update(key[0] for key in originals if key[0].startswith(("_pytest", "pytest", "pluggy")))
 
     def is_relevant_name(key: Any) -> bool:
         """Return True if a name in a module belonged to the test runner, or is new and hides a builtin."""
-        if key not in held:
+        if key not in originals:
             return key[1] in entries_of(modules["builtins"])
-        owner = getattr(held[key], "__module__", None)
+        owner = getattr(originals[key], "__module__", None)
         return plain(owner).startswith(("_pytest", "pluggy"))
 
     def is_foreign(key: Any, value: Any) -> bool:
@@ -137,12 +139,12 @@ def follow_runner(place_of: Any, is_changed: Any, finding: Any, report: str, tes
 
     def check(full: bool) -> None:
         """Find functions of the change in place of the test runner's functions. ``full`` also checks all objects."""
-        for key, value in runner_values() if held else ():
-            if held.get(key) is not value and (key in held or key[0] != "builtins"):
+        for key, value in runner_values() if originals else ():
+            if originals.get(key) is not value and (key in originals or key[0] != "builtins"):
                 by = of_change(value)
                 if by:
                     finding("runner", by, ".".join(key) + " was replaced")
-                elif key[0] in held_modules and is_foreign(key, value):
+                elif key[0] in original_modules and is_foreign(key, value):
                     counts = "runner" if key[-1] == OBSERVED or code_of(value) is None else "frames"
                     finding(counts, ("", 0), ".".join(key) + " was replaced")
         if not full:

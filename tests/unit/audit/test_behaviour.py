@@ -1,4 +1,4 @@
-"""The audit: what is flagged, and above all what honest work is not flagged for."""
+"""Tests of the audit: attacks are flagged, and legitimate work is not."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The limit on nesting is the farm's own: the same on every version of Python and at every depth of the stack."""
+"""Tests that the nesting limit is the same on all Python versions and at any stack depth."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from farm.core.toml import read_toml
 
 @pytest.fixture
 def _deep_stack() -> Iterator[None]:
-    """Let Python go far beyond its usual limit, as version 3.13 does."""
+    """Raise Python's recursion limit far above its default, as in version 3.13."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
     yield

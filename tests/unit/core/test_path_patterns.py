@@ -1,4 +1,4 @@
-"""Patterns by RE2 match what the same patterns match elsewhere."""
+"""Tests that RE2 patterns match the same paths as pathspec and tar."""
 
 from fnmatch import fnmatchcase
 

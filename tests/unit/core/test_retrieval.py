@@ -1,4 +1,4 @@
-"""What an answer to a retrieval task is worth, against a plain count of files and lines."""
+"""Tests of the score of retrieval answers, compared with a direct count of files and lines."""
 
 import random
 
@@ -73,7 +73,7 @@ def test_extra_file_lowers_only_precision(wanted: Named, beta: float) -> None:
 
 
 def test_beta_weights_recall() -> None:
-    """Figures by hand: P = 1/2, R = 1."""
+    """P = 1/2, R = 1."""
     assert f_measure(0.5, 1.0, 1.0) == pytest.approx(2 / 3)
     assert f_measure(0.5, 1.0, 0.5) == pytest.approx(1.25 * 0.5 / (0.125 + 1))
     assert f_measure(0.5, 1.0, 0.5) < f_measure(0.5, 1.0, 1.0) < f_measure(0.5, 1.0, 2.0)

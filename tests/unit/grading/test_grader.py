@@ -1,4 +1,4 @@
-"""``grade`` from change to verdict, over the sandbox in memory and a pretended verifier."""
+"""Tests of ``grade`` from change to verdict, with the in-memory sandbox and a scripted verifier."""
 
 import asyncio
 import random

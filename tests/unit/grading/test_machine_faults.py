@@ -1,4 +1,4 @@
-"""What a failing machine does to a sandbox's files is nobody's verdict."""
+"""Tests that host faults raise instead of giving a verdict."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Tests that come as a patch: made of what the image holds, in a sandbox that nobody has touched."""
+"""Tests of test patches, which are applied to the image's files in a fresh sandbox."""
 
 import random
 from dataclasses import replace
@@ -42,7 +42,7 @@ def bundle(patch: bytes = PATCH) -> TaskBundle:
 
 
 def passes(process: FakeProcess, name: str) -> bool:
-    """The new test sees the fix; both see the tests as the patch makes them."""
+    """Return True if the patched test files are complete and the workspace has the fix."""
     files = process.files
     put = files.read(f"{WORKSPACE}/tests/test_a.py").startswith(b"# new\n# keep\n")
     put = put and files.read(f"{WORKSPACE}/tests/new/data.txt") == b"data\n"

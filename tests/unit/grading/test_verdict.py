@@ -1,4 +1,4 @@
-"""What decides: what travels, what the canary says, which tests were seen passed."""
+"""Tests of the verdict: protected paths, decoy results, and outcomes of expected tests."""
 
 import random
 from dataclasses import replace

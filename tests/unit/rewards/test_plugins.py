@@ -1,4 +1,4 @@
-"""Plug-ins of other packages: what they may add, and how little they can break."""
+"""Tests of reward plug-ins: the components they add, and the isolation of their failures."""
 
 import asyncio
 import threading

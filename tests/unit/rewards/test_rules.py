@@ -1,4 +1,4 @@
-"""The rule document: what is taken, what is refused and how that is said, and what its version says."""
+"""Tests of parsing reward rules: valid and invalid documents, messages and versions."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rewards from raw components: the formula of effort, the sum, and what no rules can do."""
+"""Tests of scoring: the effort formula, the weighted sum, and limits that hold for all rules."""
 
 import math
 from dataclasses import replace
@@ -107,12 +107,12 @@ amount = st.floats(-1e12, 1e12)
 weight = st.floats(-1e6, 1e6)
 price = st.floats(0, 1e6)
 divisor = st.floats(0, 1e12)
-"""Also what is too near to 0 to be taken."""
+"""Includes values that are too near to 0 to be accepted."""
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> str:
-    """Whole rule documents: every table and every number, at its ends too."""
+    """Generate rule documents with all tables and with numbers up to their limits."""
     weights = draw(st.dictionaries(weighable, weight, min_size=1, max_size=8))
     counted = [f"turns = {draw(price)!r}", f"completion_tokens = {draw(price)!r}"]
     effort = draw(st.booleans())

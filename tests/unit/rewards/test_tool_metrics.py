@@ -1,4 +1,4 @@
-"""Raw components of a conversation: effort and misuse."""
+"""Tests of the components for effort and misuse."""
 
 import json
 from typing import Any

@@ -337,7 +337,7 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
     (directory / "test_b.py").write_text(LAST)
     report = directory / "out" / "report"
     exam = VerifierPlan(kind, {}, ("test_a.py", "test_b.py"), NO_DECOYS, str(report), seed)
-    for path, program in exam.programs_by_path.items():
+    for path, program in exam.programs.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(program)
     template = "{python} {runner} {report} {files}" if kind is ReportFormat.UNITTEST else _PYTEST

@@ -1,4 +1,4 @@
-"""Change out and change in, over the sandbox in memory."""
+"""Tests of reading and applying a change, with the in-memory sandbox."""
 
 import errno
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A file of false versions of expected tests: each fails if its test passes, for any sound code."""
+"""Tests of the contradicting file: each falsified version fails if its original passes in sound code."""
 
 import random
 import sys
@@ -148,7 +148,7 @@ def test_only_passing_both_versions_is_tampering() -> None:
 
 
 class _Garbage:
-    """Whatever is collected while a tree is made may let another thread go on."""
+    """An object whose finalizer lets another thread run while a syntax tree is built."""
 
     def __init__(self) -> None:
         self.myself = self
@@ -159,7 +159,7 @@ class _Garbage:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Switch threads as often as possible during a test."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,4 +1,4 @@
-"""A control run asks only what passed, and takes the credit for what it shows to be made up."""
+"""Tests of the control run: which tests it falsifies, and how it changes the verdict."""
 
 import random
 from dataclasses import replace

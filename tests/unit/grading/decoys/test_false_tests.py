@@ -1,4 +1,4 @@
-"""A false version of a test fails whenever the test passes, and nothing in its form tells that it is false."""
+"""Tests of falsified versions: each fails if its original passes, and its form does not reveal it."""
 
 import ast
 import os
@@ -350,7 +350,7 @@ def test_invalid_python_is_unchanged(source: bytes) -> None:
 
 
 OURS = sorted(Path(__file__).parents[2].rglob("test_*.py"))
-"""Test files as people write them."""
+"""Test files of real projects."""
 
 
 @given(st.sampled_from(OURS), st.integers())

@@ -1,4 +1,4 @@
-"""Tests of ours inside the expected files of Rust, Go and JavaScript; ``tests/attacks`` runs such files."""
+"""Tests of inline decoys in Rust, Go and JavaScript; ``tests/attacks`` runs such files."""
 
 import random
 import re
@@ -120,7 +120,7 @@ def found(kind: ReportFormat, source: bytes) -> dict[str, LocatedTest]:
 
 
 def added(kind: ReportFormat, made: VerifierPlan) -> Iterator[tuple[str, bytes, bool]]:
-    """The name of each test in the expected file that is ours, its text, and whether it must fail."""
+    """Yield each decoy in the expected file: its name, its source, and True if it must fail."""
     path, usual = FILES[kind]
     grown = made.tests[path].content
     for name, one in found(kind, grown).items():
@@ -151,7 +151,7 @@ def test_inline_decoys_leave_expected_tests_unchanged(kind: ReportFormat) -> Non
 
 
 def double_of(usual: bytes, one: LocatedTest, text: bytes) -> set[bytes] | None:
-    """What ``text`` says in place of the name and the wanted value; None where it is no double of that test."""
+    """Return the name and the literal in ``text`` if it is a near copy of the test, or None."""
     pattern, last = b"", one.span[0]
     for start, end in sorted((one.name_span, one.literal_span)) if one.literal_span is not None else ():
         pattern += re.escape(usual[last:start]) + rb"([\w .:\"]+)"

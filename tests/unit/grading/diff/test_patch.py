@@ -1,4 +1,4 @@
-"""The patch that people read is one that git takes."""
+"""Tests of patch rendering, compared with git."""
 
 import subprocess
 from pathlib import Path

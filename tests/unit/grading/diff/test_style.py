@@ -1,4 +1,4 @@
-"""Style over the changed lines: real ruff, over text that may be hostile."""
+"""Tests of style measurement on changed lines, with the real ruff and hostile text."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which lines of a change look like results made up; honest changes have none."""
+"""Tests of the search for suspicious lines: forgeries have some, legitimate changes none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reports that are not pytest's, recorded from the real programs, and what those are made to run."""
+"""Tests of recorded reports of other frameworks, and of the commands that run these frameworks."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""Reports and reward files are read as hostile input."""
+"""Tests of JUnit reports and reward files as hostile input."""
 
 import pytest
 from hypothesis import given
@@ -36,7 +36,7 @@ def test_node_ids_follow_from_class_names() -> None:
 
 
 def test_class_with_dot_gets_expected_id() -> None:
-    """As the collector of mypy's own test suite names it after its files of cases."""
+    """mypy's own test suite has such classes."""
     file, id_ = "mypy/test/testcheck.py", "mypy/test/testcheck.py::TypeCheckSuite::check-dataclasses.test::testInit"
     classname = "mypy.test.testcheck.TypeCheckSuite.check-dataclasses.test"
     content = report(case(classname, "testInit"), case(classname, "testOther"))

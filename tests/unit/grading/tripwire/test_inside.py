@@ -1,4 +1,4 @@
-"""The hook of the tripwire finds what lines of a change do, and what it found is not lost."""
+"""Tests of the tripwire's hook: it attributes events to changed lines, and findings are not lost."""
 
 import io
 import os
@@ -36,7 +36,7 @@ cart.total()
 
 
 class Watched:
-    """A workspace in a directory, in which a test runs with the hook. ``files``: what else the change writes."""
+    """A workspace in a directory, in which a test runs with the hook. ``files``: other files of the change."""
 
     def __init__(
         self, place: Path, cart: str, touched: ChangedLines, test: str = TEST, files: Mapping[str, bytes] | None = None
@@ -55,7 +55,7 @@ class Watched:
             Path(path).write_bytes(program)
 
     def run(self, *command: str) -> TripwireFindings:
-        """Return what is found while a command runs."""
+        """Return the findings of a command."""
         env = {**os.environ, "PYTHONPATH": self.wire.home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = self.wire.reader.replace(BUSYBOX, "")
         with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE) as reader:
@@ -88,7 +88,7 @@ class Watched:
 
 
 def watch(place: Path, cart: str, touched: ChangedLines = WHOLE, files: Mapping[str, bytes] | None = None) -> set[str]:
-    """Return the kinds of what is found if a test calls ``total`` of a changed module."""
+    """Return the kinds of findings if a test calls ``total`` of a changed module."""
     return kinds(Watched(place, cart, touched, files=files).run("test_cart.py"))
 
 

@@ -1,4 +1,4 @@
-"""The tripwire finds native memory, second interpreters, and replaced parts of the standard library."""
+"""Tests of findings of native memory, second interpreters, and replaced library functions."""
 
 import ctypes
 import sys
@@ -20,7 +20,7 @@ NATIVE = {
     "an object by its address": "import _ctypes\ndef total(): _ctypes.PyObj_FromPtr(id(total))\n",
 }
 OLD = "import ctypes\n"
-"""A line that a file held before the change."""
+"""A line that the file has before the change."""
 
 
 @pytest.mark.parametrize("way", NATIVE)
@@ -83,7 +83,7 @@ def test_function_replaced_by_old_line_is_no_finding(tmp_path: Path) -> None:
 
 
 class Item:
-    """A test as pytest holds it."""
+    """A pytest item with a test function."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._obj = function

@@ -1,4 +1,4 @@
-"""What a tripwire wrote is read as hostile text: findings count, and a missing line is a flag."""
+"""Tests of reading a tripwire's output as hostile text."""
 
 import random
 
