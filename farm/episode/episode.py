@@ -74,7 +74,7 @@ async def run_episode(
     it. ``tracebacks``: as ``grade`` has it.
     """
     try:
-        toolset = Toolset.of(order.tools or bundle.task.tools, library=library)
+        toolset = Toolset.of(order.tools or bundle.task.tools, index_store=library)
         # What steps leave behind in between is in no journal: cut off they begin anew.
         journal = journal if journal and not bundle.steps else EpisodeJournal()
         given = (on_event, baselines or Baselines(), verifier_turns, journal, tracebacks)
