@@ -21,7 +21,7 @@ class BenchCalls:
     """A toolset, as ``Toolset.of`` makes it; a call that does not do what it should is a BenchError."""
 
     def __init__(self, *words: str, library: IndexStore | None = None) -> None:
-        self._tools = Toolset.of(words, library=library)
+        self._tools = Toolset.of(words, index_store=library)
 
     async def run_true(self, sandbox: Sandbox) -> float:
         """The ``bash`` tool with the command ``true``; the seconds it took."""

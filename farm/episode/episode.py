@@ -114,7 +114,7 @@ class _Episode:
         self._watch = Stopwatch(past.spent_s if past else 0.0)
         if past is not None:
             self._watch.seconds |= past.seconds
-        toolset = Toolset.of(assignment.tools or task.tools, library=services.index_store)
+        toolset = Toolset.of(assignment.tools or task.tools, index_store=services.index_store)
         if task.retrieval is not None:
             toolset = toolset.only_reading(Answer())
         limits = LoopLimits.of(task, assignment.limits)

@@ -1,11 +1,11 @@
-"""The only way out of a sandbox: a proxy on the host that reaches the hosts of an allow-list, and nothing else.
+"""Network egress of a sandbox: a proxy on the host that connects only to the hosts of an allow-list.
 
 sandboxes/docs/egress.md explains it.
 """
 
 from sandboxes.egress.allowlist import AllowList, Grants
 from sandboxes.egress.connection import ProxyLimits
-from sandboxes.egress.listener import check_seen, listen_in, listen_inside, proxy_environment
+from sandboxes.egress.listener import check_listening, listen_in, listen_inside, proxy_environment
 from sandboxes.egress.log import EgressDecision, EgressLog, EgressRecord
 from sandboxes.egress.proxy import EgressProxy
 from sandboxes.egress.upstream import UpstreamProxies
@@ -19,7 +19,7 @@ __all__ = [
     "Grants",
     "ProxyLimits",
     "UpstreamProxies",
-    "check_seen",
+    "check_listening",
     "listen_in",
     "listen_inside",
     "proxy_environment",

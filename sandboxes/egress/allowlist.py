@@ -1,4 +1,4 @@
-"""The hosts that a sandbox may reach: its task names them, and the operator grants those of private networks.
+"""The hosts that a sandbox may reach: its task names them, and the operator must grant hosts of private networks.
 
 | pattern of a task           | admits                                         |
 |-----------------------------|------------------------------------------------|
@@ -8,9 +8,9 @@
 | ``mirror.lan:3141``         | that name; that port                           |
 | ``10.0.0.7:3141``           | that address; that port                        |
 
-What is admitted is reached at addresses of the internet alone. Loopback, the node's own addresses and private networks
-need a grant of the operator besides. Nothing is ever reached at link-local addresses, a cloud's metadata, multicast, or
-an IPv4 address that is wrapped in IPv6.
+An admitted host is reached only at public addresses. Loopback, the node's own addresses and private networks also need
+a grant of the operator. Link-local addresses, a cloud's metadata, multicast and IPv4 addresses embedded in IPv6 are
+always refused.
 """
 
 import re
@@ -23,7 +23,7 @@ from sandboxes.egress.addresses import Address, is_local_name, is_own, is_public
 from sandboxes.errors import SpecError
 
 Host = str | Address
-"""A name in lower case without a dot at its end, or an address."""
+"""A host name in lower case without a trailing dot, or an address."""
 
 HTTP_PORT, HTTPS_PORT = 80, 443
 PATTERNS_MAX = 256
@@ -34,7 +34,10 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def parse_host(text: str) -> Host:
-    """Raises ValueError, also for what a resolver would take for an address though it is not written as one."""
+    """Parse a host name or an address.
+
+    Raises ValueError, also for a name that a resolver would read as an address in an unusual notation.
+    """
     if text.startswith("["):
         if not text.endswith("]") or "%" in text:
             raise ValueError(f"{text!r} is not an address")
@@ -49,7 +52,7 @@ def parse_host(text: str) -> Host:
 
 
 def parse_authority(text: str) -> tuple[Host, int | None]:
-    """``host`` or ``host:port``, and nothing else: no user, no space, no empty port. Raises ValueError."""
+    """Parse ``host`` or ``host:port``, without user, spaces or an empty port. Raises ValueError."""
     match = _AUTHORITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not host:port")
@@ -65,7 +68,7 @@ def show(host: Host, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """``host`` is what a wildcard's names lie below. ``port`` None: both default ports."""
+    """One pattern of an allow-list. ``below``: matches the names below ``host``. ``port`` None: both default ports."""
 
     host: Host
     below: bool
@@ -73,7 +76,7 @@ class Pattern:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError."""
+        """Parse a pattern. Raises ValueError."""
         below = text.startswith("*.")
         host, port = parse_authority(text.removeprefix("*."))
         if below and (not isinstance(host, str) or "." not in host):
@@ -91,14 +94,14 @@ class Pattern:
 
     @property
     def local(self) -> bool:
-        """True if the pattern names this machine, or an address that is never reached."""
+        """True if the pattern names this machine, or an address that is never allowed."""
         if isinstance(self.host, str):
             return is_local_name(self.host)
         return self.host.is_loopback or not is_usable(self.host)
 
     @property
     def vouched(self) -> bool:
-        """A name at its default ports: then what is spoken must be meant for that name."""
+        """True for a name at its default ports: the protocol (HTTP Host or TLS SNI) must then name this host."""
         return isinstance(self.host, str) and self.port is None
 
 
@@ -108,9 +111,9 @@ class AllowList:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
-        """Raises SpecError."""
+        """Parse the patterns of a task. Raises SpecError."""
         if isinstance(texts, str) or len(texts) > PATTERNS_MAX:
-            raise SpecError(f"egress: give a list of at most {PATTERNS_MAX} hosts")
+            raise SpecError(f"egress is not a list of at most {PATTERNS_MAX} hosts; shorten it")
         try:
             return cls(tuple(map(Pattern.parse, texts)))
         except ValueError as error:
@@ -128,36 +131,39 @@ class AllowList:
                 )
 
     def find(self, host: Host, port: int) -> Pattern | None:
-        """The pattern that admits it; the one that grants most, where several do."""
+        """Return the pattern that admits the host, the most permissive one if there are several; None if
+        there is none.
+        """
         found = [pattern for pattern in self.patterns if pattern.admits(host, port)]
         return max(found, key=lambda pattern: (pattern.port is not None, not pattern.below), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Hosts of this machine and of private networks that the operator lets sandboxes reach, if their tasks name them.
+    """Hosts of this machine and of private networks that the operator lets sandboxes reach if their tasks name them.
 
-    Each pattern has a port, and names one host: an address as it is written, or a name at all
-    its addresses.
+    Each pattern has a port and names one host: an address, or a name with all its addresses.
     """
 
     patterns: tuple[Pattern, ...] = ()
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
-        """Raises SpecError."""
+        """Parse the operator's patterns. Raises SpecError."""
         patterns = AllowList.parse(texts).patterns
         for text, pattern in zip(texts, patterns, strict=True):
             if pattern.port is None or pattern.below:
                 raise SpecError(f"egress: {text!r} grants more than one port of a host; write HOST:PORT")
             if not isinstance(pattern.host, str) and not is_usable(pattern.host):
-                raise SpecError(f"egress: {text!r} is an address that no sandbox may reach; name another")
+                raise SpecError(f"egress: {text!r} is an address that no sandbox may reach; name another host")
         return cls(patterns)
 
     def refusal(self, host: Host, port: int, address: Address) -> str:
-        """Say why ``host`` may not be reached at ``address``; "" if it may."""
+        """Return why ``host`` may not be reached at ``address``; "" if it may."""
         granted = (pattern.host for pattern in self.patterns if pattern.port == port)
-        if is_usable(address) and any(mine == address or (isinstance(mine, str) and mine == host) for mine in granted):
+        if is_usable(address) and any(
+            grant == address or (isinstance(grant, str) and grant == host) for grant in granted
+        ):
             return ""
         if not is_public(address):
             return f"{host} is at no address that a sandbox may reach, unless the farm's operator grants it"

@@ -1,4 +1,6 @@
-"""One connection of a sandbox to its proxy: one request, which is refused, forwarded, or granted a tunnel."""
+"""Serve one connection of a sandbox to its proxy: one request, which is refused, forwarded, or answered
+with a tunnel.
+"""
 
 import asyncio
 import contextlib
@@ -22,18 +24,19 @@ CHUNK = 32 * 1024
 HEAD_CHUNK = 4 * 1024
 HELLO_BYTES_MAX = 64 * 1024
 LINGER_S = 2.0
-"""For the client to read why it was refused."""
+"""Seconds for which the client may read the refusal."""
 
 Resolve = Callable[[Host, int], Awaitable[list[Address]]]
-"""Finds the addresses that a host may be reached at, some at least. Raises Refusal, or OSError."""
+"""Resolves a host to the addresses that may be reached, at least one. Raises RequestRefused, or OSError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyLimits:
-    """What one sandbox may take of its proxy.
+    """Limits of the proxy of one sandbox.
 
-    ``connections`` are served at once. ``head_s`` is for all of what says where a connection wants to go, ``address_s``
-    for one address of a host, ``connect_s`` for finding and trying them all, ``idle_s`` how long nothing may move.
+    ``connections``: maximum concurrent connections. Time limits: ``head_s`` for the head of a request and for the TLS
+    client hello, ``address_s`` to connect to one address, ``connect_s`` to resolve a host and try all its addresses,
+    ``idle_s`` without any data.
     """
 
     connections: int = 32
@@ -45,7 +48,7 @@ class ProxyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """How hosts are reached: at the addresses that ``resolve`` finds, or through the operator's own proxies."""
+    """Connects to hosts: at the addresses that ``resolve`` returns, or through the operator's own proxies."""
 
     resolve: Resolve
     upstreams: UpstreamProxies
@@ -62,14 +65,14 @@ class _Stream:
 
 
 class ProxyConnection:
-    """``run`` it once. What came of it goes into ``log``, unless the client left without a word."""
+    """One connection; call ``run`` once. Its outcome is added to ``log`` unless the client sent no request."""
 
     def __init__(
-        self, sandbox_id: str, allowed: AllowList, bounds: ProxyLimits, routes: Routes, log: EgressLog
+        self, sandbox_id: str, allowed: AllowList, limits: ProxyLimits, routes: Routes, log: EgressLog
     ) -> None:
         self._sandbox_id = sandbox_id
         self._allowed = allowed
-        self._bounds = bounds
+        self._limits = limits
         self._routes = routes
         self._log = log
         self._host = ""
@@ -81,7 +84,7 @@ class ProxyConnection:
         self._tunnelled = False
 
     async def run(self, client: socket.socket) -> None:
-        """Raises nothing but a cancellation, which cuts off both ends."""
+        """Serve the connection. Raises nothing but a cancellation, which aborts both ends."""
         at, started = time.time(), time.monotonic()
         try:
             await self._run(client)
@@ -94,10 +97,10 @@ class ProxyConnection:
     async def _run(self, client: socket.socket) -> None:
         try:
             stream = _Stream(*await asyncio.open_connection(sock=client, limit=CHUNK))
-            async with _closing(stream, self._bounds.idle_s) as inside:
+            async with _closing(stream, self._limits.idle_s) as inside:
                 await self._serve(inside)
         except* TimeoutError:
-            self._reason = self._reason or f"nothing moved for {self._bounds.idle_s:g} s"
+            self._reason = self._reason or f"nothing moved for {self._limits.idle_s:g} s"
         except* OSError:
             self._reason = self._reason or "the connection broke"
         except* h11.RemoteProtocolError:
@@ -121,47 +124,47 @@ class ProxyConnection:
 
     async def _serve(self, inside: _Stream) -> None:
         try:
-            await self._grant(inside)
+            await self._handle_request(inside)
         except RequestRefused as refusal:
             self._verdict, self._reason = refusal.verdict, str(refusal)
             if not self._tunnelled:
-                await _answer(inside, refusal)
+                await _send_refusal(inside, refusal)
 
-    async def _grant(self, inside: _Stream) -> None:
-        """Raises Refusal."""
+    async def _handle_request(self, inside: _Stream) -> None:
+        """Read the request, check it and serve it. Raises RequestRefused."""
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        request = await _request(inside, parser, self._bounds.head_s)
+        request = await _request(inside, parser, self._limits.head_s)
         if request is None:
             return
-        asked = parse_proxy_request(request)
-        self._host, self._port = str(asked.host), asked.port
-        where = show(asked.host, asked.port)
-        pattern = self._allowed.find(asked.host, asked.port)
+        parsed = parse_proxy_request(request)
+        self._host, self._port = str(parsed.host), parsed.port
+        where = show(parsed.host, parsed.port)
+        pattern = self._allowed.find(parsed.host, parsed.port)
         if pattern is None:
             raise RequestRefused(HTTPStatus.FORBIDDEN, f"{where} is not among the hosts that this sandbox may reach")
-        if pattern.vouched and (asked.forward is None) is not (asked.port == HTTPS_PORT):
+        if pattern.vouched and (parsed.forward is None) is not (parsed.port == HTTPS_PORT):
             raise RequestRefused(
                 HTTPStatus.FORBIDDEN, f"{where}: only plain HTTP goes to port 80, and only TLS to port 443"
             )
-        idle_s = self._bounds.idle_s
-        upstream = self._routes.upstreams.find(asked.host, asked.port, is_tunnel=asked.forward is None)
-        outside = await (self._reach(asked.host, asked.port) if upstream is None else self._reach_by(upstream, asked))
+        idle_s = self._limits.idle_s
+        upstream = self._routes.upstreams.find(parsed.host, parsed.port, is_tunnel=parsed.forward is None)
+        outside = await (
+            self._connect(parsed.host, parsed.port) if upstream is None else self._connect_by_proxy(upstream, parsed)
+        )
         async with _closing(outside, idle_s), asyncio.timeout(idle_s) as self._idle:
-            if asked.forward is not None:
-                carried = upstream.carry(asked.forward, asked.host, asked.port) if upstream else asked.forward
-                await self._forward(carried, parser, inside, outside)
+            if parsed.forward is not None:
+                forwarded = upstream.carry(parsed.forward, parsed.host, parsed.port) if upstream else parsed.forward
+                await self._forward(forwarded, parser, inside, outside)
             else:
-                await self._tunnel(pattern, asked.host, parser.trailing_data[0], inside, outside)
+                await self._tunnel(pattern, parsed.host, parser.trailing_data[0], inside, outside)
 
-    async def _reach(self, host: Host, port: int) -> _Stream:
-        """Connect to one of the addresses that were checked, and to no other. Raises Refusal."""
+    async def _connect(self, host: Host, port: int) -> _Stream:
+        """Connect to one of the checked addresses of the host. Raises RequestRefused."""
         try:
-            async with asyncio.timeout(self._bounds.connect_s):
+            async with asyncio.timeout(self._limits.connect_s):
                 permitted = await self._routes.resolve(host, port)
-                self._verdict = (
-                    EgressDecision.ALLOWED
-                )  # from now on something may arrive there, also if the way is shut amid
-                return await _dial(permitted, port, self._bounds.address_s)
+                self._verdict = EgressDecision.ALLOWED  # set first: data may arrive even if the connection is then cut
+                return await _dial(permitted, port, self._limits.address_s)
         except TimeoutError:
             raise _unreachable(HTTPStatus.GATEWAY_TIMEOUT, host, port, "no answer") from None
         except socket.gaierror:
@@ -169,19 +172,19 @@ class ProxyConnection:
         except OSError as error:
             raise _unreachable(HTTPStatus.BAD_GATEWAY, host, port, os.strerror(error.errno or 0)) from None
 
-    async def _reach_by(self, upstream: UpstreamProxy, asked: ProxyRequest) -> _Stream:
-        """Connect to the operator's proxy, which resolves names. Raises Refusal."""
-        host, port = asked.host, asked.port
+    async def _connect_by_proxy(self, upstream: UpstreamProxy, parsed: ProxyRequest) -> _Stream:
+        """Connect to the operator's proxy, which resolves names. Raises RequestRefused."""
+        host, port = parsed.host, parsed.port
         try:
-            async with asyncio.timeout(self._bounds.connect_s):
+            async with asyncio.timeout(self._limits.connect_s):
                 if not isinstance(host, str):
-                    await self._routes.resolve(host, port)  # an address is checked like any other
+                    await self._routes.resolve(host, port)  # the proxy resolves names, but an address is checked here
                 self._verdict = EgressDecision.ALLOWED
-                way = asyncio.open_connection(upstream.host, upstream.port, limit=CHUNK, ssl=upstream.tls)
+                connecting = asyncio.open_connection(upstream.host, upstream.port, limit=CHUNK, ssl=upstream.tls)
                 async with contextlib.AsyncExitStack() as opened:
-                    stream = _Stream(*await way)
+                    stream = _Stream(*await connecting)
                     opened.callback(stream.writer.transport.abort)
-                    if asked.forward is None:
+                    if parsed.forward is None:
                         await upstream.open_tunnel(stream.reader, stream.writer, host, port)
                     opened.pop_all()
                     return stream
@@ -196,17 +199,17 @@ class ProxyConnection:
         self._tunnelled = True
         await inside.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
         if pattern.vouched:
-            first = await _greeting(inside, host, first, self._bounds.head_s)
+            first = await _client_hello(inside, host, first, self._limits.head_s)
         await self._send_on(first, outside)
         async with asyncio.TaskGroup() as both:
-            both.create_task(_copy(inside, outside, self._went_out))
-            both.create_task(_copy(outside, inside, self._came_in))
+            both.create_task(_copy(inside, outside, self._count_out))
+            both.create_task(_copy(outside, inside, self._count_in))
 
     async def _forward(self, request: h11.Request, parser: h11.Connection, inside: _Stream, outside: _Stream) -> None:
-        """One request, and whatever comes back until the host closes; what the client sends beyond it goes nowhere."""
+        """Forward one request, and copy the response until the host closes. Further data of the client is discarded."""
         async with asyncio.TaskGroup() as both:
             sending = both.create_task(self._send(request, parser, inside, outside))
-            await _copy(outside, inside, self._came_in)
+            await _copy(outside, inside, self._count_in)
             sending.cancel()
 
     async def _send(self, request: h11.Request, parser: h11.Connection, inside: _Stream, outside: _Stream) -> None:
@@ -215,30 +218,30 @@ class ProxyConnection:
         while not isinstance(event, h11.EndOfMessage):
             await self._send_on(sender.send(event), outside)
             event = await _event(inside, parser)
-        # Not the client's own, which may carry trailers.
+        # Built anew, because the client's EndOfMessage may have trailers.
         await self._send_on(sender.send(h11.EndOfMessage()), outside)
 
     async def _send_on(self, data: bytes | None, outside: _Stream) -> None:
         if data:
             await outside.send(data)
-            self._went_out(len(data))
+            self._count_out(len(data))
 
-    def _went_out(self, count: int) -> None:
+    def _count_out(self, count: int) -> None:
         self._bytes_out += count
-        self._stir()
+        self._reset_idle()
 
-    def _came_in(self, count: int) -> None:
+    def _count_in(self, count: int) -> None:
         self._bytes_in += count
-        self._stir()
+        self._reset_idle()
 
-    def _stir(self) -> None:
+    def _reset_idle(self) -> None:
         if not self._idle.expired():
-            self._idle.reschedule(asyncio.get_running_loop().time() + self._bounds.idle_s)
+            self._idle.reschedule(asyncio.get_running_loop().time() + self._limits.idle_s)
 
 
 @contextlib.asynccontextmanager
 async def _closing(stream: _Stream, wait_s: float) -> AsyncIterator[_Stream]:
-    """What was written has left at the end, unless that comes by an error: then both directions are cut off."""
+    """Flush and close the stream at the end; abort it after an error."""
     try:
         yield stream
         stream.writer.close()
@@ -248,12 +251,12 @@ async def _closing(stream: _Stream, wait_s: float) -> AsyncIterator[_Stream]:
         stream.writer.transport.abort()
 
 
-async def _dial(addresses: Sequence[Address], port: int, each_s: float) -> _Stream:
-    """Raises OSError where none of them answers."""
+async def _dial(addresses: Sequence[Address], port: int, timeout_s: float) -> _Stream:
+    """Connect to the first address that answers. Raises OSError if none does."""
     failure = OSError()
     for address in addresses:
         try:
-            async with asyncio.timeout(each_s):
+            async with asyncio.timeout(timeout_s):
                 return _Stream(*await asyncio.open_connection(str(address), port, limit=CHUNK))
         except OSError as error:
             failure = error
@@ -264,14 +267,14 @@ def _unreachable(status: HTTPStatus, host: Host, port: int, why: str) -> Request
     return RequestRefused(status, f"{show(host, port)} cannot be reached: {why}", EgressDecision.FAILED)
 
 
-async def _request(inside: _Stream, parser: h11.Connection, within_s: float) -> h11.Request | None:
-    """None where the client left without a word. Raises Refusal."""
+async def _request(inside: _Stream, parser: h11.Connection, timeout_s: float) -> h11.Request | None:
+    """Read a request; None if the client closed without sending one. Raises RequestRefused."""
     try:
-        async with asyncio.timeout(within_s):
-            # In small pieces: the parser weighs what is not yet whole.
+        async with asyncio.timeout(timeout_s):
+            # Small chunks: the parser limits the size of an incomplete request.
             event = await _event(inside, parser, HEAD_CHUNK)
     except TimeoutError:
-        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, f"no whole request came within {within_s:g} s") from None
+        raise RequestRefused(HTTPStatus.REQUEST_TIMEOUT, f"no whole request came within {timeout_s:g} s") from None
     except h11.RemoteProtocolError as error:
         raise RequestRefused(
             HTTPStatus(error.error_status_hint), "this is not an HTTP request that a proxy takes"
@@ -280,37 +283,37 @@ async def _request(inside: _Stream, parser: h11.Connection, within_s: float) -> 
 
 
 async def _event(inside: _Stream, parser: h11.Connection, chunk: int = CHUNK) -> h11.Event:
-    """Raises h11.RemoteProtocolError."""
+    """Read the next event of the parser. Raises h11.RemoteProtocolError."""
     while (event := parser.next_event()) is h11.NEED_DATA:
         parser.receive_data(await inside.reader.read(chunk))
-    assert isinstance(event, h11.Event)  # it pauses after a whole message, and one is all that is read
+    assert isinstance(event, h11.Event)  # never PAUSED: only one message is read
     return event
 
 
-async def _greeting(inside: _Stream, host: Host, first: bytes, within_s: float) -> bytes:
-    """What a TLS client says first, when it says it to ``host``. Raises Refusal.
+async def _client_hello(inside: _Stream, host: Host, first: bytes, timeout_s: float) -> bytes:
+    """Return the bytes of a TLS client hello whose SNI is ``host``. Raises RequestRefused for anything else.
 
-    Many hosts share an address, and a tunnel to one is a tunnel to all; by this name the far end tells them apart.
+    Many hosts share an address, and the far end selects one of them by the SNI.
     """
-    reader, seen, data = SniParser(), b"", first
+    reader, hello, data = SniParser(), b"", first
     try:
-        async with asyncio.timeout(within_s):
-            while (name := reader.feed(data)) is HelloState.UNFINISHED and len(seen) < HELLO_BYTES_MAX:
-                seen += data
+        async with asyncio.timeout(timeout_s):
+            while (name := reader.feed(data)) is HelloState.UNFINISHED and len(hello) < HELLO_BYTES_MAX:
+                hello += data
                 data = await inside.reader.read(CHUNK)
                 if not data:
                     break
     except TimeoutError:
         name = HelloState.UNFINISHED
-    if not isinstance(name, str) or not _names(name, host):
-        used = repr(name) if isinstance(name, str) else name.value
+    if not isinstance(name, str) or not _is_name_of(name, host):
+        actual = repr(name) if isinstance(name, str) else name.value
         raise RequestRefused(
-            HTTPStatus.FORBIDDEN, f"the tunnel to {host} is for TLS that asks for that name, not for {used}"
+            HTTPStatus.FORBIDDEN, f"the tunnel to {host} is for TLS that asks for that name, not for {actual}"
         )
-    return seen + data
+    return hello + data
 
 
-def _names(name: str, host: Host) -> bool:
+def _is_name_of(name: str, host: Host) -> bool:
     try:
         return parse_host(name) == host
     except ValueError:
@@ -323,12 +326,12 @@ async def _copy(source: _Stream, sink: _Stream, count: Callable[[int], None]) ->
         count(len(data))
     if sink.writer.can_write_eof():
         sink.writer.write_eof()
-    else:  # TLS has no end of one direction
+    else:  # TLS cannot close one direction only
         sink.writer.close()
 
 
-async def _answer(inside: _Stream, refusal: RequestRefused) -> None:
-    """And hear the client out for a moment: closing on what it still sends would take the answer away from it."""
+async def _send_refusal(inside: _Stream, refusal: RequestRefused) -> None:
+    """Send the refusal, then read for a moment: closing while the client still sends would discard the refusal."""
     body = f"{refusal}\n".encode()
     head = (
         f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -1,6 +1,6 @@
-"""The door: a socket that listens inside a sandbox's network, and is served by this process outside of it.
+"""Open the proxy's listening socket inside a sandbox's network namespace; this process serves it from outside.
 
-Nothing of it is in reach from inside: no process, no file. Closed here, it is closed for good.
+The sandbox holds neither a process nor a file of the proxy, so it cannot reopen the socket after the farm closed it.
 """
 
 import ctypes
@@ -16,65 +16,66 @@ BACKLOG = 64
 
 _CLONE_NEWNET = 0x40000000
 _IP_FREEBIND = 15
-"""Socket option of linux/in.h: bind to an address that no device has yet."""
+"""Socket option of linux/in.h: bind to an address that no interface has yet."""
 _LISTENING = b" 0100007F:0C38 00000000:0000 0A "
-"""PROXY_HOST and PROXY_PORT as proc(5) writes them, in the state LISTEN."""
+"""PROXY_HOST and PROXY_PORT in the state LISTEN, in the format of proc(5)."""
 
 
 def proxy_environment() -> dict[str, str]:
-    """What tells the programs inside; some heed only one of the spellings."""
+    """Return the proxy variables for programs in the sandbox, in both spellings, because some read only one."""
     url = f"http://{PROXY_HOST}:{PROXY_PORT}"
-    told = {"http_proxy": url, "https_proxy": url, "no_proxy": "localhost,127.0.0.1,::1"}
-    return told | {name.upper(): value for name, value in told.items()}
+    variables = {"http_proxy": url, "https_proxy": url, "no_proxy": "localhost,127.0.0.1,::1"}
+    return variables | {name.upper(): value for name, value in variables.items()}
 
 
 async def listen_inside(pid: int, alive: Callable[[], Awaitable[None]]) -> socket.socket:
-    """Listen at PROXY_PORT in the network of process ``pid``.
+    """Listen at PROXY_PORT in the network namespace of process ``pid``.
 
-    ``alive`` raises unless the process that is meant lives; it is asked once that network is held, since numbers of
-    processes are given again. Raises RuntimeUnavailable.
+    ``alive`` raises unless the intended process is alive. It is called while the namespace is held open, because the
+    kernel reuses process ids. Raises RuntimeUnavailable.
     """
     try:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             await alive()
-            # A thread of its own, for it does not come back from there; all of it takes a fraction of a millisecond.
+            # In a new thread, because a thread cannot leave the namespace; this takes a fraction of a millisecond.
             with ThreadPoolExecutor(max_workers=1) as thread:
                 return thread.submit(listen_in, namespace, PROXY_PORT).result()[0]
         finally:
             os.close(namespace)
     except PermissionError as error:
         raise RuntimeUnavailable(
-            f"a sandbox's way to its allowed hosts cannot be opened ({error.strerror}); run the farm as root, "
-            "or take the task's network away"
+            f"the egress proxy cannot listen in a sandbox: {error.strerror}; run the farm as root, "
+            "or remove the task's egress hosts"
         ) from None
     except OSError as error:
-        raise RuntimeUnavailable(f"a sandbox's way to its allowed hosts cannot be opened: {error}") from None
+        raise RuntimeUnavailable(f"the egress proxy cannot listen in a sandbox: {error}") from None
 
 
-def check_seen(table: bytes) -> None:
-    """``table`` is the sandbox's own ``/proc/net/tcp``. Raises RuntimeUnavailable where the door is not in it.
+def check_listening(table: bytes) -> None:
+    """Check that the proxy's socket is in ``table``, the ``/proc/net/tcp`` read inside the sandbox.
 
-    So it is where another kernel inside has a network of its own, which no socket of this one is part of.
+    A sandbox with its own kernel has its own network stack, which does not contain the socket. Raises
+    RuntimeUnavailable.
     """
     if _LISTENING not in table:
         raise RuntimeUnavailable(
-            "no proxy can listen in a sandbox whose kernel is not this machine's; "
+            "the egress proxy cannot listen in a sandbox that has its own kernel; "
             "run tasks that name hosts with the runtime oci or docker"
         )
 
 
 def listen_in(namespace: int, *ports: int) -> list[socket.socket]:
-    """Listen at PROXY_HOST in a network namespace. The calling thread stays in that network for good.
+    """Listen at PROXY_HOST in a network namespace. The calling thread stays in that namespace for good.
 
-    The loopback device may still be down. Raises OSError, and RuntimeUnavailable if the network is this machine's.
+    The loopback interface may still be down. Raises OSError, and RuntimeUnavailable if the namespace is this machine's.
     """
     if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net")):
-        raise RuntimeUnavailable("a sandbox shares this machine's network, and is given no proxy there")
+        raise RuntimeUnavailable("a proxy cannot listen in a sandbox: its network namespace is this machine's")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, _CLONE_NEWNET):
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))  # PermissionError where that is what it is
+        raise OSError(code, os.strerror(code))  # OSError selects its subclass by the code, such as PermissionError
     listeners: list[socket.socket] = []
     try:
         for port in ports:

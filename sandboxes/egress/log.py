@@ -1,4 +1,6 @@
-"""What a sandbox asked of its proxy and what became of it, for the log and for audits of a policy's behaviour."""
+"""Record the requests of a sandbox to its proxy and their outcomes, for the log and for audits of a
+policy's behaviour.
+"""
 
 import logging
 from collections import Counter
@@ -6,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 RECORDS_MAX = 1000
-"""As many of one sandbox are kept and logged; a flood of requests is counted and fills neither memory nor disk."""
+"""Maximum records of one sandbox; further requests are only counted, so a flood fills neither memory nor disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -14,17 +16,18 @@ _log = logging.getLogger(__name__)
 class EgressDecision(StrEnum):
     ALLOWED = "allowed"
     REFUSED = "refused"
-    """Not on the list, or no request that a proxy can understand."""
+    """Not on the allow-list, or not a valid proxy request."""
     FAILED = "failed"
-    """On the list, and not to be reached."""
+    """On the allow-list, but not reachable."""
 
 
 @dataclass(frozen=True, slots=True)
 class EgressRecord:
-    """``at`` is Unix time in seconds, of the connection's beginning. ``host`` and ``port`` as asked, empty and 0 where
-    that could not be read. Bytes as seen from inside.
+    """One connection of a sandbox to its proxy.
 
-    ``reason`` says why it was refused or failed, or how an allowed exchange ended otherwise than by itself.
+    ``at``: start in Unix seconds. ``host`` and ``port``: as requested; empty and 0 if they could not be parsed. Bytes
+    are counted from the sandbox's side. ``reason``: why the request was refused or failed, or why an allowed connection
+    ended early.
     """
 
     at: float
@@ -39,7 +42,7 @@ class EgressRecord:
 
 
 class EgressLog:
-    """Of one sandbox, from its boot on; grows while it lives."""
+    """The requests of one sandbox since its boot; grows while the sandbox lives."""
 
     def __init__(self) -> None:
         self._records: list[EgressRecord] = []
@@ -47,7 +50,7 @@ class EgressLog:
 
     @property
     def records(self) -> tuple[EgressRecord, ...]:
-        """The first RECORDS_MAX, in the order in which they ended."""
+        """The first RECORDS_MAX records, in the order in which the connections ended."""
         return tuple(self._records)
 
     def count(self, verdict: EgressDecision) -> int:
@@ -71,4 +74,6 @@ class EgressLog:
             extra={"egress": asdict(record)},
         )
         if len(self._records) == RECORDS_MAX:
-            _log.warning("sandbox %s: its further requests are counted, and not logged", record.sandbox_id)
+            _log.warning(
+                "sandbox %s reached the limit of logged requests; further ones are only counted", record.sandbox_id
+            )

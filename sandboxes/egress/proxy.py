@@ -1,8 +1,8 @@
-"""The proxy of one sandbox: it accepts at the sandbox's door, in this process, and reaches out from here.
+"""The proxy of one sandbox: accepts connections in the sandbox's network namespace and connects from the host.
 
-It bounds what a hostile sandbox costs this process: how many connections it serves at once and accepts in a second
-(others wait in the kernel), the bytes and the time of a request's head, a silence. What flows is not bounded: it goes
-between the sandbox and hosts that its task names.
+It limits the cost of a hostile sandbox to this process: concurrent connections, accepted connections in a second
+(further ones wait in the kernel), bytes and time of a request's head, and idle time. The amount of data is not limited,
+because it flows only between the sandbox and hosts that its task names.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from sandboxes.egress.proxy_request import RequestRefused
 from sandboxes.egress.upstream import UpstreamProxies
 
 ACCEPT_EVERY_S = 0.02
-ACCEPT_AGAIN_S = 1.0
-"""After the kernel had no descriptor or memory left to accept with."""
+ACCEPT_RETRY_S = 1.0
+"""Pause after ``accept`` failed because the kernel had no descriptor or memory left."""
 RESOLVERS = 4
 
-_BOUNDS = ProxyLimits()
+_LIMITS = ProxyLimits()
 _NO_GRANTS = Grants()
 _NO_UPSTREAMS = UpstreamProxies()
 
@@ -33,9 +33,10 @@ _logger = logging.getLogger(__name__)
 
 
 class EgressProxy:
-    """Serves from its making, in a running loop, until it is closed.
+    """Serves from construction, in a running loop, until it is closed.
 
-    ``listener`` listens and does not block; it is the proxy's from now on. ``upstreams``: the operator's own proxies.
+    ``listener`` is a non-blocking listening socket, which the proxy owns from now on. ``upstreams``: the operator's own
+    proxies.
     """
 
     def __init__(
@@ -45,24 +46,24 @@ class EgressProxy:
         listener: socket.socket,
         log: EgressLog,
         *,
-        granted: Grants = _NO_GRANTS,
-        bounds: ProxyLimits = _BOUNDS,
+        grants: Grants = _NO_GRANTS,
+        limits: ProxyLimits = _LIMITS,
         upstreams: UpstreamProxies = _NO_UPSTREAMS,
     ) -> None:
         self._routes = Routes(self._resolve, upstreams)
-        self._granted = granted
+        self._grants = grants
         self._log = log
         self._sandbox_id = sandbox_id
         self._allowed = allowed
         self._listener = listener
-        self._bounds = bounds
-        # Threads of its own: names that resolve slowly keep only this sandbox waiting.
+        self._limits = limits
+        # Separate threads, so that slow resolution delays only this sandbox.
         self._resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="egress-resolver")
         self._exchanges: set[asyncio.Task[None]] = set()
         self._accepting = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
-        """When this returns nothing comes in or goes out any more, and inside there is nobody to connect to."""
+        """Stop the proxy: on return all connections are closed and new ones are rejected by the kernel."""
         self._accepting.cancel()
         await asyncio.wait({self._accepting})
         self._listener.close()
@@ -73,45 +74,49 @@ class EgressProxy:
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
     async def _accept(self) -> None:
-        free = asyncio.Semaphore(self._bounds.connections)
+        free = asyncio.Semaphore(self._limits.connections)
         while True:
             await free.acquire()
-            client = await self._next()
+            client = await self._accept_one()
             task = asyncio.create_task(self._serve(client))
             self._exchanges.add(task)
             task.add_done_callback(partial(self._finish, client=client, free=free))
             await asyncio.sleep(ACCEPT_EVERY_S)
 
     async def _serve(self, client: socket.socket) -> None:
-        await ProxyConnection(self._sandbox_id, self._allowed, self._bounds, self._routes, self._log).run(client)
+        await ProxyConnection(self._sandbox_id, self._allowed, self._limits, self._routes, self._log).run(client)
 
-    async def _next(self) -> socket.socket:
+    async def _accept_one(self) -> socket.socket:
         while True:
             try:
                 client, _ = await asyncio.get_running_loop().sock_accept(self._listener)
                 return client
             except OSError as error:
                 _logger.warning("sandbox %s: cannot accept a connection to its proxy: %s", self._sandbox_id, error)
-                await asyncio.sleep(ACCEPT_AGAIN_S)
+                await asyncio.sleep(ACCEPT_RETRY_S)
 
     def _finish(self, task: asyncio.Task[None], client: socket.socket, free: asyncio.Semaphore) -> None:
         self._exchanges.discard(task)
-        client.close()  # one that was cancelled before it began has not
+        client.close()  # needed if the task was cancelled before it started
         free.release()
         if not task.cancelled() and task.exception() is not None:
-            _logger.error("sandbox %s: its proxy met a defect of the farm", self._sandbox_id, exc_info=task.exception())
+            _logger.error(
+                "sandbox %s: a connection to its proxy failed by a bug in the farm",
+                self._sandbox_id,
+                exc_info=task.exception(),
+            )
 
     async def _resolve(self, host: Host, port: int) -> list[Address]:
-        """Find the addresses that may be reached, in the resolver's order. Raises Refusal, or OSError."""
-        return await asyncio.get_running_loop().run_in_executor(self._resolvers, self._find, host, port)
+        """Resolve a host to the permitted addresses, in the resolver's order. Raises RequestRefused, or OSError."""
+        return await asyncio.get_running_loop().run_in_executor(self._resolvers, self._look_up, host, port)
 
-    def _find(self, host: Host, port: int) -> list[Address]:
+    def _look_up(self, host: Host, port: int) -> list[Address]:
         if isinstance(host, str):
             places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             addresses = [ip_address(str(place[0]).partition("%")[0]) for *_, place in places]
         else:
             addresses = [host]
-        refusals = [self._granted.refusal(host, port, address) for address in addresses]
+        refusals = [self._grants.refusal(host, port, address) for address in addresses]
         permitted = [address for address, why in zip(addresses, refusals, strict=True) if not why]
         if not permitted:
             raise RequestRefused(HTTPStatus.FORBIDDEN, next(iter(refusals), f"{host} has no address"))

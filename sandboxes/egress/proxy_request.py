@@ -1,4 +1,6 @@
-"""What a client asks of the proxy, read strictly; h11 parses, and what goes on is written anew from what it parsed."""
+"""Parse a proxy request strictly: h11 parses it, and the forwarded request is serialized again from the
+parsed values.
+"""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ HEAD_BYTES_MAX = 16 * 1024
 MESSAGE_CHARS = 300
 
 _ABSOLUTE = re.compile(r"http://([^/?#\\@]*)([/?][^#]*)?", re.IGNORECASE)
-_OF_THIS_HOP = frozenset(
+_HOP_BY_HOP = frozenset(
     {
         b"connection",
         b"host",
@@ -30,7 +32,7 @@ _OF_THIS_HOP = frozenset(
 
 
 class RequestRefused(Exception):
-    """An answer to the client in place of what it asked for."""
+    """A request that the proxy answers itself, with an error status."""
 
     def __init__(self, status: HTTPStatus, message: str, verdict: EgressDecision = EgressDecision.REFUSED) -> None:
         super().__init__(message[:MESSAGE_CHARS])
@@ -40,7 +42,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """``forward`` is the request as the host gets it; None asks for a tunnel."""
+    """A parsed request. ``forward`` is the request to send to the host; None asks for a tunnel."""
 
     host: Host
     port: int
@@ -48,7 +50,7 @@ class ProxyRequest:
 
 
 def parse_proxy_request(request: h11.Request) -> ProxyRequest:
-    """Raises RequestRefused with 4xx or 505 for whatever is not plainly one of the two requests that a proxy is for."""
+    """Parse an absolute-form HTTP request or CONNECT. Raises RequestRefused with 4xx or 505 for any other request."""
     target = request.target.decode("latin-1")
     try:
         if request.method == b"CONNECT":
@@ -71,12 +73,14 @@ def parse_proxy_request(request: h11.Request) -> ProxyRequest:
 
 
 def _forward(request: h11.Request, host: Host, port: int | None, path: str) -> h11.Request:
-    """For the host of the target, whatever ``Host`` said (RFC 9112, 3.2.2), and for this one request alone."""
-    named = {name for key, value in request.headers if key == b"connection" for name in _tokens(value)}
+    """Build the forwarded request: its Host is that of the target (RFC 9112, 3.2.2), and the connection closes after
+    it.
+    """
+    connection_options = {name for key, value in request.headers if key == b"connection" for name in _tokens(value)}
     framing = [key for key, _ in request.headers if key in (b"content-length", b"transfer-encoding")]
-    if len(framing) > 1 or named.intersection(framing):
+    if len(framing) > 1 or connection_options.intersection(framing):
         raise RequestRefused(HTTPStatus.BAD_REQUEST, "the length of the body is said in more than one way")
-    kept = [(key, value) for key, value in request.headers if key not in _OF_THIS_HOP and key not in named]
+    kept = [(key, value) for key, value in request.headers if key not in _HOP_BY_HOP and key not in connection_options]
     authority = show(host, port) if port is not None else show(host, HTTP_PORT).removesuffix(f":{HTTP_PORT}")
     return h11.Request(
         method=request.method,

@@ -1,13 +1,13 @@
-"""The operator's own HTTP proxy: hosts of an allow-list are reached through it if this machine has one.
+"""Connect through the operator's own HTTP proxy, if this machine has one.
 
-| variable                    | meaning                                                                     |
-|-----------------------------|-----------------------------------------------------------------------------|
-| ``http_proxy``              | ``http://USER:PASSWORD@HOST:PORT`` for requests of plain HTTP               |
-| ``https_proxy``             | the same for tunnels                                                        |
-| ``no_proxy``                | hosts reached without, with all names below them; ``HOST:PORT``; ``*``: all |
+| variable                    | meaning                                                                      |
+|-----------------------------|------------------------------------------------------------------------------|
+| ``http_proxy``              | ``http://USER:PASSWORD@HOST:PORT`` for requests of plain HTTP                |
+| ``https_proxy``             | the same for tunnels                                                         |
+| ``no_proxy``                | hosts reached directly, with all names below them; ``HOST:PORT``; ``*``: all |
 
-The proxy resolves names and decides which addresses it reaches. The farm checks an address that was asked for as one.
-This machine is always reached without.
+The proxy resolves names and decides which addresses it reaches. The farm checks only a host that is requested by
+address. This machine is always reached directly.
 """
 
 import base64
@@ -34,12 +34,14 @@ _PORTS = {"http": HTTP_PORT, "https": HTTPS_PORT}
 
 
 class ProxyRefused(Exception):
-    """The proxy opened no tunnel. The message tells nothing of its address or login."""
+    """The operator's proxy did not open a tunnel. The message contains neither its address nor its login."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProxy:
-    """One proxy. ``authorization`` is the header that it is sent, or empty. ``tls`` None: it is spoken to plainly."""
+    """One proxy. ``authorization`` is the value of the Proxy-Authorization header, or empty. ``tls`` None: plain
+    connection.
+    """
 
     host: str
     port: int
@@ -47,14 +49,14 @@ class UpstreamProxy:
     tls: ssl.SSLContext | None = None
 
     def carry(self, request: h11.Request, host: Host, port: int) -> h11.Request:
-        """Return a request of the host ``host`` as the proxy gets it."""
+        """Return a request to ``host`` in the form that the proxy expects."""
         authority = show(host, port).removesuffix(f":{HTTP_PORT}")
         target = f"http://{authority}".encode("ascii") + request.target
         headers = [*request.headers.raw_items(), *self._login()]
         return h11.Request(method=request.method, target=target, headers=headers)
 
     async def open_tunnel(self, reader: StreamReader, writer: StreamWriter, host: Host, port: int) -> None:
-        """Ask the proxy at the other end for a tunnel. Raises ProxyRefused, and OSError."""
+        """Ask the proxy for a tunnel. Raises ProxyRefused, and OSError."""
         authority = show(host, port).encode("ascii")
         request = h11.Request(method=b"CONNECT", target=authority, headers=[(b"Host", authority), *self._login()])
         writer.write(h11.Connection(h11.CLIENT).send(request) or b"")
@@ -65,8 +67,8 @@ class UpstreamProxy:
             raise ProxyRefused("the operator's proxy gives no answer that can be read") from None
         status = _STATUS.match(head)
         if status is None or not status[1].startswith(b"2"):
-            said = f"answers {status[1].decode()}" if status else "gives no answer that can be read"
-            raise ProxyRefused(f"the operator's proxy {said}")
+            problem = f"answers {status[1].decode()}" if status else "gives no answer that can be read"
+            raise ProxyRefused(f"the operator's proxy {problem}")
 
     def _login(self) -> list[tuple[bytes, bytes]]:
         return [(b"Proxy-Authorization", self.authorization.encode())] if self.authorization else []
@@ -74,52 +76,52 @@ class UpstreamProxy:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamProxies:
-    """The proxies of this machine. Without any, all hosts are reached without."""
+    """The proxies of this machine. Without a proxy, hosts are reached directly."""
 
     http: UpstreamProxy | None = None
     https: UpstreamProxy | None = None
-    without: tuple[str, ...] = ()
+    direct: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, variables: Mapping[str, str], ca_bundle: Path | None = None) -> Self:
-        """Read the variables that name proxies, in either spelling.
+        """Read the proxy variables, in either spelling.
 
-        ``ca_bundle`` is trusted for proxies that speak TLS. Raises RuntimeUnavailable for an address that is none.
+        ``ca_bundle`` is trusted for proxies with TLS. Raises RuntimeUnavailable if a proxy address is invalid.
         """
         urls = proxy_urls(variables)
         found = {scheme: _parse(f"{scheme}_proxy", url, ca_bundle) for scheme, url in urls.items()}
         return cls(found.get("http"), found.get("https"), hosts_without_proxy(variables))
 
     def find(self, host: Host, port: int, *, is_tunnel: bool) -> UpstreamProxy | None:
-        """Return the proxy that leads to a host, None if the host is reached without."""
+        """Return the proxy for a host; None if the host is reached directly."""
         if is_local_name(host) if isinstance(host, str) else host.is_loopback:
             return None
-        if any(_admits(entry, str(host), port) for entry in self.without):
+        if any(_matches(entry, str(host), port) for entry in self.direct):
             return None
         return self.https if is_tunnel else self.http
 
 
 def proxy_urls(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the addresses of proxies by the scheme of what they lead to, none if ``no_proxy`` is ``*``."""
-    named = {name.lower(): value for name, value in variables.items()}
-    if "*" in _listed(named):
+    """Return the proxy URLs by the scheme of the requests that they serve; none if ``no_proxy`` is ``*``."""
+    lowered = {name.lower(): value for name, value in variables.items()}
+    if "*" in _listed(lowered):
         return {}
-    urls = {scheme: named.get(f"{scheme}_proxy", "") for scheme in SCHEMES}
+    urls = {scheme: lowered.get(f"{scheme}_proxy", "") for scheme in SCHEMES}
     return {scheme: url if "://" in url else f"http://{url}" for scheme, url in urls.items() if url}
 
 
 def hosts_without_proxy(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the entries of ``no_proxy`` that are hosts, without a dot at the beginning."""
-    named = {name.lower(): value for name, value in variables.items()}
-    return tuple(host for entry in _listed(named) if _PLAIN_HOST.fullmatch(host := entry.lstrip(".")))
+    """Return the hosts of ``no_proxy``, without a leading dot."""
+    lowered = {name.lower(): value for name, value in variables.items()}
+    return tuple(host for entry in _listed(lowered) if _PLAIN_HOST.fullmatch(host := entry.lstrip(".")))
 
 
 def unusable(variable: str) -> RuntimeUnavailable:
-    return RuntimeUnavailable(f"{variable} is no address of an HTTP proxy; write http://HOST:PORT")
+    return RuntimeUnavailable(f"{variable} is not the address of an HTTP proxy; write http://HOST:PORT")
 
 
-def _listed(named: Mapping[str, str]) -> list[str]:
-    return [part.strip().lower() for part in named.get("no_proxy", "").split(",")]
+def _listed(lowered: Mapping[str, str]) -> list[str]:
+    return [part.strip().lower() for part in lowered.get("no_proxy", "").split(",")]
 
 
 def _parse(variable: str, url: str, ca_bundle: Path | None) -> UpstreamProxy:
@@ -141,6 +143,6 @@ def _authorization(parts: SplitResult) -> str:
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
-def _admits(entry: str, host: str, port: int) -> bool:
-    name, _, only = entry.partition(":")
-    return (host == name or host.endswith(f".{name}")) and only in ("", str(port))
+def _matches(entry: str, host: str, port: int) -> bool:
+    name, _, only_port = entry.partition(":")
+    return (host == name or host.endswith(f".{name}")) and only_port in ("", str(port))

@@ -1,6 +1,6 @@
-"""Docker images: built, pulled, looked at and removed.
+"""Docker images: build, pull, import, inspect, remove.
 
-``store`` is where to enter. ``confinement`` bounds the steps of a build, ``eviction`` makes room on the disk.
+``store`` is the entry point. ``confinement`` limits the steps of a build; ``eviction`` frees space on the disk.
 
 sandboxes/docs/images.md explains it.
 """

@@ -1,4 +1,4 @@
-"""One image build: BuildKit through the Docker command line, confined to package indexes and limits."""
+"""Build one image by BuildKit through the Docker command line, confined to package indexes and resource limits."""
 
 import asyncio
 import errno
@@ -23,21 +23,23 @@ from sandboxes.linux.kill_child import kill_group
 OnLine = Callable[[str], None]
 
 BUILDKIT_BY_DEFAULT = 23
-"""The first Docker client whose ``build`` needs the buildx plugin for BuildKit; older ones bring their own."""
+"""The first major version of the Docker client that needs the buildx plugin for BuildKit; older clients contain
+BuildKit.
+"""
 
 _FAILED_STEP = re.compile(r"^#\d+ ERROR: ")
 _FETCH = re.compile(
     r"#\d+ (?:\[internal\] load metadata for |resolve image config for |docker-image://|\[[^]]*\] FROM )"
 )
-"""Heads of the steps in which BuildKit fetches an image: a base, or what reads the Dockerfile."""
+"""Matches the steps in which BuildKit fetches an image: a base image or the Dockerfile frontend."""
 _REFUSED = re.compile(
     r"manifest unknown|not found|(?<!permission )denied|unauthorized|authentication required|no basic auth"
     r"|no matching manifest|invalid reference|does not exist",
     re.IGNORECASE,
 )
-_SAID = re.compile(r"^#\d+ [\d.]+ (.*)")
+_STEP_OUTPUT = re.compile(r"^#\d+ [\d.]+ (.*)")
 _MOUNT = re.compile(r"--mount=\S+\s+")
-_COMPLAINT = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
+_ERROR_LINE = re.compile(r"(?:\S+: )*(?:error|fatal|E|ERROR|Error|.*[Ss]yntax error)\b.*[: ]")
 _EXIT_CODE = re.compile(r"exit code: (\d+)$")
 _KILLED = "exit code 137"
 _REASON_LIMIT = 300
@@ -47,13 +49,13 @@ _LINE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """Settings of builds on this machine. Steps see none of them: the farm fetches for steps.
+    """Settings of builds on this machine. Build steps have access to none of them: the farm fetches packages for steps.
 
-    ``clients``: Docker command lines to choose from. ``environment``: what the Docker client itself runs with
-    (``PATH``, ``HOME``, ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to
-    ``indexes``. ``registries``: those that a Dockerfile may name beside the public ones.
-    ``logs``: where the output of builds that fail is kept; nowhere if None. ``find_hoard`` finds memory that no limit
-    counts in the control groups of steps; None: steps are not surveyed for such memory.
+    ``clients``: candidate Docker command lines. ``environment``: environment of the Docker client (``PATH``, ``HOME``,
+    ``DOCKER_CONFIG``). ``ca_bundle`` and ``proxies`` are for the farm's own requests to ``indexes``. ``registries``:
+    registries that a Dockerfile may name in addition to the public ones. ``logs``: where to keep the output of failed
+    builds; None: not kept. ``find_hoard`` finds memory that no limit counts in the cgroups of steps; None: there is
+    no such survey.
     """
 
     clients: tuple[Path, ...] = (Path("/usr/local/bin/docker"), Path("/usr/bin/docker"))
@@ -85,7 +87,7 @@ class BuildOrder:
 
 
 def write_context(root: Path, files: Mapping[str, bytes], executables: Collection[str] = ()) -> Path:
-    """Lay out a build context. Raises ImageError for a path that would leave it."""
+    """Write the files of a build context below ``root``. Raises ImageError for a path outside of it."""
     for name, content in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
@@ -98,17 +100,17 @@ def write_context(root: Path, files: Mapping[str, bytes], executables: Collectio
 
 
 async def find_client(settings: BuildSettings) -> Path:
-    """A Docker command line that builds with BuildKit. Raises ImageError with the remedy."""
-    seen: list[str] = []
+    """Return a Docker command line that can build with BuildKit. Raises ImageError with the remedy."""
+    unsuitable: list[str] = []
     for client in settings.clients:
-        version = await _ask(client, settings, "--version")
+        version = await _run_client(client, settings, "--version")
         match = re.search(r"Docker version (\d+)", version or "")
         if match is None:
             continue
-        if int(match[1]) < BUILDKIT_BY_DEFAULT or await _ask(client, settings, "buildx", "version"):
+        if int(match[1]) < BUILDKIT_BY_DEFAULT or await _run_client(client, settings, "buildx", "version"):
             return client
-        seen.append(f"{client} {match[1]}.x has no buildx")
-    found = "; ".join(seen) or "no docker command was found"
+        unsuitable.append(f"{client} {match[1]}.x has no buildx")
+    found = "; ".join(unsuitable) or "no docker command was found"
     raise ImageError(f"no Docker client here can build with BuildKit ({found}); apt-get install docker-buildx-plugin")
 
 
@@ -124,10 +126,10 @@ def read_dockerfile(name: str, context: Path, sources: Sources) -> ScreenedDocke
 
 
 async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> None:
-    """Build ``order.context`` and tag it. The client is killed at the time-out and under cancellation.
+    """Build ``order.context`` and tag the image. The client is killed at the time-out and on cancellation.
 
-    Raises ImageError, one line that holds the builder's own last error, DiskFull, and RuntimeUnavailable if a base
-    image cannot be fetched for something that may pass or the build cannot be confined.
+    Raises ImageError, one line with the builder's last error; DiskFull; and RuntimeUnavailable if a base image cannot
+    be fetched for a temporary reason or the build cannot be confined.
     """
     client = await find_client(settings)
     seconds = min(order.timeout_s, settings.limits.timeout_max_s)
@@ -140,24 +142,24 @@ async def build(order: BuildOrder, settings: BuildSettings, scratch: Path) -> No
                 command = _command(client, replace(order, timeout_s=seconds), settings, confinement, scratch)
                 await _run(order, command, confinement, ends_at)
             except TimeoutError:
-                raise ImageError(_too_long(order, settings.limits.timeout_max_s)) from None
+                raise ImageError(_timeout_message(order, settings.limits.timeout_max_s)) from None
             except ImageError:
-                # A step that began before its doors were open may have failed for want of them. What worked is cached.
+                # A step that ran before its listeners were open may have failed because of that.
                 if is_last or not confinement.was_late or confinement.failed.done():
                     raise
             else:
                 return
 
 
-def _too_long(order: BuildOrder, most_s: float) -> str:
+def _timeout_message(order: BuildOrder, most_s: float) -> str:
     if order.timeout_s <= most_s:
-        told = f"not done after {order.timeout_s:g} s; raise build_timeout_sec"
+        cause = f"not done after {order.timeout_s:g} s; raise build_timeout_sec"
     else:
-        told = (
+        cause = (
             f"not done after {most_s:g} s, the most that build_timeout_max_s allows of the task's "
             f"{order.timeout_s:g} s; raise build_timeout_max_s"
         )
-    return f"{order.name} does not build: {told} or lighten the Dockerfile"
+    return f"{order.name} does not build: {cause} or lighten the Dockerfile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def _command(
     rewritten = scratch / "Dockerfile"
     text = grant(order.text, mounts=(), arguments=list(confinement.variables))
     rewritten.write_text(text, errors="surrogateescape")
-    # A killed farm cannot end its build; then ``timeout`` does.
+    # ``timeout`` ends the build if the farm is killed.
     line = ["timeout", "--signal=KILL", f"{order.timeout_s + _GRACE_S:.0f}", str(client), "build"]
     line += ["--progress", "plain", "--network", "none", "--file", str(rewritten)]
     for name, value in (confinement.variables | confinement.proxy_arguments).items():
@@ -188,8 +190,8 @@ def _environment(settings: BuildSettings) -> dict[str, str]:
     return {**settings.environment, "DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": "default"}
 
 
-async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | None:
-    """The answer of a client, or None where it fails or is not there."""
+async def _run_client(client: Path, settings: BuildSettings, *arguments: str) -> str | None:
+    """Run a client and return its output; None if it fails or does not exist."""
     try:
         process = await asyncio.create_subprocess_exec(
             client,
@@ -206,7 +208,7 @@ async def _ask(client: Path, settings: BuildSettings, *arguments: str) -> str | 
 
 
 async def _run(order: BuildOrder, command: _Command, confinement: Confinement, ends_at: float) -> None:
-    """Run the client and raise what became of it, TimeoutError at ``ends_at``."""
+    """Run the client and raise its failure; TimeoutError at ``ends_at``."""
     name = order.name
     process = await asyncio.create_subprocess_exec(
         *command.line,
@@ -242,28 +244,30 @@ async def _run(order: BuildOrder, command: _Command, confinement: Confinement, e
         raise type(error)(f"{name} does not build{'' if isinstance(error, ImageError) else ' just now'}: {error}")
     if code and is_disk_full("\n".join(last)):
         raise DiskFull(f"{name} does not build: {_reason(list(last))}; make room on Docker's disk: farm images gc")
-    if code and _base_is_away(last):
+    if code and _failed_to_fetch(last):
         raise RuntimeUnavailable(
-            f"{name} does not build just now: {_reason(list(last))}; see to the way to its base image's registry"
+            f"{name} does not build just now: {_reason(list(last))}; check the connection to its base image's registry"
         )
     if code:
         reason = _reason(list(last))
-        killed = "; if for want of memory, raise build_memory_mib" if reason.endswith(_KILLED) else ""
+        killed = "; if it ran out of memory, raise build_memory_mib" if reason.endswith(_KILLED) else ""
         raise ImageError(f"{name} does not build: {reason}{killed}")
 
 
-def is_disk_full(said: str) -> bool:
-    """Whether that is what a program says, in the kernel's words or the C library's."""
-    return os.strerror(errno.ENOSPC).lower() in said.lower()
+def is_disk_full(message: str) -> bool:
+    """Return whether a program's message contains the text of ENOSPC."""
+    return os.strerror(errno.ENOSPC).lower() in message.lower()
 
 
-def is_refused(said: str) -> bool:
-    """Whether that is what a registry that answers says of an image that it does not give, now or later; the daemon
-    passes on its words."""
-    return _REFUSED.search(said) is not None
+def is_refused(message: str) -> bool:
+    """Return whether a message is a registry's refusal of an image, which a retry would not change.
+
+    The daemon passes the registry's message on.
+    """
+    return _REFUSED.search(message) is not None
 
 
-def _base_is_away(lines: Collection[str]) -> bool:
+def _failed_to_fetch(lines: Collection[str]) -> bool:
     failed = next((line for line in lines if _FAILED_STEP.match(line)), None)
     if failed is None or is_refused(failed):
         return False
@@ -275,7 +279,7 @@ async def _stream(process: asyncio.subprocess.Process, take: OnLine) -> None:
     while True:
         try:
             raw = await process.stdout.readline()
-        except ValueError:  # a line beyond the limit: the reader has dropped it and goes on behind it
+        except ValueError:  # the reader drops a line beyond the limit and continues after it
             continue
         if not raw:
             return
@@ -285,19 +289,19 @@ async def _stream(process: asyncio.subprocess.Process, take: OnLine) -> None:
 
 
 def _reason(lines: Sequence[str]) -> str:
-    """One line: what the failing step itself said last, and how it ended; else the builder's own last word."""
+    """Summarize a failed build in one line: the failing step's last error and exit code, or the builder's last line."""
     failed = next((index for index, line in enumerate(lines) if _FAILED_STEP.match(line)), None)
     if failed is None:
-        complaints = [line for line in lines if line.lower().startswith("error")]
-        return (complaints or lines or ["the builder said nothing"])[-1][:_REASON_LIMIT]
+        error_lines = [line for line in lines if line.lower().startswith("error")]
+        return (error_lines or lines or ["the builder printed nothing"])[-1][:_REASON_LIMIT]
     step = f"#{_number(lines[failed])} "
-    said = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _SAID.match(line))]
-    complaints = [line for line in said if _COMPLAINT.match(line)]
+    message = [match[1] for line in lines[:failed] if line.startswith(step) and (match := _STEP_OUTPUT.match(line))]
+    error_lines = [line for line in message if _ERROR_LINE.match(line)]
     exit_code = _EXIT_CODE.search(lines[failed])
     header = next((line for line in lines if line.startswith(f"{step}[")), "")
     what = _MOUNT.sub("", header.partition("] ")[2])[:_REASON_LIMIT] or "a step"
     ending = f"{what!r} ended with exit code {exit_code[1]}" if exit_code else _FAILED_STEP.sub("", lines[failed])
-    return "; ".join(part[:_REASON_LIMIT] for part in (*(complaints or said)[-1:], ending))
+    return "; ".join(part[:_REASON_LIMIT] for part in (*(error_lines or message)[-1:], ending))
 
 
 def _number(line: str) -> str:

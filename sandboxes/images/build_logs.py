@@ -1,4 +1,4 @@
-"""The output of image builds that failed, kept to look for the cause."""
+"""Keep the output of failed image builds."""
 
 import contextlib
 import logging
@@ -9,22 +9,22 @@ from collections import deque
 from pathlib import Path
 
 MAX_LOGS = 50
-"""The newest are kept."""
+"""Maximum number of logs; the newest are kept."""
 MAX_BYTES = 4 * 1024 * 1024
-"""Limit for one log. What a build says beyond it is left out of the middle: the cause is at the end."""
+"""Maximum size of one log. Excess output is cut from the middle, because the cause is at the end."""
 
 log = logging.getLogger(__name__)
 
 
 class BuildOutput:
-    """The lines of one build, of which the first and the last are kept: half of ``MAX_BYTES`` each."""
+    """The first and the last lines of one build, up to half of ``MAX_BYTES`` each."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._half = most_bytes // 2
         self._first = bytearray()
         self._last: deque[bytes] = deque()
         self._last_bytes = 0
-        self._left_out = 0
+        self._omitted = 0
 
     def take(self, line: str) -> None:
         content = line.encode(errors="replace") + b"\n"
@@ -36,15 +36,15 @@ class BuildOutput:
         self._last_bytes += len(content)
         while self._last_bytes > self._half:
             self._last_bytes -= len(self._last.popleft())
-            self._left_out += 1
+            self._omitted += 1
 
     def content(self) -> bytes:
-        gap = f"[{self._left_out} lines are left out here]\n".encode() if self._left_out else b""
+        gap = f"[{self._omitted} lines are left out here]\n".encode() if self._omitted else b""
         return bytes(self._first) + gap + b"".join(self._last)
 
 
 class BuildLogs:
-    """The logs in one directory, one for each image: that of its last build that failed."""
+    """A directory with one log for each image: the output of its last failed build."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -78,13 +78,13 @@ class BuildLogs:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one step: builds of several processes may fail at the same time."""
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent)
+    """Write a file atomically, because builds in several processes may fail at the same time."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        os.replace(fresh, path)
+        os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh)
+            os.unlink(temporary)
         raise

@@ -1,6 +1,6 @@
-"""Where images come from: a mirror of the default registry, and the digest that a name meant when it was first pulled.
+"""Resolve image names to pull sources: a mirror of the default registry, and the digest at the first pull of a name.
 
-A pin is one small file an image, so that nothing can be torn by a crash.
+Each pin is one small file that is replaced atomically, so a crash cannot corrupt it.
 """
 
 import hashlib
@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class ImageOrigins:
-    """``mirror``: what is put before a name of the default registry, say ``HOST:PORT`` or ``HOST/PATH``.
+    """Digest pins in ``directory``, and a mirror of the default registry.
 
-    ``directory`` holds the pins. A name that says its registry, or a digest, is pulled as it stands.
+    ``mirror`` is the prefix of the names to pull, such as ``HOST:PORT`` or ``HOST/PATH``. It does not apply to a name
+    with a registry or a digest.
     """
 
     def __init__(self, directory: Path, mirror: str = "") -> None:
@@ -37,7 +38,7 @@ class ImageOrigins:
         return cls(state_dir / "image-pins", mirror or "")
 
     def source(self, name: str, *, anew: bool = False) -> str:
-        """What to pull for ``name``: at the mirror, and by its digest where it has one, unless a new one is wanted."""
+        """Return the name to pull for ``name``: at the mirror, and by its pinned digest unless ``anew``."""
         if "@" in name:
             return name
         place = self._at_mirror(name)
@@ -45,11 +46,11 @@ class ImageOrigins:
         return place if digest is None else f"{split_name(place)[0]}@{digest}"
 
     def pin(self, name: str) -> str | None:
-        """The digest that ``name`` was pinned to."""
+        """Return the digest to which ``name`` is pinned; None if it is not pinned."""
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(self._path(name).read_bytes())
-            if told["image"] == name and _DIGEST.fullmatch(told["digest"]):
-                return str(told["digest"])
+            pin = json.loads(self._path(name).read_bytes())
+            if pin["image"] == name and _DIGEST.fullmatch(pin["digest"]):
+                return str(pin["digest"])
         return None
 
     def note(self, name: str, digest: str) -> None:
@@ -57,10 +58,10 @@ class ImageOrigins:
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, fresh = tempfile.mkstemp(dir=self._directory)
+            descriptor, temporary = tempfile.mkstemp(dir=self._directory)
             with os.fdopen(descriptor, "w") as file:
                 json.dump({"image": name, "digest": digest}, file)
-            os.replace(fresh, self._path(name))
+            os.replace(temporary, self._path(name))
         except OSError as error:
             log.warning("%s is not pinned to %s: %s", name, digest, error)
 
@@ -69,12 +70,12 @@ class ImageOrigins:
             return name
         try:
             host, path = resolve_repository_name(name)
-        except DockerException:  # no name at all, which the daemon says better
+        except DockerException:  # an invalid name: the daemon has the better message
             return name
         if host != INDEX_NAME:
             return name
         return f"{self._mirror}/{path}" if "/" in path else f"{self._mirror}/library/{path}"
 
     def _path(self, name: str) -> Path:
-        """A name may hold slashes, and be longer than a file's."""
+        """Return the path of a pin, hashed because a name may contain slashes and be longer than a file name."""
         return self._directory / hashlib.sha256(name.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Rewriting a Dockerfile for the build only: what each ``RUN`` is given, and nothing else touched."""
+"""Parse the instructions of a Dockerfile, and add mounts and build arguments to it for the build."""
 
 import re
 from bisect import bisect_right
@@ -21,10 +21,13 @@ class Instruction:
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """The instructions of a Dockerfile in order; names in upper case. Comments and blank lines belong to none."""
+    """Yield the instructions of a Dockerfile in order, with names in upper case.
+
+    Comments and blank lines are skipped.
+    """
     lines = text.split("\n")
     escape = _escape(lines)
-    places: _Places | None = None
+    line_index: _LineIndex | None = None
     index = 0
     while index < len(lines):
         match = _INSTRUCTION.match(lines[index])
@@ -36,14 +39,14 @@ def instructions(text: str) -> Iterator[Instruction]:
         if name in _TAKES_HEREDOC:
             words = _HEREDOC.findall(" ".join(lines[index : last + 1]))
             if words:
-                places = places or _Places(lines)
-                last = places.end_of_heredocs(words, last)
+                line_index = line_index or _LineIndex(lines)
+                last = line_index.end_of_heredocs(words, last)
         yield Instruction(name, index, last)
         index = last + 1
 
 
 def bases(text: str) -> tuple[str, ...]:
-    """The images that a Dockerfile builds on, each once; what only the build can tell (``FROM $BASE``) is left out."""
+    """Return the base images of a Dockerfile, without duplicates and without names that contain variables."""
     lines = text.split("\n")
     stages: set[str] = {"scratch"}
     found: dict[str, None] = {}
@@ -59,10 +62,9 @@ def bases(text: str) -> tuple[str, ...]:
 
 
 def grant(text: str, *, mounts: Sequence[str], arguments: Sequence[str]) -> str:
-    """Give every ``RUN`` the ``--mount=`` specs in ``mounts``, and declare ``arguments`` in every build stage.
+    """Add the ``--mount=`` specs in ``mounts`` to every ``RUN``, and declare ``arguments`` in every build stage.
 
-    Continuations, heredocs, the JSON form, flags already there and ``ONBUILD RUN`` keep their meaning. A Dockerfile
-    is returned as it was when there is nothing to grant.
+    Continuations, heredocs, the JSON form, existing flags and ``ONBUILD RUN`` keep their meaning.
     """
     if not mounts and not arguments:
         return text
@@ -78,7 +80,7 @@ def grant(text: str, *, mounts: Sequence[str], arguments: Sequence[str]) -> str:
 
 
 def _escape(lines: Sequence[str]) -> str:
-    """The escape character: directives stand at the very top, and the first other line ends them."""
+    """Return the escape character. Parser directives are at the very top and end at the first other line."""
     for line in lines:
         directive = _DIRECTIVE.fullmatch(line.strip())
         if directive is None:
@@ -91,18 +93,18 @@ def _escape(lines: Sequence[str]) -> str:
 def _end_of_continuation(lines: Sequence[str], index: int, escape: str) -> int:
     while lines[index].rstrip().endswith(escape) and index + 1 < len(lines):
         index += 1
-        while _between(lines[index]) and index + 1 < len(lines):
+        while _is_skipped(lines[index]) and index + 1 < len(lines):
             index += 1
     return index
 
 
-def _between(line: str) -> bool:
-    """Blank lines and comments inside a continuation are skipped by Docker, and do not end it."""
+def _is_skipped(line: str) -> bool:
+    """Return whether Docker skips the line inside a continuation: it is blank or a comment."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
-class _Places:
-    """The line numbers of each text, so that the end of a heredoc is looked up and never searched for."""
+class _LineIndex:
+    """The line numbers of each text, so that finding the end of a heredoc takes a lookup instead of a search."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._exact: dict[str, list[int]] = {}
@@ -112,10 +114,12 @@ class _Places:
             self._untabbed.setdefault(line.lstrip("\t"), []).append(number)
 
     def end_of_heredocs(self, words: Sequence[tuple[str, str, str]], last: int) -> int:
-        """The line that ends the last heredoc of ``words``, as _HEREDOC finds them in the lines up to ``last``."""
+        """Return the line that ends the last heredoc of ``words``, the matches of _HEREDOC in the lines up
+        to ``last``.
+        """
         for dash, _, word in words:
-            places = (self._untabbed if dash else self._exact).get(word, [])
-            following = bisect_right(places, last)
-            if following < len(places):
-                last = places[following]
+            line_index = (self._untabbed if dash else self._exact).get(word, [])
+            following = bisect_right(line_index, last)
+            if following < len(line_index):
+                last = line_index[following]
         return last

@@ -1,7 +1,7 @@
-"""When each image was last used, and which of them the farm itself pulled: kept on disk, for those who make room.
+"""Record on disk when each image was last used and which images the farm pulled; the eviction reads it.
 
-One small file an image; when it was last modified is when the image was last used. So a note is one call to the kernel,
-nothing can be torn by a crash, and any number of processes note at the same time.
+One small file for each image; its mtime is the time of the last use. So recording a use is one system call, a crash
+corrupts nothing, and several processes can record at the same time.
 """
 
 import contextlib
@@ -17,28 +17,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NOTE_EVERY_S = 60.0
-"""Uses of one image that follow sooner are not written down: the order of use needs no more."""
+"""Minimum seconds between recorded uses of one image; the eviction order needs no finer times."""
 
 STALE_S = 3600.0
-"""An image may be noted before it is made. A note this old of an image that is not here speaks of one that is gone."""
+"""A record older than this for a missing image is dropped; a newer one may be of an image that is being built."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageUse:
-    """``at``: Unix seconds. ``pulled``: the farm brought the image to this machine, and so may take it away."""
+    """The last use of an image. ``at``: Unix seconds. ``pulled``: the farm pulled the image, so it may remove it."""
 
     at: float
     pulled: bool
 
 
 class ImageUses:
-    """The notes in one directory. What cannot be written is logged and lost: no sandbox fails for want of a note."""
+    """The records in one directory.
+
+    Failed writes are logged and ignored, so that no sandbox fails because of a record.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._noted: dict[str, float] = {}
+        self._recorded_at: dict[str, float] = {}
 
     @classmethod
     def of(cls, state_dir: Path) -> "ImageUses":
@@ -46,65 +49,65 @@ class ImageUses:
 
     def note(self, image: str, now: float | None = None) -> None:
         now = time.time() if now is None else now
-        if abs(now - self._noted.get(image, -math.inf)) < NOTE_EVERY_S:
+        if abs(now - self._recorded_at.get(image, -math.inf)) < NOTE_EVERY_S:
             return
-        self._noted[image] = now
+        self._recorded_at[image] = now
         try:
             self._write(image, ImageUse(now, pulled=False))
         except OSError as error:
-            log.warning("the use of %s is not noted: %s", image, error)
+            log.warning("the use of image %s is not recorded: %s", image, error)
 
     def note_pulled(self, image: str, now: float | None = None) -> None:
         now = time.time() if now is None else now
         try:
             self._write(image, ImageUse(now, pulled=True))
         except OSError as error:
-            log.warning("that %s was pulled is not noted, so it will stay: %s", image, error)
+            log.warning("the pull of image %s is not recorded, so it is never evicted: %s", image, error)
 
     def all(self) -> dict[str, ImageUse]:
-        """Uses by image. A file that is none of ours, or was never finished, is passed over."""
+        """Return the uses by image. Foreign and incomplete files are skipped."""
         found: dict[str, ImageUse] = {}
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self._directory):
                 with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                    told = json.loads(Path(entry.path).read_bytes())
-                    image = str(told["image"])
+                    record = json.loads(Path(entry.path).read_bytes())
+                    image = str(record["image"])
                     if entry.path == str(self._path(image)):
-                        found[image] = ImageUse(entry.stat().st_mtime, bool(told["pulled"]))
+                        found[image] = ImageUse(entry.stat().st_mtime, bool(record["pulled"]))
         return found
 
     def forget(self, image: str) -> None:
-        self._noted.pop(image, None)
+        self._recorded_at.pop(image, None)
         with contextlib.suppress(OSError):
             self._path(image).unlink(missing_ok=True)
 
     def forget_all_but(self, images: Collection[str], now: float) -> None:
-        """Drop what was noted of images that are not among those, which are all that are here."""
+        """Drop the records of images that are not in ``images``, the list of all images on this machine."""
         for image, use in self.all().items():
             if image not in images and now - use.at > STALE_S:
                 self.forget(image)
 
     def _write(self, image: str, use: ImageUse) -> None:
-        """A mere use never takes the mark of a pull away, whoever writes at the same time."""
+        """Write a record. A use never clears the ``pulled`` mark, even with concurrent writers."""
         path = self._path(image)
         if not use.pulled and path.exists():
             os.utime(path, (use.at, use.at))
             return
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, fresh = tempfile.mkstemp(dir=self._directory)
+        descriptor, temporary = tempfile.mkstemp(dir=self._directory)
         try:
             with os.fdopen(descriptor, "w") as file:
                 json.dump({"image": image, "pulled": use.pulled}, file)
-            os.utime(fresh, (use.at, use.at))
+            os.utime(temporary, (use.at, use.at))
             if use.pulled:
-                os.replace(fresh, path)
+                os.replace(temporary, path)
             else:
                 with contextlib.suppress(FileExistsError):
-                    os.link(fresh, path)
+                    os.link(temporary, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(fresh)
+                os.unlink(temporary)
 
     def _path(self, image: str) -> Path:
-        """An image's name may hold slashes, and be longer than a file's."""
+        """Return the path of a record, hashed because a name may contain slashes and be longer than a file name."""
         return self._directory / hashlib.sha256(image.encode()).hexdigest()

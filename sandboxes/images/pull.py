@@ -1,4 +1,4 @@
-"""One image pull: through the daemon's own interface, so that it can be watched and cancelled."""
+"""Pull one image through the daemon's HTTP interface, with progress and cancellation."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from sandboxes.images.build import is_disk_full, is_refused
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """Bytes and layers that came, of those known so far: a layer's size is known once its download has begun."""
+    """Downloaded bytes and layers, and the totals so far: a layer's size is known once its download has started."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -32,14 +32,14 @@ OnProgress = Callable[[PullProgress], None]
 
 
 class Tally:
-    """Adds up what the daemon reports of each layer."""
+    """Sums up the daemon's progress lines of all layers."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, tuple[int, int]] = {}
         self._done: dict[str, bool] = {}
 
     def take(self, line: Mapping[str, Any]) -> PullProgress | None:
-        """None for a line that changes nothing."""
+        """Add a progress line; return the new progress, or None if the line changes nothing."""
         layer, status = str(line.get("id")), line.get("status")
         if status in ("Pulling fs layer", "Waiting"):
             self._done.setdefault(layer, False)
@@ -60,10 +60,9 @@ class Tally:
 
 
 async def pull(engine: Engine, name: str, on_progress: OnProgress) -> None:
-    """Cancelled, the daemon gives the pull up.
+    """Pull an image. On cancellation the daemon stops the pull.
 
-    Raises ImageError where the registry will not give the image, DiskFull, and RuntimeUnavailable where something is in
-    the way that may pass.
+    Raises ImageError if the registry refuses the image, DiskFull, and RuntimeUnavailable for a temporary failure.
     """
     repository, tag = split_name(name)
     tally = Tally()
@@ -72,17 +71,17 @@ async def pull(engine: Engine, name: str, on_progress: OnProgress) -> None:
         async with contextlib.aclosing(engine.pull(repository, tag, login)) as lines:
             async for line in lines:
                 if "error" in line:
-                    raise _explained(name, str(line["error"]))
+                    raise _pull_error(name, str(line["error"]))
                 if progress := tally.take(line):
                     on_progress(progress)
     except EngineError as error:
-        raise _explained(name, error.message, refused=error.status in (400, 404)) from None
+        raise _pull_error(name, error.message, refused=error.status in (400, 404)) from None
     except DockerException as error:
         raise RuntimeUnavailable(f"the login for {name} cannot be read: {error}; see `docker login`") from None
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Repository, and tag or digest; a colon before a slash belongs to a registry's port."""
+    """Split a name into repository and tag or digest. A colon before a slash belongs to a registry's port."""
     repository, at, digest = name.partition("@")
     if at:
         return repository, digest
@@ -90,16 +89,16 @@ def split_name(name: str) -> tuple[str, str]:
     return (repository, tag) if colon and "/" not in tag else (name, "latest")
 
 
-def _explained(name: str, said: str, *, refused: bool = False) -> ImageError | RuntimeUnavailable:
-    if is_disk_full(said):
-        return DiskFull(f"{name} cannot be pulled: {said}; make room on Docker's disk: farm images gc")
-    if refused or is_refused(said):
-        return ImageError(f"{name} cannot be pulled: {said}; check the name, and the login at its registry")
-    return RuntimeUnavailable(f"{name} cannot be pulled just now: {said}; see to the way to its registry")
+def _pull_error(name: str, message: str, *, refused: bool = False) -> ImageError | RuntimeUnavailable:
+    if is_disk_full(message):
+        return DiskFull(f"{name} cannot be pulled: {message}; make room on Docker's disk: farm images gc")
+    if refused or is_refused(message):
+        return ImageError(f"{name} cannot be pulled: {message}; check the name, and the login at its registry")
+    return RuntimeUnavailable(f"{name} cannot be pulled just now: {message}; check the connection to its registry")
 
 
 def _login(repository: str) -> str | None:
-    """What the Docker client on this machine would show the registry."""
+    """Return the login that the Docker client of this machine has for the registry."""
     registry, _ = auth.resolve_repository_name(repository)
     found = auth.resolve_authconfig(auth.load_config(), registry)
     return auth.encode_header(found).decode() if found else None

@@ -1,4 +1,4 @@
-"""Images on this machine: looked at, built, pulled, imported, removed."""
+"""The images of a Docker daemon: inspect, build, pull, import, remove."""
 
 import asyncio
 import contextlib
@@ -30,9 +30,9 @@ from sandboxes.spec import check_image_name
 __all__ = ["BuildSettings", "ImageInfo", "ImageStore", "OnLine", "OnProgress", "PullProgress"]
 
 _API_TIMEOUT_S = 300
-_NO_NAME = 400
-_IN_USE = 409
-_TELL_EVERY_S = 10.0
+_BAD_REQUEST = 400
+_CONFLICT = 409
+_LOG_EVERY_S = 10.0
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """``digest`` is the image's id on this machine, ``sha256:`` and 64 hex digits; ``layers`` begin with the lowest.
+    """An image. ``digest`` is its id on this machine, ``sha256:`` and 64 hex digits; ``layers`` begin with the lowest.
 
-    ``tagged_at``: when it got its name here, in Unix seconds; 0 for one that was pulled under it.
+    ``tagged_at``: when the image was tagged on this machine, in Unix seconds; 0 for one that was pulled under its name.
     """
 
     name: str
@@ -56,10 +56,10 @@ class ImageInfo:
 
 
 class ImageStore:
-    """The images of one Docker daemon. Any call may raise RuntimeUnavailable, and ImageError about what it was asked.
+    """The images of one Docker daemon. Any call may raise RuntimeUnavailable, and ImageError for an invalid request.
 
-    At most ``builds`` builds and ``pulls`` pulls run at once; a second build of a name waits for the first. What is
-    pulled is noted in ``uses``, where that is given, and comes from where ``origins`` says.
+    At most ``builds`` builds and ``pulls`` pulls run at once; a second build of a name waits for the first. Pulls are
+    recorded in ``uses`` and use the sources and pins of ``origins``, if these are given.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ImageStore:
         self._names: dict[str, asyncio.Lock] = {}
 
     async def inspect(self, name: str) -> ImageInfo | None:
-        """None where no such image is here. Raises SpecError for what can be no image's name."""
+        """Return an image, None if it does not exist. Raises SpecError for an invalid name."""
         check_image_name(name)
         try:
             return _info(name, await self._ask(lambda client: client.images.get(name)))
@@ -90,52 +90,54 @@ class ImageStore:
             return None
 
     async def list(self, prefix: str = "") -> tuple[ImageInfo, ...]:
-        """Images whose name begins with ``prefix``, sorted by name; one without a name goes by its digest at its
-        registry."""
+        """Return the images whose name begins with ``prefix``, sorted by name.
 
-        def look(client: docker.DockerClient) -> list[ImageInfo]:
+        An untagged image is listed under its repository digest.
+        """
+
+        def collect(client: docker.DockerClient) -> list[ImageInfo]:
             found: list[ImageInfo] = []
             for row in client.api.images():
                 names = [name for name in _names(row) if name.startswith(prefix)]
-                with contextlib.suppress(ImageNotFound):  # it was removed just now
+                with contextlib.suppress(ImageNotFound):  # removed in the meantime
                     image = client.images.get(row["Id"]) if names else None
                     found += [_info(name, image) for name in names if image is not None]
             return found
 
-        return tuple(sorted(await self._ask(look), key=lambda info: info.name))
+        return tuple(sorted(await self._ask(collect), key=lambda info: info.name))
 
     async def occupied(self) -> frozenset[str]:
-        """Digests of the images that containers, running or not, were made of."""
+        """Return the digests of images with containers, running or not."""
         rows = await self._ask(lambda client: client.api.containers(all=True))
         return frozenset(str(row["ImageID"]) for row in rows)
 
     async def root(self) -> Path | None:
-        """Where the daemon keeps its images; None where that is not to be seen from here."""
-        told = await self._ask(lambda client: client.info())
-        root = Path(told["DockerRootDir"])
+        """Return the daemon's data root; None if it is not visible from this machine."""
+        info = await self._ask(lambda client: client.info())
+        root = Path(info["DockerRootDir"])
         return root if await asyncio.to_thread(root.is_dir) else None
 
     async def prune_cache(self) -> int:
-        """Drop what builds have left that no image shares; bytes freed."""
+        """Prune build cache entries that no image shares; return the bytes freed."""
         pruned = await self._ask(lambda client: client.api.prune_builds())
         return int(pruned.get("SpaceReclaimed") or 0)
 
     async def remove(self, name: str) -> bool:
-        """False where it was not here, or a container still uses it."""
+        """Remove an image; return False if it did not exist or a container uses it."""
         try:
             await self._call(lambda client: client.images.remove(name))
         except ImageNotFound:
             return False
         except APIError as error:
-            if error.status_code == _IN_USE:
+            if error.status_code == _CONFLICT:
                 return False
             raise ImageError(f"{name} cannot be removed: {error.explanation}") from None
         return True
 
     def admit(self, name: str) -> None:
-        """Refuse an image that a task names if its registry is not among those that the operator admits.
+        """Check that the operator admits the registry of an image that a task names.
 
-        The daemon fetches images on the machine's own network, so a task could make it call any address. Raises
+        The daemon fetches images in the machine's own network, so a task could make it connect to any address. Raises
         ImageError.
         """
         try:
@@ -144,9 +146,9 @@ class ImageStore:
             raise ImageError(str(refused)) from None
 
     async def pull(self, name: str, on_progress: OnProgress | None = None, *, anew: bool = False) -> ImageInfo:
-        """The first time a name is pulled it is pinned to what it means; later pulls bring that, unless ``anew``.
+        """Pull an image. The first pull pins the name to its digest; later pulls fetch this digest unless ``anew``.
 
-        Raises ImageError where its registry will not give it, DiskFull, and RuntimeUnavailable where it cannot.
+        Raises ImageError if the registry refuses the image, DiskFull, and RuntimeUnavailable for a temporary failure.
         """
         new = await self.inspect(name) is None
         source = self._origins.source(name, anew=anew) if self._origins else name
@@ -155,39 +157,39 @@ class ImageStore:
             engine = Engine(self._docker_host)
             try:
                 await engine.connect()
-                await pull(engine, source, _reported(source, on_progress))
+                await pull(engine, source, _logging_progress(source, on_progress))
             finally:
                 await engine.close()
             log.info("pulled %s in %.1f s", source, time.monotonic() - began)
-        await self._settle(name, source)
+        await self._tag_and_pin(name, source)
         if new and self._uses:
             self._uses.note_pulled(name)
         return await self._existing(name)
 
-    async def _settle(self, name: str, source: str) -> None:
-        """Give what was pulled as ``source`` its name, and pin that."""
+    async def _tag_and_pin(self, name: str, source: str) -> None:
+        """Tag the image pulled as ``source`` with its name, and pin the name."""
         repository = split_name(source)[0]
 
-        def settle(client: docker.DockerClient) -> str:
+        def tag(client: docker.DockerClient) -> str:
             image = client.images.get(source)
             digests = [split_name(known) for known in image.attrs.get("RepoDigests") or ()]
             if source != name:
                 image.tag(*split_name(name))
-                if repository != split_name(name)[0]:  # else the mirror's name would keep the image when its own goes
+                if repository != split_name(name)[0]:  # else the mirror's tag would keep the image after removal
                     client.images.remove(source)
             return next((digest for known, digest in digests if known == repository), "")
 
         try:
-            digest = await self._ask(settle)
+            digest = await self._ask(tag)
         except ImageNotFound:
             raise ImageError(
-                f"{source} went while it was named; is something removing images on this machine?"
+                f"image {source} was removed before it was tagged; check what else removes images on this machine"
             ) from None
         if self._origins:
             self._origins.note(name, digest)
 
     async def import_rootfs(self, path: Path, name: str) -> ImageInfo:
-        """Make an image of one layer from a directory or a tar file."""
+        """Create a single-layer image from a directory or a tar file."""
         repository, tag = split_name(name)
         with scratch() as place:
             source = await asyncio.to_thread(_as_archive, path, place)
@@ -206,18 +208,18 @@ class ImageStore:
         executables: Collection[str] = (),
         on_line: OnLine | None = None,
     ) -> ImageInfo:
-        """Build the context in ``files`` (a directory, or contents by relative path, those in
-        ``executables`` marked so) and tag it ``name``.
+        """Build the context in ``files`` and tag the image ``name``.
 
-        ``on_line`` gets each line of the builder's output. At the time-out, or when cancelled, the build is killed. The
-        error of a build that failed names the file with its whole output, if settings say where to keep it.
+        ``files`` is a directory, or contents by relative path, with ``executables`` marked executable. ``on_line`` is
+        called with each line of the builder's output. The build is killed at the time-out and on cancellation. The
+        error of a failed build names the file with its whole output, if the settings have ``logs``.
         """
         async with self._names.setdefault(name, asyncio.Lock()), self._builds:
             with scratch() as root:
                 context = files if isinstance(files, Path) else write_context(root / "context", files, executables)
                 screened = await self._screen(name, context)
                 output = BuildOutput()
-                take = _both(output.take, on_line)
+                take = _tee(output.take, on_line)
                 order = BuildOrder(name, context, screened.text, timeout_s, self._docker_host, await self.root(), take)
                 try:
                     await build(order, self._settings, root)
@@ -228,12 +230,13 @@ class ImageStore:
         return await self._existing(name)
 
     def _with_log(self, name: str, error: SandboxError, output: BuildOutput) -> SandboxError:
-        """Keep the log of a failed build. Return the error with the log's path."""
+        """Keep the log of a failed build, and return the error with the log's path."""
         path = self._settings.logs and self._settings.logs.keep(name, output)
         return type(error)(f"{error}; its whole log is {path}") if path else error
 
     async def _screen(self, name: str, context: Path) -> ScreenedDockerfile:
-        """Read the Dockerfile. A base that is not here is pulled, because its image may hold ``ONBUILD`` instructions.
+        """Read and screen the Dockerfile. Missing base images are pulled, because they may hold ``ONBUILD``
+        instructions.
 
         Raises ImageError and RuntimeUnavailable.
         """
@@ -265,9 +268,9 @@ class ImageStore:
         return tuple((image.attrs.get("Config") or {}).get("OnBuild") or ())
 
     async def engine(self) -> str:
-        """What answers: its version, storage driver and control groups, in words."""
-        told = await self._ask(lambda client: client.info())
-        return f"Docker {told['ServerVersion']}, {told['Driver']}, cgroup v{told.get('CgroupVersion', '1')}"
+        """Describe the daemon: its version, storage driver and cgroup version."""
+        info = await self._ask(lambda client: client.info())
+        return f"Docker {info['ServerVersion']}, {info['Driver']}, cgroup v{info.get('CgroupVersion', '1')}"
 
     async def close(self) -> None:
         if self._client is not None:
@@ -277,19 +280,23 @@ class ImageStore:
     async def _existing(self, name: str) -> ImageInfo:
         found = await self.inspect(name)
         if found is None:
-            raise ImageError(f"{name} is not here after it was made; is something removing images on this machine?")
+            raise ImageError(
+                f"image {name} was removed after it was created; check what else removes images on this machine"
+            )
         return found
 
     async def _ask(self, ask: Callable[[docker.DockerClient], T]) -> T:
-        """For what a daemon that is well refuses only where an image is not there, or its name is none."""
+        """Call the daemon; map its errors, except a missing image, to ImageError (invalid name) or
+        RuntimeUnavailable.
+        """
         try:
             return await self._call(ask)
         except ImageNotFound:
             raise
         except APIError as error:
-            if error.status_code == _NO_NAME:
+            if error.status_code == _BAD_REQUEST:
                 raise ImageError(f"{error.explanation}; check the image's name") from None
-            raise RuntimeUnavailable(f"the Docker daemon fails: {error.explanation}; see its log") from None
+            raise RuntimeUnavailable(f"the Docker daemon refused a request: {error.explanation}; see its log") from None
 
     async def _call(self, ask: Callable[[docker.DockerClient], T]) -> T:
         host = self._docker_host or DEFAULT_HOST
@@ -307,17 +314,17 @@ class ImageStore:
             if host.startswith("unix://"):
                 explain_socket(Path(host.removeprefix("unix://")))
             raise RuntimeUnavailable(
-                f"Docker does not answer at {host} ({type(error).__name__}); start the daemon, or ask farm doctor"
+                f"Docker does not answer at {host} ({type(error).__name__}); start the daemon, or run farm doctor"
             ) from error
 
 
-def _both(take: OnLine, on_line: OnLine | None) -> OnLine:
-    def told(line: str) -> None:
+def _tee(take: OnLine, on_line: OnLine | None) -> OnLine:
+    def tee(line: str) -> None:
         take(line)
         if on_line is not None:
             on_line(line)
 
-    return told
+    return tee
 
 
 def _info(name: str, image: Image) -> ImageInfo:
@@ -336,7 +343,7 @@ def _info(name: str, image: Image) -> ImageInfo:
 
 
 def _names(row: Mapping[str, Any]) -> "list[str]":
-    """What an image of the daemon's list can be called by."""
+    """Return the names of an image in the daemon's list: its tags, or else its repository digests."""
     for key in ("RepoTags", "RepoDigests"):
         if names := [name for name in row.get(key) or () if "<none>" not in name]:
             return names
@@ -344,7 +351,7 @@ def _names(row: Mapping[str, Any]) -> "list[str]":
 
 
 def _tagged_at(image: Image) -> float:
-    """0 for the zero of its kind, which means never."""
+    """Return the time of the last tagging; 0 if the daemon reports its zero time, which means never."""
     text = (image.attrs.get("Metadata") or {}).get("LastTagTime") or ""
     try:
         return max(datetime.fromisoformat(text).timestamp(), 0.0)
@@ -352,24 +359,24 @@ def _tagged_at(image: Image) -> float:
         return 0.0
 
 
-def _reported(name: str, on_progress: OnProgress | None) -> OnProgress:
-    """Tells the log that a pull has begun and, now and then, how far it is."""
+def _logging_progress(name: str, on_progress: OnProgress | None) -> OnProgress:
+    """Log the start of a pull, and its progress every few seconds."""
     log.info("pulling %s", name)
-    told_at = time.monotonic()
+    logged_at = time.monotonic()
 
     def report(progress: PullProgress) -> None:
-        nonlocal told_at
+        nonlocal logged_at
         if on_progress is not None:
             on_progress(progress)
-        if time.monotonic() - told_at > _TELL_EVERY_S:
-            told_at = time.monotonic()
+        if time.monotonic() - logged_at > _LOG_EVERY_S:
+            logged_at = time.monotonic()
             log.info("pulling %s: %s", name, progress)
 
     return report
 
 
 def _as_archive(path: Path, place: Path) -> Path:
-    """``path`` itself where it is a tar file, else a tar file of the directory."""
+    """Return ``path`` if it is a tar file, otherwise a tar file of the directory."""
     if not path.is_dir():
         return path
     target = place / "rootfs.tar"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sandboxes.cancellation import shielded
-from sandboxes.egress import AllowList, EgressLog, EgressProxy, Grants, check_seen, listen_inside
+from sandboxes.egress import AllowList, EgressLog, EgressProxy, Grants, check_listening, listen_inside
 from sandboxes.errors import (
     LossCause,
     PathError,
@@ -221,8 +221,8 @@ class ToolServerRuntime(ABC):
     async def _open_egress(self, sandbox: "ToolServerSandbox") -> None:
         listener = await listen_inside(await self.first_pid(sandbox.id), sandbox.ping)
         allowed = AllowList.parse(sandbox.spec.egress)
-        self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, granted=self.granted)
-        check_seen(await sandbox.read_file("/proc/net/tcp"))
+        self._proxies[sandbox.id] = EgressProxy(sandbox.id, allowed, listener, sandbox.egress_log, grants=self.granted)
+        check_listening(await sandbox.read_file("/proc/net/tcp"))
 
     async def shut_egress(self, sandbox_id: str) -> None:
         proxy = self._proxies.get(sandbox_id)

@@ -1,7 +1,7 @@
-"""Code search: files become chunks, chunks an index, and a question finds those that answer it.
+"""Code search: split files into chunks, index the chunks, and rank them for a question.
 
-Reading hostile text is for processes of their own (``workers``); an index is shared by all sandboxes that hold the
-same files (``library``), and a sandbox sees it with its own changes on top (``view``).
+Processes without privileges parse the hostile text (``workers``). An index is shared by all sandboxes that hold the
+same files (``index_store``); each sandbox searches it together with its own changes (``sandbox_index``).
 
 sandboxes/docs/code-search.md explains it.
 """

@@ -1,9 +1,9 @@
-"""What can go wrong with a search, apart from what sandboxes raise."""
+"""Errors of code search, in addition to those of sandboxes."""
 
 
 class IndexingFailed(Exception):
-    """These files cannot be made searchable; the message is one line."""
+    """The files cannot be indexed. The message is one line."""
 
 
 class BadIndex(Exception):
-    """These bytes are no index."""
+    """The bytes are not a valid index."""

@@ -1,4 +1,6 @@
-"""Indexes of trees: each made once, kept in a directory, shared by all sandboxes that hold the same files."""
+"""Store search indexes of source trees: built once, cached in a directory, shared by all sandboxes with
+the same files.
+"""
 
 import asyncio
 import contextlib
@@ -30,11 +32,11 @@ from sandboxes.search.workers.pool import PORTION_BYTES, Built, Workers
 
 GIB = 1024**3
 FORM = 1
-"""Of what an index holds; to be raised whenever another one would come of the same files."""
+"""Version of the index content. Increase it whenever the same files would give a different index."""
 
-_WORTH_A_PROCESS, _LEAST_WEIGHT = 256 * 1024, 512
-_AT_HAND = 64
-_NEAR = 4
+_MIN_PORTION, _MIN_WEIGHT = 256 * 1024, 512
+_MAX_CACHED = 64
+_MAX_NOTED = 4
 _SUFFIX = ".index"
 
 log = logging.getLogger(__name__)
@@ -42,103 +44,107 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _IndexBuild:
-    """``askers``: those who wait for it, who may become more."""
+    """A build in progress. ``budgets`` are the CPU budgets of the sandboxes that wait for it; more may join."""
 
     task: asyncio.Task[Index]
-    askers: list[CpuBudget]
+    budgets: list[CpuBudget]
 
 
 class IndexStore:
-    """To be used by one event loop, from ``async with`` to its end. ``directory`` None: nothing is kept on disk.
+    """Builds and caches indexes. Use it as an async context manager, from one event loop.
 
-    An index is known by the digest of all that it was made of, so the wrong one is never found; files in the directory
-    that were used least recently go where they take more than ``most_bytes``.
+    ``directory`` None: indexes are kept only in memory. An index is addressed by the digest of all its inputs. If the
+    files in the directory exceed ``most_bytes``, the least recently used ones are removed.
     """
 
     def __init__(
         self, directory: Path | None, *, embedder: str = WORDS, processes: int = 2, most_bytes: int = 2 * GIB
     ) -> None:
         self._directory = directory
-        self._chosen = embedder
+        self._embedder_name = embedder
         self._most_bytes = most_bytes
         self._processes = processes
-        # One at a time: they hold the interpreter for most of what they take.
+        # One thread: searches hold the GIL most of the time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="code-search")
         self._embedder: Embedder | None = None
-        self._at_hand: OrderedDict[str, Index] = OrderedDict()
-        self._near: OrderedDict[str, list[str]] = OrderedDict()
-        self._making: dict[str, _IndexBuild] = {}
+        self._cached: OrderedDict[str, Index] = OrderedDict()
+        self._noted: OrderedDict[str, list[str]] = OrderedDict()
+        self._builds: dict[str, _IndexBuild] = {}
 
     async def __aenter__(self) -> Self:
-        """Raises RuntimeUnavailable where there is no such embedder."""
-        self._embedder = await asyncio.to_thread(load_embedder, self._chosen)
-        self._workers = Workers(self._chosen if self._embedder else NONE, self._processes)
+        """Load the embedder. Raises RuntimeUnavailable if the configured embedder does not exist."""
+        self._embedder = await asyncio.to_thread(load_embedder, self._embedder_name)
+        self._workers = Workers(self._embedder_name if self._embedder else NONE, self._processes)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        under_way = [making.task for making in self._making.values()]
-        for task in under_way:
+        tasks = [build.task for build in self._builds.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._workers.__aexit__(kind, error, trace)
         await asyncio.to_thread(self._thread.shutdown)
 
     def view(self, sandbox: Sandbox, root: str) -> SandboxIndex:
-        """Of the tree below ``root``; to be kept as long as the sandbox is searched."""
+        """Return the searchable view of the tree below ``root``. Keep it as long as the sandbox is searched."""
         return SandboxIndex(self, sandbox, root)
 
     async def index(self, files: Sequence[SourceFile]) -> Index:
-        """The index of exactly these files; a caller that goes leaves its making to others. Raises IndexingFailed."""
-        return await asyncio.shield(self.making(files, CpuBudget()))
-
-    def making(self, files: Sequence[SourceFile], allowance: CpuBudget) -> "asyncio.Future[Index]":
-        """The index of exactly these files, made where there is none yet; to be shielded, for others may wait for it.
-
-        Where ``allowance`` is used up, one of the asker's own is made, unparsed and without meaning. The future raises
+        """Return the index of exactly these files. If the caller is cancelled, the build continues. Raises
         IndexingFailed.
         """
+        return await asyncio.shield(self.build_shared(files, CpuBudget()))
+
+    def build_shared(self, files: Sequence[SourceFile], budget: CpuBudget) -> "asyncio.Future[Index]":
+        """Return a future of the index of exactly these files, and start a build if there is none.
+
+        Other callers may wait for the same future, so shield it from cancellation. If ``budget`` is used up, the
+        index is built for this caller alone, without parsing and embeddings. The future raises IndexingFailed.
+        """
         digest = self._digest(files)
-        if digest in self._at_hand:
-            self._at_hand.move_to_end(digest)
-            there: asyncio.Future[Index] = asyncio.get_running_loop().create_future()
-            there.set_result(self._at_hand[digest])
-            return there
-        rough = allowance.is_used_up and digest not in self._making
-        known = f"{digest} of {id(allowance)}" if rough else digest
-        if known not in self._making:
-            askers: list[CpuBudget] = []
-            task = asyncio.create_task(self._roughly(files, askers) if rough else self._make(digest, files, askers))
-            self._making[known] = _IndexBuild(task, askers)
-            task.add_done_callback(lambda task: self._made(known, task))
-        self._making[known].askers.append(allowance)
-        return self._making[known].task
+        if digest in self._cached:
+            self._cached.move_to_end(digest)
+            loaded: asyncio.Future[Index] = asyncio.get_running_loop().create_future()
+            loaded.set_result(self._cached[digest])
+            return loaded
+        rough = budget.is_used_up and digest not in self._builds
+        key = f"{digest} of {id(budget)}" if rough else digest
+        if key not in self._builds:
+            budgets: list[CpuBudget] = []
+            task = asyncio.create_task(
+                self._build_private(files, budgets) if rough else self._load_or_build(digest, files, budgets)
+            )
+            self._builds[key] = _IndexBuild(task, budgets)
+            task.add_done_callback(lambda task: self._on_done(key, task))
+        self._builds[key].budgets.append(budget)
+        return self._builds[key].task
 
-    def _made(self, digest: str, task: asyncio.Task[Index]) -> None:
-        del self._making[digest]
+    def _on_done(self, digest: str, task: asyncio.Task[Index]) -> None:
+        del self._builds[digest]
         if not task.cancelled():
-            task.exception()  # seen, also where all who asked have gone
+            task.exception()  # marks the exception as retrieved even if all callers are gone
 
-    async def segments(self, files: Sequence[SourceFile], allowance: CpuBudget) -> list[IndexSegment]:
-        """Of a few files that differ from those of an index. Raises IndexingFailed."""
-        return unpack((await self._build(files, [allowance], rough=allowance.is_used_up)).data)
+    async def segments(self, files: Sequence[SourceFile], budget: CpuBudget) -> list[IndexSegment]:
+        """Build segments of a few files that differ from those of an index. Raises IndexingFailed."""
+        return unpack((await self._build(files, [budget], rough=budget.is_used_up)).data)
 
-    def near(self, kind: str) -> list[Index]:
-        """Indexes at hand of trees that were said to be of this kind, the latest first."""
-        return [self._at_hand[digest] for digest in self._near.get(kind, ()) if digest in self._at_hand]
+    def noted_indexes(self, kind: str) -> list[Index]:
+        """Return indexes in memory that were noted for trees of this kind, the latest first."""
+        return [self._cached[digest] for digest in self._noted.get(kind, ()) if digest in self._cached]
 
     def note(self, kind: str, index: Index) -> None:
-        """The index is of a tree of this kind: others like it may differ from it in some files only."""
+        """Remember the index for trees of this kind, which may differ from it in only some files."""
         if not index.digest:
             return
-        others = [digest for digest in self._near.pop(kind, ()) if digest != index.digest]
-        self._near[kind] = [index.digest, *others[: _NEAR - 1]]
-        while len(self._near) > _AT_HAND:
-            self._near.popitem(last=False)
+        others = [digest for digest in self._noted.pop(kind, ()) if digest != index.digest]
+        self._noted[kind] = [index.digest, *others[: _MAX_NOTED - 1]]
+        while len(self._noted) > _MAX_CACHED:
+            self._noted.popitem(last=False)
 
     async def search(self, question: str, parts: Sequence[Part], *, within: str, limit: int) -> list[Hit]:
-        """The best chunks of the parts, best first, of files in the directory ``within`` or of that file."""
+        """Return the best chunks of the parts, best first, from files in the directory ``within`` or from that file."""
 
         def find() -> list[Hit]:
             return search(Question.of(question, self._embedder), parts, limit, within)
@@ -153,16 +159,16 @@ class IndexStore:
             digest.update(len(path).to_bytes(4, "little") + path + file.digest)
         return digest.hexdigest()
 
-    async def _roughly(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget]) -> Index:
-        """Known by no digest, so that nobody else gets it."""
-        return Index("", unpack((await self._build(files, askers, rough=True)).data))
+    async def _build_private(self, files: Sequence[SourceFile], budgets: Sequence[CpuBudget]) -> Index:
+        """Build an index without a digest, so that it is never shared."""
+        return Index("", unpack((await self._build(files, budgets, rough=True)).data))
 
-    async def _build(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget], *, rough: bool = False) -> Built:
-        """Packed segments, made side by side. Raises IndexingFailed."""
+    async def _build(self, files: Sequence[SourceFile], budgets: Sequence[CpuBudget], *, rough: bool = False) -> Built:
+        """Build packed segments in parallel. Raises IndexingFailed."""
         try:
             async with asyncio.TaskGroup() as group:
                 building = [
-                    group.create_task(self._workers.build(portion, askers, rough=rough))
+                    group.create_task(self._workers.build(portion, budgets, rough=rough))
                     for portion in _portions(files, self._workers.most)
                 ]
         except BaseExceptionGroup as errors:
@@ -170,19 +176,19 @@ class IndexStore:
         built = [task.result() for task in building]
         return Built(b"".join(part.data for part in built), poor=any(part.poor for part in built))
 
-    async def _make(self, digest: str, files: Sequence[SourceFile], askers: Sequence[CpuBudget]) -> Index:
-        index = await asyncio.to_thread(self._read, digest)
+    async def _load_or_build(self, digest: str, files: Sequence[SourceFile], budgets: Sequence[CpuBudget]) -> Index:
+        index = await asyncio.to_thread(self._load, digest)
         if index is None:
-            built = await self._build(files, askers)
-            if built.poor:  # as that of who has used up its allowance: for those who wait, and nobody later
+            built = await self._build(files, budgets)
+            if built.poor:  # not cached: a later build may succeed
                 return Index("", await asyncio.to_thread(unpack, built.data))
-            index = await asyncio.to_thread(self._keep, digest, built.data)
-        self._at_hand[digest] = index
-        while len(self._at_hand) > _AT_HAND:
-            self._at_hand.popitem(last=False)
+            index = await asyncio.to_thread(self._save, digest, built.data)
+        self._cached[digest] = index
+        while len(self._cached) > _MAX_CACHED:
+            self._cached.popitem(last=False)
         return index
 
-    def _read(self, digest: str) -> Index | None:
+    def _load(self, digest: str) -> Index | None:
         if self._directory is None:
             return None
         path = self._directory / (digest + _SUFFIX)
@@ -194,13 +200,13 @@ class IndexStore:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, BadIndex) as error:
-            log.warning("the index %s is made anew: %s", path, error)
+            log.warning("search index %s cannot be read and is built again: %s", path, error)
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
 
-    def _keep(self, digest: str, data: bytes) -> Index:
-        """On disk if that can be, for it need not."""
+    def _save(self, digest: str, data: bytes) -> Index:
+        """Write the index to disk, if possible, and return it. A failed write is only logged."""
         if self._directory is not None:
             try:
                 self._directory.mkdir(parents=True, exist_ok=True)
@@ -209,8 +215,8 @@ class IndexStore:
                 os.replace(file.name, self._directory / (digest + _SUFFIX))
                 self._make_room()
             except OSError as error:
-                log.warning("an index is not kept on disk: %s", error)
-        return self._read(digest) or Index(digest, unpack(data))
+                log.warning("a search index is not cached on disk: %s", error)
+        return self._load(digest) or Index(digest, unpack(data))
 
     def _make_room(self) -> None:
         assert self._directory is not None
@@ -226,10 +232,12 @@ class IndexStore:
 
 
 def _portions(files: Sequence[SourceFile], most: int) -> list[list[SourceFile]]:
-    """The files of one request each, of about as much work; as many as keep all processes busy, or as are worth it."""
+    """Split the files into requests of about equal work: as many as keep all processes busy, unless they
+    would be tiny.
+    """
     total = sum(map(_weight, files))
     rounds = math.ceil(total / PORTION_BYTES / most)
-    wanted = total / max(1, min(most * rounds, total // _WORTH_A_PROCESS))
+    wanted = total / max(1, min(most * rounds, total // _MIN_PORTION))
     portions: list[list[SourceFile]] = [[]]
     filled = 0
     for file in files:
@@ -242,5 +250,5 @@ def _portions(files: Sequence[SourceFile], most: int) -> list[list[SourceFile]]:
 
 
 def _weight(file: SourceFile) -> int:
-    """In bytes; the smallest file is some work too."""
-    return len(file.content) + _LEAST_WEIGHT
+    """Return the work for a file in bytes. The smallest file has a minimum cost."""
+    return len(file.content) + _MIN_WEIGHT

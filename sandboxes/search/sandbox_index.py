@@ -1,4 +1,4 @@
-"""What a search of one sandbox sees: an index that is shared, and what differs from it here."""
+"""The searchable view of one sandbox: a shared index plus segments for the files that differ in this sandbox."""
 
 import asyncio
 import hashlib
@@ -14,7 +14,7 @@ from sandboxes.errors import PathError
 from sandboxes.interface import FileEntry, Sandbox
 from sandboxes.search.index.index import Index
 from sandboxes.search.index.segment import IndexSegment, SourceFile
-from sandboxes.search.index.source_tree import LARGEST_FILE, Tree, is_text, look_at
+from sandboxes.search.index.source_tree import LARGEST_FILE, Tree, is_text, read_tree
 from sandboxes.search.ranking import Part
 from sandboxes.search.workers.fair_queue import CpuBudget
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from sandboxes.search.index_store import IndexStore
 
 SETTLED_NS = 100_000_000
-"""A file that was written so shortly before it was read may be written again and show the same time."""
+"""A file modified less than this before it was read may be written again with the same mtime, so it is read again."""
 
 _IN_FLIGHT = 16
-_MANY, _SHARE = 64, 0.25
-"""Where more files differ, and more of all there are, they get an index of their own."""
+_MAX_DIFFERING, _MAX_DIFFERING_SHARE = 64, 0.25
+"""If more files than this number and than this share of all files differ, a complete new index is built."""
 
-_MOST_LATER = 16
-"""Segments beside the index; each costs a query some time."""
+_MAX_EXTRA_SEGMENTS = 16
+"""Maximum segments in addition to the index; each one slows down queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedTree:
-    """What is to be searched: parts of segments, of which files, and how many more there are than are searched."""
+    """A snapshot of the searchable files: the parts to search, their paths, and the number of files left out."""
 
     parts: Sequence[Part]
     paths: Collection[str]
     left_out: int
 
     def holds(self, place: str) -> bool:
-        """Whether this is one of the files, or a directory that holds some."""
+        """Return whether ``place`` is an indexed file or a directory with indexed files."""
         return place in self.paths or any(path.startswith(place + "/") for path in self.paths)
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A file as it was when it was read. ``digest`` None: it is no text, or could not be read."""
+class _FileState:
+    """The state of a file when it was read. ``digest`` None: not text, or not readable."""
 
     size: int
     mtime_ns: int
@@ -59,82 +59,93 @@ class _Known:
 
 
 class SandboxIndex:
-    """Of the tree below ``root``. Each look reads what has changed since the last by its size and time, and no more;
-    who forges these deceives nobody but himself, since an index is known by what was read."""
+    """The index of the tree below ``root``. ``refresh`` reads only files whose size or mtime changed.
 
-    def __init__(self, library: "IndexStore", sandbox: Sandbox, root: str) -> None:
-        self._library = library
+    A policy that forges mtimes affects only its own searches, because an index is addressed by the content that was
+    read.
+    """
+
+    def __init__(self, index_store: "IndexStore", sandbox: Sandbox, root: str) -> None:
+        self._index_store = index_store
         self._sandbox = sandbox
         self._root = root
         self._kind = f"{sandbox.image_digest} {root}"
-        self._looking = asyncio.Lock()
-        self._allowance = CpuBudget()
-        self._making: asyncio.Future[Index] | None = None
-        self._known: dict[str, _Known] = {}
+        self._refresh_lock = asyncio.Lock()
+        self._budget = CpuBudget()
+        self._build: asyncio.Future[Index] | None = None
+        self._states: dict[str, _FileState] = {}
         self._index: Index | None = None
-        self._later: list[IndexSegment] = []
-        self._seen: IndexedTree | None = None
+        self._extra_segments: list[IndexSegment] = []
+        self._snapshot: IndexedTree | None = None
 
     async def refresh(self) -> IndexedTree:
-        """The tree as it is now. Raises PathError, IndexingFailed and SandboxGone; a look that was cut short does no
-        harm to the next."""
-        async with self._looking:
-            if self._making is not None:  # for a look that was cut short: one sandbox has one at a time
-                await asyncio.wait({self._making})
-            tree = await look_at(self._sandbox, self._root)
+        """Index the current tree and return it. Cancellation of one call leaves the next call correct.
+
+        Raises PathError, IndexingFailed and SandboxGone.
+        """
+        async with self._refresh_lock:
+            if self._build is not None:  # started by a cancelled call; a sandbox has one build at a time
+                await asyncio.wait({self._build})
+            tree = await read_tree(self._sandbox, self._root)
             changed, gone = await asyncio.to_thread(self._differing, tree)
-            if changed or gone or self._seen is None:
-                self._seen = None
+            if changed or gone or self._snapshot is None:
+                self._snapshot = None
                 for path in gone:
-                    del self._known[path]
-                await self._cover(tree, await self._read(changed))
-                found = await asyncio.to_thread(served, self._texts(), self._segments())
-                self._seen = IndexedTree(found.parts, self._texts().keys(), tree.left_out)
-            return self._seen
+                    del self._states[path]
+                await self._cover_all(tree, await self._read(changed))
+                found = await asyncio.to_thread(cover, self._texts(), self._segments())
+                self._snapshot = IndexedTree(found.parts, self._texts().keys(), tree.left_out)
+            return self._snapshot
 
     def _differing(self, tree: Tree) -> tuple[list[FileEntry], set[str]]:
-        """The files that may not be as they were when they were read, and the paths of those that are gone."""
-        changed = [entry for path, entry in tree.files.items() if not self._is_known(path, entry)]
-        return changed, self._known.keys() - tree.files.keys()
+        """Return the files that may have changed since they were read, and the paths of removed files."""
+        changed = [entry for path, entry in tree.files.items() if not self._is_unchanged(path, entry)]
+        return changed, self._states.keys() - tree.files.keys()
 
-    def _is_known(self, path: str, entry: FileEntry) -> bool:
-        known = self._known.get(path)
-        return known is not None and known.is_still(entry)
+    def _is_unchanged(self, path: str, entry: FileEntry) -> bool:
+        state = self._states.get(path)
+        return state is not None and state.is_still(entry)
 
     def _texts(self) -> dict[str, bytes]:
-        """Path → digest."""
-        return {path: known.digest for path, known in self._known.items() if known.digest is not None}
+        """Return path → digest of all text files."""
+        return {path: state.digest for path, state in self._states.items() if state.digest is not None}
 
     def _segments(self) -> list[IndexSegment]:
-        return [*(self._index.segments if self._index else ()), *self._later]
+        return [*(self._index.segments if self._index else ()), *self._extra_segments]
 
-    async def _cover(self, tree: Tree, read: dict[str, SourceFile]) -> None:
-        """See that every text is in the index or in a segment beside it. ``read``: those whose content is at hand."""
+    async def _cover_all(self, tree: Tree, read: dict[str, SourceFile]) -> None:
+        """Ensure that every text file is in the index or in an additional segment. ``read`` holds files already in
+        memory.
+        """
         texts = self._texts()
         if self._index is None:
-            likely = self._library.near(self._kind)
-            self._index = await asyncio.to_thread(_nearest, texts, likely)
-        missing = (await asyncio.to_thread(served, texts, self._segments())).missing
-        if self._index is None or len(missing) > max(_MANY, _SHARE * len(texts)):
-            self._index, self._later = None, []
-            self._making = self._library.making(await self._all_of(tree, texts, read), self._allowance)
-            self._index = await asyncio.shield(self._making)
-            self._library.note(self._kind, self._index)
+            candidates = self._index_store.noted_indexes(self._kind)
+            self._index = await asyncio.to_thread(_nearest, texts, candidates)
+        missing = (await asyncio.to_thread(cover, texts, self._segments())).missing
+        if self._index is None or len(missing) > max(_MAX_DIFFERING, _MAX_DIFFERING_SHARE * len(texts)):
+            self._index, self._extra_segments = None, []
+            self._build = self._index_store.build_shared(await self._load(tree, texts, read), self._budget)
+            self._index = await asyncio.shield(self._build)
+            self._index_store.note(self._kind, self._index)
         elif missing:
-            if len(self._later) >= _MOST_LATER:
-                self._later = []
-                missing = served(texts, self._segments()).missing
-            self._later += await self._library.segments(await self._all_of(tree, missing, read), self._allowance)
-            self._later = [segment for segment in self._later if served(self._texts(), [segment]).parts[0].live.any()]
+            if len(self._extra_segments) >= _MAX_EXTRA_SEGMENTS:
+                self._extra_segments = []
+                missing = cover(texts, self._segments()).missing
+            self._extra_segments += await self._index_store.segments(
+                await self._load(tree, missing, read), self._budget
+            )
+            self._extra_segments = [
+                segment for segment in self._extra_segments if cover(self._texts(), [segment]).parts[0].live.any()
+            ]
 
-    async def _all_of(self, tree: Tree, paths: Iterable[str], read: dict[str, SourceFile]) -> list[SourceFile]:
-        """The texts at these paths, read again where they are not at hand."""
+    async def _load(self, tree: Tree, paths: Iterable[str], read: dict[str, SourceFile]) -> list[SourceFile]:
+        """Return the text files at these paths; read those that are not in ``read``."""
         wanted = sorted(paths)
         read |= await self._read([tree.files[path] for path in wanted if path not in read])
         return [read[path] for path in wanted if path in read]
 
     async def _read(self, entries: Sequence[FileEntry]) -> dict[str, SourceFile]:
-        """Those that are text. What each was is known from now on."""
+        """Read files, remember the state of each, and return those that are text."""
         found: dict[str, SourceFile] = {}
         todo = iter(entries)
 
@@ -155,28 +166,31 @@ class SandboxIndex:
         digest = None
         try:
             content = await self._sandbox.read_file(posixpath.join(self._root, entry.path), limit=LARGEST_FILE + 1)
-        except PathError:  # it went meanwhile, or is not to be read
+        except PathError:  # removed in the meantime, or not readable
             content = b""
         if content and len(content) <= LARGEST_FILE and is_text(content):
             digest = hashlib.sha256(content).digest()
             found[entry.path] = SourceFile(entry.path, digest, content)
-        self._known[entry.path] = _Known(entry.size, entry.mtime_ns, digest, settled)
+        self._states[entry.path] = _FileState(entry.size, entry.mtime_ns, digest, settled)
 
 
-def _nearest(texts: Mapping[str, bytes], likely: Sequence[Index]) -> Index | None:
-    """The index that lacks the fewest texts."""
-    return min(likely, key=lambda index: len(served(texts, index.segments).missing), default=None)
+def _nearest(texts: Mapping[str, bytes], candidates: Sequence[Index]) -> Index | None:
+    """Return the index that lacks the fewest text files."""
+    return min(candidates, key=lambda index: len(cover(texts, index.segments).missing), default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class Coverage:
+    """Parts that cover text files, and the paths that no segment covers."""
+
     parts: Sequence[Part]
     missing: frozenset[str]
 
 
-def served(texts: Mapping[str, bytes], segments: Sequence[IndexSegment]) -> Served:
-    """Which chunks of the segments are those of ``texts`` (path → digest), each file taken from the first that has it,
-    and which files none has."""
+def cover(texts: Mapping[str, bytes], segments: Sequence[IndexSegment]) -> Coverage:
+    """Select the chunks of ``texts`` (path → digest) in the segments; each file is taken from the first segment that
+    has it.
+    """
     missing = set(texts)
     parts = []
     for segment in segments:
@@ -186,4 +200,4 @@ def served(texts: Mapping[str, bytes], segments: Sequence[IndexSegment]) -> Serv
                 missing.discard(path)
                 live[number] = True
         parts.append(Part(segment, live[segment.files]))
-    return Served(parts, frozenset(missing))
+    return Coverage(parts, frozenset(missing))

@@ -1,27 +1,27 @@
-"""Words of code and of questions about code, and the terms they are looked up by.
+"""Split code and questions into words, and words into the terms under which they are indexed.
 
 A **word** is a run of letters, digits and underscores, as written. Its **parts** are cut where case, digits or
 underscores change: ``parseHTTPDate_v2`` is parse, http, date, v, 2. Its **terms** are the stems of its parts, and the
-word as a whole where it has several, so that a question that names the very identifier finds it first.
+whole word if it has several parts, so that a question with the exact identifier ranks it first.
 """
 
 import re
 from functools import lru_cache
 
 LONGEST_WORD = 64
-"""What is longer is encoded data, or made to cost much."""
+"""Maximum characters of a word. Longer words are encoded data, or written to be expensive."""
 
 WORDS = re.compile(r"\w+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _OTHER_PARTS = re.compile(r"[^\W\d_]+|\d+")
-"""Of words with letters beyond ASCII, whose case nothing is made of."""
+"""Splits words with non-ASCII letters; their case is ignored."""
 
 _STOP = """
 a an and are as at be been being but by can do does for from had has have how if in into is it its of on or return
 returns self should such than that the their them then there these this to was what when where which will with you your
 """
 STOP = frozenset(_STOP.split())
-"""Words of questions that say nothing about the code that is looked for."""
+"""Stop words: words of questions that carry no information about the code."""
 
 _MANY = 1 << 16
 
@@ -32,22 +32,23 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=_MANY)
 def parts(word: str) -> tuple[str, ...]:
-    """In lower case."""
+    """Split a word into its parts, in lower case."""
     cut = _PARTS if word.isascii() else _OTHER_PARTS
     return tuple(part.lower() for part in cut.findall(word[:LONGEST_WORD]))
 
 
 @lru_cache(maxsize=_MANY)
 def terms(word: str) -> tuple[str, ...]:
+    """Return the terms under which a word is indexed."""
     found = parts(word)
     stems = tuple(stem(part) for part in found)
     return stems if len(found) < 2 else (*stems, word[:LONGEST_WORD].strip("_").lower())
 
 
 def stem(word: str) -> str:
-    """What ``word`` shares with its other forms, and no more than that: ``parses``, ``parsed``, ``parsing``: pars.
+    """Reduce a word to the stem that it shares with its other forms: ``parses``, ``parsed``, ``parsing``: pars.
 
-    The first steps of Porter's algorithm, which are those that matter between a docstring and an identifier.
+    Only the first steps of Porter's algorithm, which are the ones that matter between a docstring and an identifier.
     """
     if len(word) < 4 or not word.isascii():
         return word

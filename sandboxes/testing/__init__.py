@@ -1,1 +1,1 @@
-"""Sandboxes in memory, for tests of code that uses sandboxes. Product code does not use them."""
+"""In-memory sandboxes for tests of code that uses sandboxes. Product code does not use them."""

@@ -1,7 +1,7 @@
-"""Sandboxes in memory: no isolation and no daemon, the same contract. For tests of what stands on sandboxes.
+"""A runtime of in-memory sandboxes for tests: the same contract, without isolation and daemon.
 
-Failures are values handed in: an error for the n-th boot, a number of calls after which the n-th sandbox is gone and
-by whose doing, or ``FakeSandbox.die`` while a call is under way.
+Failures are configured as values: an error for the n-th boot, or a number of calls after which the n-th sandbox is lost
+and the cause of the loss. ``FakeSandbox.die`` ends a sandbox while a call is in progress.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from sandboxes.spec import SandboxSpec, check_spec
 from sandboxes.testing.files import FakeFiles, FakeNode, digest_of_files
 from sandboxes.testing.jobs import WithJobs
 from sandboxes.testing.programs import Program, Streams, captured, streams_of
-from sandboxes.testing.replay import Answers
+from sandboxes.testing.replay import CallResults
 from sandboxes.testing.shell import NOT_FOUND, FakeShell, Processes, ShellExit
 from sandboxes.toolserver.replay import current_call
 
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class FakeRuntime:
-    """``images`` maps an image's name to its files. ``programs`` are further commands of every sandbox.
+    """An in-memory runtime. ``images`` maps an image's name to its files. ``programs`` are added to every sandbox.
 
-    The n-th ``create`` raises the n-th of ``boot_errors`` (None: boots); the n-th sandbox that boots answers as many
-    calls as the n-th of ``lifetimes`` says (None: any number), and is then gone ``by``. Where a sequence ends nothing
-    more goes wrong.
+    The n-th ``create`` raises the n-th of ``boot_errors`` (None: boots). The n-th sandbox that boots answers as many
+    calls as the n-th of ``lifetimes`` (None: any number), then is lost with the cause ``by``. After the end of a
+    sequence nothing fails.
     """
 
     name = "fake"
@@ -61,12 +61,12 @@ class FakeRuntime:
         self._by = by
         self._numbers = itertools.count(1)
         self.sandboxes: dict[str, FakeSandbox] = {}
-        """Those that live, by id."""
+        """Running sandboxes by id."""
         self._snapshots: dict[str, tuple[Snapshot, FakeFiles]] = {}
 
     async def create(self, spec: SandboxSpec, *, base: Snapshot | None = None, boot_timeout_s: float = 60.0) -> Sandbox:
         check_spec(spec)
-        copy = self._copied(spec, base) if base else None
+        copy = self._files_of_snapshot(spec, base) if base else None
         image = self._files_of(spec.image)
         error = next(self._boot_errors, None)
         if error is not None:
@@ -90,9 +90,9 @@ class FakeRuntime:
         self._snapshots[snapshot.id] = snapshot, sandbox.files.copy()
         return snapshot
 
-    def _copied(self, spec: SandboxSpec, base: Snapshot) -> FakeFiles:
-        known, files = self._snapshots.get(base.id, (None, FakeFiles({})))
-        if known is not base:
+    def _files_of_snapshot(self, spec: SandboxSpec, base: Snapshot) -> FakeFiles:
+        snapshot, files = self._snapshots.get(base.id, (None, FakeFiles({})))
+        if snapshot is not base:
             raise SpecError(f"snapshot {base.id} was removed or belongs to another runtime; take a new one")
         if spec.image != base.spec.image:
             raise SpecError(f"snapshot {base.id} is of image {base.spec.image}, not {spec.image}; use the same image")
@@ -113,14 +113,14 @@ class FakeRuntime:
         return files
 
     async def release_images(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no images are held."""
 
     async def living(self) -> AsyncIterator[str]:
         for sandbox_id in list(self.sandboxes):
             yield sandbox_id
 
     async def adopt(self) -> list[Sandbox]:
-        """All that live: whoever asks is new, and they are in this process alone."""
+        """Return all running sandboxes; they exist only in this process."""
         return list(self.sandboxes.values())
 
     async def reap(self) -> int:
@@ -160,7 +160,7 @@ class FakeSandbox(WithJobs):
         self._programs = programs
         super().__init__(Processes())
         self._shells: dict[str, FakeShell] = {}
-        self._answers = Answers()
+        self._answers = CallResults()
         self._runtime = runtime
         self._calls_left = lifetime
         self._by = by
@@ -180,7 +180,7 @@ class FakeSandbox(WithJobs):
         call_id: str | None = None,
     ) -> ExecResult:
         how = (timeout_s, output_limit, merge_stderr, login)
-        asked = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, how)
+        call = ("exec", tuple(argv), cwd, tuple((env or {}).items()), stdin, how)
         shell = self._shell(cwd=posixpath.normpath(self._path(cwd or "")), env=env or {})
         streams = streams_of(stdin, merge_stderr)
 
@@ -193,7 +193,7 @@ class FakeSandbox(WithJobs):
             return await shell.program(argv, streams)
 
         work = self._timed(shell, run, streams, timeout_s, output_limit, session=False)
-        return await self._once(call_id, asked, work)
+        return await self._once(call_id, call, work)
 
     async def shell(
         self,
@@ -204,7 +204,7 @@ class FakeSandbox(WithJobs):
         output_limit: int = MIB,
         call_id: str | None = None,
     ) -> ExecResult:
-        asked = ("shell", command, session, timeout_s, output_limit)
+        call = ("shell", command, session, timeout_s, output_limit)
         shell = self._shell_of(session)
         streams = streams_of(b"", True)
 
@@ -212,7 +212,7 @@ class FakeSandbox(WithJobs):
             return await shell.run(command, streams)
 
         work = self._timed(shell, run, streams, timeout_s, output_limit, session=True)
-        result = await self._once(call_id, asked, work)
+        result = await self._once(call_id, call, work)
         if result.shell_lost:
             self._shells.pop(session, None)
         return result
@@ -275,7 +275,7 @@ class FakeSandbox(WithJobs):
         await self._once(None, "kill all", kill())
 
     async def shut_egress(self) -> None:
-        """Nothing here ever reaches a host."""
+        """Do nothing: a fake sandbox has no network."""
 
     def assign(self, spec: SandboxSpec) -> None:
         self.spec = spec
@@ -303,7 +303,7 @@ class FakeSandbox(WithJobs):
         self._runtime.sandboxes.pop(self.id, None)
 
     async def die(self, *, by: LossCause = LossCause.OUTSIDE) -> None:
-        """As when the tool server is killed: calls under way and all later ones raise SandboxGone."""
+        """End the sandbox as if the tool server was killed: calls in progress and later calls raise SandboxGone."""
         await self._end(SandboxGone(f"sandbox {self.id} is gone: {REASONS[by]}", by=by))
 
     async def _end(self, why: SandboxGone) -> None:
@@ -312,7 +312,7 @@ class FakeSandbox(WithJobs):
         await self._processes.kill()
 
     async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """One request: it ends with its result, or with the sandbox."""
+        """Run one request; it ends with its result, or with the loss of the sandbox."""
         if self._calls_left == 0:
             await self.die(by=self._by)
         if self._gone.done():
@@ -331,16 +331,16 @@ class FakeSandbox(WithJobs):
             raise self._gone.result()
         return task.result()
 
-    async def _once(self, call_id: str | None, asked: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
-        """The result of a call, or what its first result was where it is a repetition."""
+    async def _once(self, call_id: str | None, call: object, work: Coroutine[Any, Any, ExecResult]) -> ExecResult:
+        """Return the result of a call; a repeated call returns the result of the first."""
         if call_id is None and (replayable := current_call()):
             call_id = replayable.next_change()
         if call_id is None:
             return await self._call(work)
-        if not self._answers.knows(call_id):
-            return await self._answers.keep(call_id, asked, self._call(work))
+        if not self._answers.has(call_id):
+            return await self._answers.keep(call_id, call, self._call(work))
         work.close()
-        return await self._call(self._answers.repeat(call_id, asked))
+        return await self._call(self._answers.repeat(call_id, call))
 
     async def _timed(
         self,

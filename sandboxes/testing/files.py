@@ -13,12 +13,15 @@ from sandboxes.interface import WALK_DIRECTORIES_MAX, WALK_FILES_MAX, FileEntry,
 
 MOST_LINKS = 40
 IMAGE_MADE_NS = 1_600_000_000 * 10**9
-"""An image's files are as old as it is, in each of its sandboxes."""
+"""mtime of an image's files, the same in each of its sandboxes."""
 
 
 @dataclass(slots=True)
 class FakeNode:
-    """``content`` is a file's bytes, a symlink's target as bytes, and empty for anything else."""
+    """A file, directory, symlink or FIFO.
+
+    ``content`` is a file's bytes or a symlink's target; empty for other kinds.
+    """
 
     kind: FileKind
     content: bytes = b""
@@ -31,7 +34,10 @@ def refuse(code: int, path: str) -> PathError:
 
 
 class FakeFiles:
-    """Paths are absolute; a name of ``files`` that ends in / is a directory. Raises PathError as the kernel would."""
+    """A tree of files. Paths are absolute; a name in ``files`` that ends in / is a directory.
+
+    Methods raise PathError as the kernel would.
+    """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._nodes: dict[str, FakeNode] = {"/": FakeNode(FileKind.DIRECTORY, mode=0o755)}
@@ -50,7 +56,7 @@ class FakeFiles:
         return made
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
-        """The path with every symlink followed; its last part need not exist."""
+        """Follow every symlink in the path; its last part need not exist."""
         done, left, links = "/", [part for part in path.split("/") if part not in ("", ".")], 0
         while left:
             part = left.pop(0)
@@ -110,7 +116,7 @@ class FakeFiles:
         return old is not None
 
     def put(self, path: str, node: FakeNode) -> None:
-        """A symlink or a FIFO, in place of whatever file is there; no parent may be a symlink."""
+        """Create a symlink or a FIFO, replacing an existing file. No parent may be a symlink."""
         parent = posixpath.dirname(path)
         if self.resolve(parent) != posixpath.normpath(parent):
             raise refuse(errno.ELOOP, path)
@@ -121,7 +127,7 @@ class FakeFiles:
         self._nodes[path] = node
 
     def make_directory(self, path: str) -> None:
-        """With its parents; one that is there is no error."""
+        """Create a directory and its parents; an existing one is no error."""
         done = "/"
         for part in path.strip("/").split("/"):
             done = posixpath.join(done, part)

@@ -1,4 +1,4 @@
-"""Background jobs of a fake sandbox: on no terminal, and none of its programs waits for what is typed."""
+"""Background jobs of a fake sandbox: without a terminal, and no program reads input."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ class FakeJob:
     streams: Streams
     task: asyncio.Task[int]
     started: float
-    said: int = 0
-    took_s: float = 0.0
+    sent_bytes: int = 0
+    duration_s: float = 0.0
 
 
 class WithJobs(ABC):
@@ -52,20 +52,20 @@ class WithJobs(ABC):
     async def job_output(
         self, job: int, *, wait_s: float = 0.0, quiet_s: float = 0.0, call_id: str | None = None
     ) -> JobOutput:
-        async def listen() -> JobOutput:
-            asked = self._job(job)
-            limit, length = time.monotonic() + wait_s, asked.said
-            while not asked.task.done() and time.monotonic() < limit:
-                await asyncio.wait({asked.task}, timeout=min(quiet_s or wait_s, limit - time.monotonic()))
-                if quiet_s and len(asked.streams.out) > asked.said and len(asked.streams.out) == length:
+        async def read() -> JobOutput:
+            found = self._job(job)
+            limit, length = time.monotonic() + wait_s, found.sent_bytes
+            while not found.task.done() and time.monotonic() < limit:
+                await asyncio.wait({found.task}, timeout=min(quiet_s or wait_s, limit - time.monotonic()))
+                if quiet_s and len(found.streams.out) > found.sent_bytes and len(found.streams.out) == length:
                     break
-                length = len(asked.streams.out)
-            output = captured(asked.streams.out[asked.said :], OUTPUT_MAX)
-            asked.said = len(asked.streams.out)
-            exit_code = _exit_code(asked.task) if asked.task.done() else None
-            return JobOutput(output, exit_code, asked.took_s or time.monotonic() - asked.started)
+                length = len(found.streams.out)
+            output = captured(found.streams.out[found.sent_bytes :], OUTPUT_MAX)
+            found.sent_bytes = len(found.streams.out)
+            exit_code = _exit_code(found.task) if found.task.done() else None
+            return JobOutput(output, exit_code, found.duration_s or time.monotonic() - found.started)
 
-        return await self._call(listen())
+        return await self._call(read())
 
     async def job_input(self, job: int, data: bytes, *, timeout_s: float = 5.0) -> int:
         async def take() -> int:
@@ -89,7 +89,7 @@ class WithJobs(ABC):
 
 
 def _note_end(job: FakeJob) -> None:
-    job.took_s = time.monotonic() - job.started
+    job.duration_s = time.monotonic() - job.started
 
 
 def _exit_code(task: asyncio.Task[int]) -> int:

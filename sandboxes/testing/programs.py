@@ -1,4 +1,4 @@
-"""The programs that every fake sandbox has."""
+"""The programs of every fake sandbox."""
 
 import asyncio
 import posixpath
@@ -14,7 +14,7 @@ _ESCAPE = re.compile(r"\\(n|t|\\|[0-7]{1,3}|x[0-9A-Fa-f]{1,2})")
 
 @dataclass
 class Streams:
-    """``out`` and ``err`` may be one and the same buffer."""
+    """The streams of a program. ``out`` and ``err`` may be the same buffer."""
 
     stdin: bytes = b""
     out: bytearray = field(default_factory=bytearray)
@@ -35,7 +35,7 @@ def captured(output: bytearray, limit: int) -> Capture:
 
 @dataclass
 class FakeProcess:
-    """What a program of the fake sees: it reads ``argv`` and ``streams.stdin``, writes, and returns its status."""
+    """The interface of a fake program: it reads ``argv`` and ``streams.stdin``, writes, and returns its exit status."""
 
     argv: Sequence[str]
     env: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The answers that a fake sandbox remembers, as the tool server does."""
+"""The idempotency records of a fake sandbox: results by call id, as in the tool server."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -7,27 +7,27 @@ from sandboxes.errors import SpecError
 from sandboxes.interface import Capture, ExecResult
 
 CANCELLED = ExecResult(None, Capture(b""), Capture(b""), timed_out=True, duration_s=0.0)
-"""A command that is cancelled ends as at its time-out."""
+"""The result of a cancelled command: the same as after a time-out."""
 
 
-class Answers:
+class CallResults:
     def __init__(self) -> None:
-        self._known: dict[str, tuple[object, asyncio.Future[ExecResult]]] = {}
+        self._calls: dict[str, tuple[object, asyncio.Future[ExecResult]]] = {}
 
-    def knows(self, call_id: str) -> bool:
-        return call_id in self._known
+    def has(self, call_id: str) -> bool:
+        return call_id in self._calls
 
-    async def repeat(self, call_id: str, asked: object) -> ExecResult:
-        """The result of the first call of this id. Raises SpecError for another call."""
-        first, answer = self._known[call_id]
-        if first != asked:
+    async def repeat(self, call_id: str, call: object) -> ExecResult:
+        """Return the result of the first call with this id. Raises SpecError if the calls differ."""
+        first, answer = self._calls[call_id]
+        if first != call:
             raise SpecError(f"call {call_id!r} belongs to a different call; use a new id for each call")
         return await asyncio.shield(answer)
 
-    async def keep(self, call_id: str, asked: object, work: Awaitable[ExecResult]) -> ExecResult:
-        """The result of a first call."""
+    async def keep(self, call_id: str, call: object, work: Awaitable[ExecResult]) -> ExecResult:
+        """Run a first call and record its result."""
         answer: asyncio.Future[ExecResult] = asyncio.get_running_loop().create_future()
-        self._known[call_id] = (asked, answer)
+        self._calls[call_id] = (call, answer)
         try:
             result = await work
         except BaseException:

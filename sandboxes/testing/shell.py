@@ -1,7 +1,7 @@
-"""A shell of a few dozen words for the fake sandbox: lists, ``&&``, ``||``, ``&``, subshells, redirections, variables.
+"""A small shell for the fake sandbox: lists, ``&&``, ``||``, ``&``, subshells, redirections, variables.
 
-It has no pipes, no globs, no word splitting, no functions and no loops. What it does not know it refuses with status
-2, as a shell refuses bad syntax; it never pretends.
+It has no pipes, globs, word splitting, functions or loops. Unsupported syntax ends with status 2, as bad syntax does in
+a real shell.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ShellSyntax(Exception):
 
 
 class ShellExit(Exception):
-    """The shell ends, by ``exit`` or by a signal: with this status."""
+    """The shell ends with this status, by ``exit`` or by a signal."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -44,7 +44,7 @@ class ShellExit(Exception):
 
 
 class Processes:
-    """What runs in one fake sandbox: process id → task and the tree it belongs to."""
+    """The processes of one fake sandbox: process id → task and process tree."""
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[str, asyncio.Task[int]]] = {}
@@ -64,7 +64,7 @@ class Processes:
         return self._running[pid][1] if pid in self._running else None
 
     async def kill(self, tree: str | None = None) -> None:
-        """Every process of ``tree`` (None: of the sandbox) is dead when this returns."""
+        """Kill every process of ``tree`` (None: of the sandbox); on return they are dead."""
         tasks = [task for name, task in self._running.values() if tree in (None, name)]
         for task in tasks:
             task.cancel()
@@ -72,7 +72,7 @@ class Processes:
 
 
 class FakeShell:
-    """One interpreter with its variables and directory. ``tree`` names the processes that die together."""
+    """One interpreter with its variables and directory. ``tree`` names the processes that are killed together."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class FakeShell:
         self.last_job = 0
 
     async def run(self, text: str, streams: Streams) -> int:
-        """The status of the last command. Raises ShellExit where the shell itself ends."""
+        """Run a script and return the status of its last command. Raises ShellExit if the script ends the shell."""
         try:
             tokens = tokenize(text)
             while tokens:
@@ -109,7 +109,7 @@ class FakeShell:
         return self.status
 
     def check_program(self, name: str) -> None:
-        """Raises PathError where ``name`` or the working directory is not there, as starting a program does."""
+        """Check that a program can start. Raises PathError if ``name`` or the working directory is missing."""
         if self.files.node(self.cwd).kind is not FileKind.DIRECTORY:
             raise refuse(errno.ENOTDIR, self.cwd)
         if posixpath.basename(name) not in {"sh", "bash", *PROGRAMS, *self.programs}:
@@ -172,7 +172,7 @@ class FakeShell:
         status = await self._command(tokens, streams)
         while tokens and tokens[0] in ("&&", "||"):
             wanted = (tokens.pop(0) == "&&") == (status == 0)
-            # A command that is skipped is parsed by a shell that may do nothing.
+            # A skipped command is parsed without being run.
             status = await self._command(tokens, streams) if wanted else _skip(tokens, status)
         return status
 
@@ -260,7 +260,7 @@ class FakeShell:
         return _VARIABLE.sub(lambda match: known.get(match[1] or match[2], ""), text)
 
     def _redirect(self, redirects: list[tuple[str, str]], streams: Streams) -> tuple[Streams, Callable[[], None]]:
-        """The streams of one command, and what writes its files when it has ended."""
+        """Return the streams of one command, and a function that writes its output files when it has ended."""
         result = replace(streams)
         writes: list[tuple[str, bytearray]] = []
         for sign, word in redirects:
@@ -298,7 +298,7 @@ class FakeShell:
 
 
 def tokenize(text: str) -> list[str]:
-    """Words still carry their quotes. Raises ShellSyntax."""
+    """Split a script into tokens; words keep their quotes. Raises ShellSyntax."""
     tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -315,7 +315,7 @@ def _is_operator(token: str) -> bool:
 
 
 def _end_of_job(tokens: Sequence[str]) -> int | None:
-    """Where the ``&`` stands that sends the next commands to the background."""
+    """Return the index of the ``&`` that sends the next commands to the background; None if there is none."""
     depth = 0
     for index, token in enumerate(tokens):
         depth += (token == "(") - (token == ")")

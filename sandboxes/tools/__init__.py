@@ -1,4 +1,4 @@
-"""What a policy may do in a sandbox: tools with schemas, and the door through which its calls go.
+"""Tools that a policy calls in a sandbox: names, schemas, argument parsing and results.
 
 sandboxes/docs/tools.md explains it.
 """

@@ -1,4 +1,4 @@
-"""Kinds of argument that several tools take."""
+"""Argument types that several tools share."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 
 class Arguments(BaseModel):
-    """Of one tool. What it does not name is refused."""
+    """The arguments of one tool. Unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -18,13 +18,15 @@ def _no_nul(text: str) -> str:
 
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=4096), AfterValidator(_no_nul)]
-"""A path, a pattern or the like."""
+"""A path, a pattern or another short text without NUL characters."""
 
 Command = Annotated[str, StringConstraints(min_length=1, max_length=4 * 1024 * 1024), AfterValidator(_no_nul)]
 
 Unused = Annotated[str | None, Field(description="Taken, and without effect here.")]
 UnusedFlag = Annotated[bool | None, Field(description="Taken, and without effect here.")]
-"""What a product has for permissions, approvals and the like: a policy that gives it is not wrong."""
+"""An argument for a product's permissions or approvals: accepted and ignored, so that a policy that sends it gets no
+error.
+"""
 
 Word = Annotated[str, StringConstraints(max_length=1024 * 1024), AfterValidator(_no_nul)]
-"""An argument of a program; may be empty."""
+"""One argument of a program; may be empty."""

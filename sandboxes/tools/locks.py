@@ -1,4 +1,4 @@
-"""Calls that must not overlap in one sandbox take their turns."""
+"""Locks for calls that must not overlap in one sandbox."""
 
 import asyncio
 from weakref import WeakValueDictionary
@@ -7,7 +7,9 @@ from sandboxes.interface import Sandbox
 
 
 class SandboxLocks:
-    """A lock for each sandbox, or each ``part`` of it, forgotten when nobody holds or awaits it."""
+    """One lock for each sandbox, or for each ``part`` of a sandbox. A lock that no task holds or awaits is
+    garbage-collected.
+    """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()

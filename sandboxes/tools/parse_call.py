@@ -1,4 +1,4 @@
-"""A call as the policy wrote it: parsed into a tool's Input, or told apart by what is wrong with it."""
+"""Parse a tool call as the policy wrote it, or report what is wrong with it."""
 
 import contextlib
 import difflib
@@ -16,21 +16,21 @@ from sandboxes.tools.tool import ToolErrorKind
 
 MOST_ARGUMENT_CHARS = 8 * 1024 * 1024
 MOST_LEVELS = 100
-"""Of lists and objects in each other, counted here: the parsers' own limits depend on their versions."""
+"""Maximum nesting of lists and objects; checked here, because the parsers' own limits depend on their versions."""
 
 MOST_ITEMS = 400_000
-"""Of one argument that is a list or an object; each costs about a hundred bytes."""
+"""Maximum items of one argument that is a list or an object; each costs about a hundred bytes."""
 MOST_KEYS = 32
-"""Of one object: more than any tool takes."""
+"""Maximum keys of one JSON object; more than any tool takes."""
 
 Input = TypeVar("Input", bound=BaseModel)
 
 
 class MalformedCall(Exception):
-    """The tool did not run; the message names the fault to the policy, or the rule that it broke."""
+    """A tool call that cannot run. The message tells the policy the error, or the rule that the call broke."""
 
     reads_only = True
-    """What is not run changes nothing."""
+    """True, because a call that does not run changes nothing."""
 
     def __init__(self, kind: ToolErrorKind, message: str) -> None:
         super().__init__(message)
@@ -45,38 +45,40 @@ def unknown_tool(name: str, known: Sequence[str]) -> MalformedCall:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean …?)``, or nothing where no known name is near."""
+    """Return `` (did you mean …?)`` with the closest name in ``known``, or an empty text if none is close."""
     by_folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(name[:100].casefold(), by_folded, n=1, cutoff=0.5)
     return f" (did you mean {by_folded[near[0]]}?)" if near else ""
 
 
 def parse_arguments(model: type[Input], text: str) -> Input:
-    """``text`` as ``model``; empty text is no arguments, and null is an argument left out.
+    """Parse JSON ``text`` as ``model``. Empty text means no arguments; null means that an argument is left out.
 
-    Raises MalformedCall, and nothing else, whatever the text holds.
+    Raises MalformedCall for any invalid text, and no other exception.
     """
     raw = _parse_json(text)
     if text.count("[") + text.count("{") > MOST_LEVELS:
-        _refuse_depth(raw)
+        _check_depth(raw)
     if not isinstance(raw, dict):
         raise _bad_arguments(f"the arguments must be a JSON object, not {_json_kind(raw)}")
-    _refuse_swarms(raw)
-    given = {key: value for key, value in raw.items() if value is not None}
-    for key, value in given.items():
+    _check_key_count(raw)
+    arguments = {key: value for key, value in raw.items() if value is not None}
+    for key, value in arguments.items():
         if isinstance(value, str) and (at := _surrogate(value)) is not None:
             raise _bad_arguments(f"{_quoted(key)}: character {at} is half of a surrogate pair: not valid text")
         if isinstance(value, list | dict) and _surrogate(json.dumps(value, ensure_ascii=False)) is not None:
             raise _bad_arguments(f"{_quoted(key)}: holds half of a surrogate pair: not valid text")
     try:
-        return model.model_validate(given, strict=True)
+        return model.model_validate(arguments, strict=True)
     except ValidationError as error:
         keys = list(schema_of(model)["properties"])
-        raise _bad_arguments("; ".join(_fault(item, keys) for item in error.errors(include_url=False)[:5])) from None
+        raise _bad_arguments(
+            "; ".join(_describe_error(item, keys) for item in error.errors(include_url=False)[:5])
+        ) from None
 
 
-def _refuse_depth(raw: Any) -> None:
-    """Refuse lists and objects that are nested deeper than MOST_LEVELS."""
+def _check_depth(raw: Any) -> None:
+    """Reject lists and objects that are nested deeper than MOST_LEVELS."""
     level: list[Any] = [[raw]]
     for _ in range(MOST_LEVELS + 1):
         parts = (item.values() if isinstance(item, dict) else item for item in level)
@@ -86,8 +88,8 @@ def _refuse_depth(raw: Any) -> None:
     raise _bad_json("it is nested too deeply")
 
 
-def _refuse_swarms(raw: dict[str, Any]) -> None:
-    """Wrong keys by the thousand are told before they are looked at one by one, for all episodes wait meanwhile."""
+def _check_key_count(raw: dict[str, Any]) -> None:
+    """Reject objects with too many keys before each key is validated: validation blocks the event loop."""
     objects = [raw, *(item for value in raw.values() if isinstance(value, list) for item in value)]
     many = max((len(item) for item in objects if isinstance(item, dict)), default=0)
     if many > MOST_KEYS:
@@ -99,7 +101,7 @@ def _parse_json(text: str) -> Any:
         raise _bad_arguments(f"the arguments have {len(text):,} characters; at most {MOST_ARGUMENT_CHARS:,} are taken")
     if len(text) > MOST_ITEMS:
         _refuse_many_items(text)
-    with contextlib.suppress(ValueError, TypeError):  # a third of the time; whatever it refuses json judges and names
+    with contextlib.suppress(ValueError, TypeError):  # three times as fast; json decides what it rejects
         return from_json(text, allow_inf_nan=False)
     try:
         return json.loads(text, parse_constant=_no_constant) if text.strip() else {}
@@ -125,7 +127,7 @@ def _refuse_many_items(text: str) -> None:
         raise _bad_json("it is nested too deeply") from None
     except UnicodeError:  # half of a surrogate pair, which json names
         return
-    _refuse_swarms(values)
+    _check_key_count(values)
     for key, raw in values.items():
         value = bytes(raw)
         if value[:1] != b'"' and sum(map(value.count, (b",", b"[", b"{"))) > MOST_ITEMS:
@@ -167,12 +169,12 @@ def _surrogate(text: str) -> int | None:
 
 
 def _quoted(text: str) -> str:
-    """``text`` shown in quotes on one line, always valid Unicode, at most some 100 characters."""
+    """Return ``text`` in quotes on one line: always valid Unicode, about 100 characters at most."""
     cut = text if len(text) <= 100 else f"{text[:100]}..."
     return f'"{visible(cut.encode("utf-8", "backslashreplace").decode())}"'.replace("\n", "␊")
 
 
-def _fault(item: Any, keys: Sequence[str]) -> str:
+def _describe_error(item: Any, keys: Sequence[str]) -> str:
     key = _quoted(".".join(str(part) for part in item["loc"]))
     match item["type"]:
         case "missing":

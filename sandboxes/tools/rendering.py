@@ -1,9 +1,9 @@
-"""Bytes of a sandbox as text that a policy may read: always valid Unicode, never longer in characters than in bytes.
+"""Render bytes from a sandbox as text for a policy: always valid Unicode, never more characters than bytes.
 
-What a command printed: terminal sequences (colour, cursor, titles) are taken out, CR LF becomes a line end, of a line
-that a lone CR lets be overwritten the last state is shown, invalid UTF-8 becomes U+FFFD. In lines of files a lone CR
-is a line end. Every other control character is shown by its picture: NUL as ``␀``, ESC as ``␛``.
-A file's lines keep their terminal sequences, shown so.
+Output of commands: terminal sequences (colour, cursor, titles) are removed, CR LF becomes LF, a line that a lone CR
+overwrites shows its last state, and invalid UTF-8 becomes U+FFFD. In lines of files a lone CR is a line end. Every
+other control character is shown as its control picture: NUL as ``␀``, ESC as ``␛``. Lines of files keep their terminal
+sequences, with ESC shown as its picture.
 """
 
 import codecs
@@ -36,8 +36,8 @@ _CRLF = re.compile(r"(?<!\r)\r+\n")
 
 
 def visible(text: str) -> str:
-    """``text`` with every control character but tab and newline shown by its picture."""
-    # Translation is fast where all is ASCII, and seven times slower than a search where it is not.
+    """Replace every control character except tab and newline by its control picture."""
+    # Translation is fast for ASCII text, and seven times slower than a regular expression for other text.
     return text.translate(_PICTURES) if text.isascii() else _CONTROL.sub(_picture, text)
 
 
@@ -46,16 +46,16 @@ def _picture(found: re.Match[str]) -> str:
 
 
 def printed(data: bytes) -> str:
-    """What a program printed."""
-    return _readable(data.decode("utf-8", "replace"))
+    """Render the output of a program."""
+    return _without_terminal_codes(data.decode("utf-8", "replace"))
 
 
-def _readable(text: str) -> str:
+def _without_terminal_codes(text: str) -> str:
     return visible(_LINE_END.sub("\n", _TERMINAL.sub("", text)))
 
 
-def _on_a_terminal(text: str) -> str:
-    """Lines as a terminal leaves them where a CR took the cursor back: progress bars at their last."""
+def _overwritten(text: str) -> str:
+    """Render lines as a terminal shows them after each CR overwrote its line: a progress bar shows its last state."""
     if "\r" in text:
         lines = _CRLF.sub("\n", text).split("\n")
         text = "\n".join(_last_state(line) if "\r" in line else line for line in lines)
@@ -63,7 +63,7 @@ def _on_a_terminal(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    """What was written last lies over what was written before it, unless that was erased."""
+    """Return the final content of a line: each later part overwrites the earlier parts unless it erased them."""
     shown, length = list[str](), 0
     for written in reversed(line.split("\r")):
         _, erased, left = written.rpartition(_ERASE_LINE)
@@ -77,29 +77,32 @@ def _last_state(line: str) -> str:
 
 
 def captured(capture: Capture, spill: str | None) -> str:
-    """Head and tail of a capped stream with what lies between them counted; characters cut in two are dropped."""
+    """Render a size-limited stream: head, the number of elided bytes, tail. Characters cut in two are dropped.
+
+    ``spill`` is the path of the file with the full output, if there is one.
+    """
     if capture.whole:
-        return _on_a_terminal((capture.head + capture.tail).decode("utf-8", "replace"))
+        return _overwritten((capture.head + capture.tail).decode("utf-8", "replace"))
     head = codecs.getincrementaldecoder("utf-8")("replace").decode(capture.head)
     start = next((i for i, byte in enumerate(capture.tail[:3]) if byte & 0xC0 != 0x80), min(3, len(capture.tail)))
     tail = capture.tail[start:].decode("utf-8", "replace")
     where = f"; the full output, 64 MiB at most, is in {shown_name(spill)}" if spill else ""
-    return f"{_on_a_terminal(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_on_a_terminal(tail)}"
+    return f"{_overwritten(head)}\n[... {capture.elided:,} bytes elided{where} ...]\n{_overwritten(tail)}"
 
 
 def shown_name(name: str | bytes) -> str:
-    """A file name on one line: bytes that are not UTF-8 as ``\\xNN``, control characters by their pictures."""
+    """Render a file name on one line: bytes that are not UTF-8 as ``\\xNN``, control characters as control pictures."""
     text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
     return shown_line(text).replace("\n", "␊").replace("\t", "␉")
 
 
 def shown_line(line: str) -> str:
-    """A line, or lines, of a file decoded with ``surrogateescape``: bytes that are not UTF-8 as ``\\xNN``."""
+    """Render lines of a file decoded with ``surrogateescape``: bytes that are not UTF-8 as ``\\xNN``."""
     return visible(line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"))
 
 
 def clipped(text: str, limit: int) -> str:
-    """``text``, its middle taken out where it has more than ``limit`` characters (at least 100)."""
+    """Return ``text``, with its middle elided if it has more than ``limit`` characters (``limit`` is at least 100)."""
     if len(text) <= limit:
         return text
     keep = limit - 60
@@ -108,6 +111,9 @@ def clipped(text: str, limit: int) -> str:
 
 
 def fitting(lines: Sequence[str], limit: int, *, beside: int = 1) -> int:
-    """How many of the first ``lines``, each with ``beside`` characters more (its newline), fit in ``limit``."""
+    """Return how many of the first ``lines`` fit in ``limit`` characters.
+
+    ``beside`` is the number of extra characters of each line, such as its newline.
+    """
     lengths = list(accumulate(map(len, lines)))
     return bisect_right(range(len(lines)), limit, key=lambda at: lengths[at] + beside * (at + 1))

@@ -1,4 +1,4 @@
-"""A tool's schema, as engines and policies like it."""
+"""JSON schemas of tools in the forms that inference engines take."""
 
 import copy
 import functools
@@ -14,7 +14,7 @@ Form = Literal["openai", "json-schema", "anthropic"]
 
 
 def described(kind: type[Tool], form: Form) -> dict[str, Any]:
-    """A tool as engines take it: OpenAI's function, or name, description and JSON schema; the same text every time."""
+    """Describe a tool as ``form`` wants it: name, description and JSON schema. The text is the same for every call."""
     schema = schema_of(kind.Input)
     match form:
         case "openai":
@@ -27,9 +27,8 @@ def described(kind: type[Tool], form: Form) -> dict[str, Any]:
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of ``model`` with no titles, no nulls, nothing by reference.
-
-    The caller's own to change.
+    """Return the JSON schema of ``model`` without titles, nulls and references. The caller may change the returned
+    value.
     """
     schema: dict[str, Any] = json.loads(_schema_text(model))
     return schema
@@ -37,7 +36,9 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 @functools.cache
 def _schema_text(model: type[BaseModel]) -> str:
-    """Made once in a process: a model's schema takes pydantic milliseconds, and every episode asks for all."""
+    """Build the schema of ``model`` once in a process: pydantic needs milliseconds, and every episode asks for all
+    schemas.
+    """
     schema = copy.deepcopy(model.model_json_schema(by_alias=True))
     return json.dumps(_plain_object(schema, schema.get("$defs", {})))
 
@@ -49,7 +50,10 @@ def _plain_object(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str,
 
 
 def _plain(schema: dict[str, Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """One property: ``T | None = None`` is T that may be left out. ``named`` are the schemas that it may refer to."""
+    """Simplify the schema of one property: ``T | None = None`` becomes an optional T.
+
+    ``named`` holds the schemas that ``$ref`` may refer to.
+    """
     schema.pop("title", None)
     if schema.get("default", 0) is None:
         schema.pop("default")

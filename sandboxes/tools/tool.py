@@ -1,4 +1,4 @@
-"""What a tool is to a policy: a name, a schema, and an honest result."""
+"""The interface of a tool: name, schema and result."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from sandboxes.interface import Sandbox
 
 
 class ToolErrorKind(StrEnum):
-    """Why a call is an error to the policy. Of the first four the tool did not run; the first three are malformed."""
+    """Why a tool call failed. With the first four kinds the tool did not run; the first three mean a malformed call."""
 
     UNKNOWN_TOOL = "unknown_tool"
     BAD_JSON = "bad_json"
@@ -22,7 +22,10 @@ class ToolErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """``content`` is what the policy reads. ``done`` says that the policy has declared its work finished."""
+    """The result of a tool call.
+
+    ``content`` is the text that the policy reads. ``done`` means that the policy declared its work finished.
+    """
 
     content: str
     error_kind: ToolErrorKind | None = None
@@ -38,9 +41,9 @@ def refused(message: str) -> ToolResult:
 
 
 def timed_out(limit_s: float, state: str = "") -> ToolResult:
-    """``state``: what is known of what the call was to do."""
-    told = f"error: timed out after {limit_s:g} s{state and '; '}{state}"
-    return ToolResult(told, error_kind=ToolErrorKind.TIMEOUT, timed_out=True)
+    """Return the result of a call that exceeded ``limit_s``. ``state`` tells the policy how far the call came."""
+    content = f"error: timed out after {limit_s:g} s{state and '; '}{state}"
+    return ToolResult(content, error_kind=ToolErrorKind.TIMEOUT, timed_out=True)
 
 
 class Tool(Protocol):
@@ -51,21 +54,21 @@ class Tool(Protocol):
     Input: ClassVar[type[BaseModel]]
 
     def reads_only(self, args: Any) -> bool:
-        """Whether such a call changes nothing, so that it may run beside others that change nothing."""
+        """Return whether a call with these arguments changes nothing, so that read-only calls may run concurrently."""
         ...
 
     async def run(self, sandbox: Sandbox, args: Any, *, timeout_s: float) -> ToolResult: ...
 
 
 class Reads:
-    """A tool whose every call changes nothing."""
+    """A tool of which every call is read-only."""
 
     def reads_only(self, args: Any) -> bool:
         return True
 
 
 class Writes:
-    """A tool whose every call may change something."""
+    """A tool of which any call may change something."""
 
     def reads_only(self, args: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""The tools of one policy: their schemas, and the one door through which its calls go."""
+"""The tools of one policy: their schemas, and the parsing and execution of its calls."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from sandboxes.errors import PathError, SpecError
 from sandboxes.interface import Sandbox
 from sandboxes.tools.packs import PackParts, choose
-from sandboxes.tools.packs.read_only import readers
+from sandboxes.tools.packs.read_only import read_only_tools
 from sandboxes.tools.parse_call import MalformedCall, parse_arguments, unknown_tool
 from sandboxes.tools.rendering import clipped, shown_name
 from sandboxes.tools.schemas import described
@@ -24,7 +24,7 @@ MAX_CHARS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call that is fit to be run."""
+    """A call with validated arguments, ready to run."""
 
     tool: Tool
     arguments: BaseModel
@@ -35,9 +35,10 @@ class PreparedCall:
 
 
 class Toolset:
-    """Calls may be made concurrently and for any number of sandboxes; those to one shell, and edits, take their turns.
+    """A set of tools for one policy.
 
-    No result has more than ``max_chars`` characters.
+    Calls may run concurrently and for any number of sandboxes. Calls to one shell run one at a time, and so do edits in
+    one sandbox. No result has more than ``max_chars`` characters.
     """
 
     def __init__(self, tools: Sequence[Tool], *, pack: str = "", max_chars: int = MAX_CHARS) -> None:
@@ -46,30 +47,37 @@ class Toolset:
         self._max_chars = max_chars
 
     @classmethod
-    def of(cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS, library: "IndexStore | None" = None) -> Self:
-        """The tools that ``words`` ask for, as ``choose`` reads them: without any, all of the default pack.
+    def of(
+        cls, words: Sequence[str] = (), *, max_chars: int = MAX_CHARS, index_store: "IndexStore | None" = None
+    ) -> Self:
+        """Build the toolset that ``words`` select (see ``choose``); without words, all tools of the default pack.
 
-        Raises SpecError for what is no pack and no tool.
+        Raises SpecError if a word names neither a pack nor a tool.
         """
         if max_chars < 2000:
-            raise SpecError(f"max_chars is {max_chars}: give at least 2000")
+            raise SpecError(f"max_chars is {max_chars}, which is too small; use at least 2000")
         choice = choose(words)
-        return cls(choice.make(PackParts.of(max_chars, library)), pack=choice.pack.name, max_chars=max_chars)
+        return cls(choice.make(PackParts.of(max_chars, index_store)), pack=choice.pack.name, max_chars=max_chars)
 
     def only_reading(self, *more: Tool) -> Self:
-        """The tools of it that change nothing, and ``more``. Raises SpecError where there are none."""
-        return type(self)([*readers(list(self._tools.values())), *more], pack=self.pack, max_chars=self._max_chars)
+        """Return a toolset of the read-only tools and ``more``. Raises SpecError if no tool is read-only."""
+        return type(self)(
+            [*read_only_tools(list(self._tools.values())), *more], pack=self.pack, max_chars=self._max_chars
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tools)
 
     def schemas(self) -> list[dict[str, Any]]:
-        """In OpenAI's function form, in the order of the tools; the same text every time."""
+        """Return the schemas in OpenAI's function form, in the order of the tools.
+
+        The text is the same for every call.
+        """
         return [described(type(tool), "openai") for tool in self._tools.values()]
 
     def prepare(self, name: str, arguments: str) -> PreparedCall | MalformedCall:
-        """A call as the policy wrote it, understood or not; ``run`` takes either."""
+        """Parse a call as the policy wrote it. ``run`` accepts either return type."""
         try:
             tool = self._tools.get(name)
             if tool is None:
@@ -79,13 +87,13 @@ class Toolset:
             return fault
 
     async def call(self, sandbox: Sandbox, name: str, arguments: str, *, timeout_s: float) -> ToolResult:
-        """``prepare`` and ``run``."""
+        """Prepare and run a call."""
         return await self.run(sandbox, self.prepare(name, arguments), timeout_s=timeout_s)
 
     async def run(self, sandbox: Sandbox, call: PreparedCall | MalformedCall, *, timeout_s: float) -> ToolResult:
-        """Run a call, in at most ``timeout_s`` from its turn on; ``duration_s`` is all of it.
+        """Run a call for at most ``timeout_s``, counted after the wait for its lock; ``duration_s`` includes the wait.
 
-        Whatever the policy did wrong comes back as a result. Raises SandboxGone.
+        Errors of the policy are returned as a result. Raises SandboxGone.
         """
         started = time.monotonic()
         try:

@@ -21,7 +21,7 @@ REMEDY = "build on a machine whose Docker daemon is local, with the farm as root
 
 
 class Confinement:
-    """Serve the doors of a build's steps. Use ``confine`` to make one."""
+    """The proxies and limits of one build's steps. Use ``confine`` to create one."""
 
     def __init__(self, token: str, indexes: PackageIndexes, mirror: IndexMirror, upstreams: UpstreamProxies) -> None:
         self._token = token
@@ -29,7 +29,7 @@ class Confinement:
         self._indexes = indexes
         self._mirror = mirror
         self._upstreams = upstreams
-        self._doors: dict[str, list[EgressProxy]] = {}
+        self._proxies: dict[str, list[EgressProxy]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.log = EgressLog()
         self._copies = CopyCount()
@@ -52,22 +52,22 @@ class Confinement:
     def was_late(self) -> bool:
         return self.watch is not None and self.watch.late
 
-    def open(self, doors: StepListeners) -> None:
-        self._doors[doors.step_id] = [
+    def open(self, listeners: StepListeners) -> None:
+        self._proxies[listeners.step_id] = [
             EgressProxy(
                 self._token,
                 self._allowed,
-                doors.proxy,
+                listeners.proxy,
                 self.log,
-                granted=self._granted,
+                grants=self._granted,
                 upstreams=self._upstreams,
             ),
-            MirrorListener(self._token, doors.mirror, self._mirror),
+            MirrorListener(self._token, listeners.mirror, self._mirror),
         ]
 
     def shut(self, step_id: str) -> None:
-        for door in self._doors.pop(step_id, ()):
-            task = asyncio.create_task(door.close())
+        for proxy in self._proxies.pop(step_id, ()):
+            task = asyncio.create_task(proxy.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -76,13 +76,13 @@ class Confinement:
             self.failed.set_result(error)
 
     def read_progress(self, line: str) -> None:
-        """Take a line of the builder's plain progress."""
+        """Process a line of the builder's plain progress."""
         self._copies.read(line)
         if self.watch is not None:
             self.watch.copies = self._copies.count
 
     async def close(self) -> None:
-        for step_id in list(self._doors):
+        for step_id in list(self._proxies):
             self.shut(step_id)
         if self._closing:
             await asyncio.wait(self._closing)
@@ -106,9 +106,9 @@ async def confine(
     async with IndexMirror.open(indexes, access) as mirror:
         confinement = Confinement(token, indexes, mirror, access.upstreams())
         reports = Reports(
-            opened=lambda doors: _in_loop(loop, confinement.open, doors),
-            closed=lambda step_id: _in_loop(loop, confinement.shut, step_id),
-            failed=lambda error: _in_loop(loop, confinement.fail, error),
+            opened=lambda listeners: _call_in_loop(loop, confinement.open, listeners),
+            closed=lambda step_id: _call_in_loop(loop, confinement.shut, step_id),
+            failed=lambda error: _call_in_loop(loop, confinement.fail, error),
         )
         confinement.watch = StepWatch(executor, token, limits, hierarchies, reports, find_hoard)
         confinement.watch.start()
@@ -120,21 +120,21 @@ async def confine(
 
 async def _end(confinement: Confinement, watch: StepWatch) -> None:
     await asyncio.to_thread(watch.stop)
-    await asyncio.sleep(0)  # doors that the watch reported last are opened, and then closed
+    await asyncio.sleep(0)  # runs pending callbacks, so that listeners reported last are closed too
     await confinement.close()
 
 
-def _in_loop(loop: asyncio.AbstractEventLoop, call: object, argument: object) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: object, argument: object) -> None:
     assert callable(call)
     loop.call_soon_threadsafe(call, argument)
 
 
 def find_obstacle(root: Path | None) -> str:
-    """Say why no build of the engine whose data root is ``root`` can be confined here; "" if each can."""
+    """Return why builds of the engine with data root ``root`` cannot be confined on this machine; "" if they can."""
     if os.geteuid() != 0:
         return "the farm is not root"
     if root is None or not (root / "buildkit").is_dir():
-        return "the engine's steps are not to be seen, as its daemon is not local"
+        return "the engine's build steps are not visible, because its daemon is not local"
     hierarchies = find_hierarchies()
     if not hierarchies.unified and not NEEDED.issubset(hierarchies.mounts):
         return "no cgroups for memory, processes and processor time"

@@ -1,6 +1,6 @@
-"""The package indexes that build steps reach, and the rewriting of index pages to the farm's mirror.
+"""Map the package indexes of build steps to the farm's mirror, and rewrite links in index pages.
 
-A step sees only the mirror at the loopback address of its own network.
+A step connects only to the mirror, at the loopback address of its own network.
 
 The mirror's paths:
 
@@ -30,7 +30,7 @@ MIRROR_HOST, MIRROR_PORT = "127.0.0.1", 3129
 MIRROR = f"http://{MIRROR_HOST}:{MIRROR_PORT}"
 JSON_PAGE = "application/vnd.pypi.simple."
 METADATA = ".metadata"
-"""The suffix by which a client fetches the metadata of a wheel alone (PEP 658)."""
+"""The suffix of the URL of a wheel's metadata (PEP 658)."""
 
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NPM_NAME = r"[A-Za-z0-9_~!'()*-][A-Za-z0-9._~!'()*-]*"
@@ -38,13 +38,13 @@ _NPM_PACKAGE = re.compile(
     rf"(?!-/)(?:@{_NPM_NAME}/)?{_NPM_NAME}(?:/-/(?:@{_NPM_NAME}/)?[A-Za-z0-9][A-Za-z0-9._+~-]*\.tgz|/[A-Za-z0-9][A-Za-z0-9._+~-]*)?",
     re.ASCII,
 )
-"""Documents of a package or of one version, and tarballs. A registry's calls for accounts begin with ``-/``."""
+"""Documents of a package or of one version, and tarballs. A registry's account API, below ``-/``, is excluded."""
 _HREF = re.compile(r"""(<(?:a|base)\b[^>]*?\bhref\s*=\s*)("[^"]*"|'[^']*')""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class PipIndex:
-    """Where pip finds packages. URLs may hold credentials: they stay with the farm."""
+    """The package indexes of pip. URLs may contain credentials, which only the farm uses."""
 
     urls: tuple[str, ...] = ("https://pypi.org/simple",)
     find_links: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class PipIndex:
 
 @dataclass(frozen=True, slots=True)
 class NpmRegistry:
-    """Where npm finds packages; ``authorization`` is the header that the registry is sent, or empty."""
+    """The registry of npm. ``authorization`` is the value of the Authorization header for it, or empty."""
 
     url: str = "https://registry.npmjs.org"
     authorization: str = ""
@@ -63,7 +63,10 @@ class NpmRegistry:
 
 @dataclass(frozen=True, slots=True)
 class PackageIndexes:
-    """``apt_hosts``: names of hosts with packages of distributions. ``hosts``: patterns that the operator adds."""
+    """The package indexes of build steps.
+
+    ``apt_hosts``: hosts with packages of distributions. ``hosts``: patterns of further hosts from the operator.
+    """
 
     pip: PipIndex = PipIndex()
     npm: NpmRegistry = NpmRegistry()
@@ -71,10 +74,10 @@ class PackageIndexes:
     hosts: tuple[str, ...] = ()
 
     def allowed(self) -> AllowList:
-        """Return the hosts that a build step may reach by itself.
+        """Return the hosts that a build step may reach directly.
 
-        A host of pip or npm at a private address is reached through the mirror alone, which fetches packages and
-        nothing else. apt speaks plain HTTP to its hosts, which may be a site's own.
+        A host of pip or npm at a private address is reached only through the mirror, which serves only packages. apt
+        uses plain HTTP to its hosts, which may be a site's own.
         """
         origins = [*self.pip.urls, *self.pip.find_links, self.npm.url]
         names = {urlsplit(url).hostname or "" for url in origins if urlsplit(url).port in (None, 80, 443)}
@@ -86,18 +89,18 @@ class PackageIndexes:
 
     def granted(self) -> Grants:
         """Return the hosts that a build step may also reach at a private address, because the operator names them."""
-        named: list[tuple[Host, int | None]] = [(parse_host(name), None) for name in self.apt_hosts]
-        named += [(each.host, each.port) for each in AllowList.parse(self.hosts).patterns if not each.below]
+        hosts_and_ports: list[tuple[Host, int | None]] = [(parse_host(name), None) for name in self.apt_hosts]
+        hosts_and_ports += [(each.host, each.port) for each in AllowList.parse(self.hosts).patterns if not each.below]
         return Grants(
             tuple(
                 Pattern(host, below=False, port=port)
-                for host, given in named
+                for host, given in hosts_and_ports
                 for port in ((HTTP_PORT, HTTPS_PORT) if given is None else (given,))
             )
         )
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that point a step's package managers at the mirror. They are the same for each build."""
+        """Return the variables that point package managers in a step at the mirror; the same for each build."""
         count = len(self.pip.urls)
         indexes = [f"{MIRROR}/pip/{number}" for number in range(count)]
         found = {
@@ -115,7 +118,9 @@ class PackageIndexes:
 
 @dataclass(frozen=True, slots=True)
 class IndexUpstream:
-    """A request of the mirror. Links are rewritten in pages of pip (``page``) and answers of npm (``npm``)."""
+    """The upstream of a request to the mirror. Links are rewritten in pages of pip (``page``) and answers of npm
+    (``npm``).
+    """
 
     url: str
     page: bool = False
@@ -131,7 +136,7 @@ class Router:
         self._allowed = indexes.allowed()
 
     def find(self, target: str) -> IndexUpstream | None:
-        """Return what the mirror fetches for a request's target, None if that is no path of the mirror."""
+        """Return the upstream of a request's target; None if the target is not a path of the mirror."""
         path, _, query = target.partition("?")
         kind, _, rest = path.removeprefix("/").partition("/")
         if kind == "npm":
@@ -160,8 +165,8 @@ class Router:
         signature, _, rest = rest.partition("/")
         scheme, _, rest = rest.partition("/")
         url = f"{scheme}://{rest}" + (f"?{query}" if query else "")
-        asked = [url, url.removesuffix(METADATA)] if not query else [url]
-        if any(hmac.compare_digest(signature.encode(), self._sign(each).encode()) for each in asked):
+        urls_to_check = [url, url.removesuffix(METADATA)] if not query else [url]
+        if any(hmac.compare_digest(signature.encode(), self._sign(each).encode()) for each in urls_to_check):
             return IndexUpstream(url)
         return None
 
@@ -179,7 +184,9 @@ class Router:
         return urlunsplit(("", "", f"/file/{signature}/{url.scheme}/{host}{path}", url.query, url.fragment))
 
     def _may_link(self, url: SplitResult, page: SplitResult) -> bool:
-        """Tell whether the farm may fetch from the host that a page links to: the index's own, or an allowed one."""
+        """Return whether the farm may fetch from the host that a page links to: the index's own host, or an allowed
+        one.
+        """
         own = [page, *map(urlsplit, (*self._indexes.pip.urls, *self._indexes.pip.find_links))]
         with suppress(ValueError):
             if any((url.hostname, url.port) == (each.hostname, each.port) for each in own):
@@ -189,7 +196,7 @@ class Router:
         return False
 
     def rewrite_page(self, base: str, content_type: str, content: bytes) -> bytes:
-        """Rewrite the links of a simple-index page (PEP 503, PEP 691). Raises ValueError if it is not one."""
+        """Rewrite the links of a simple-index page (PEP 503, PEP 691). Raises ValueError for another document."""
         if content_type.startswith((JSON_PAGE, "application/json")):
             page = json.loads(content)
             for file in page["files"]:
@@ -206,16 +213,16 @@ class Router:
         return f'{found[1]}"{html.escape(self.link(base, html.unescape(found[2][1:-1])))}"'
 
     def rewrite_npm(self, content: bytes) -> bytes:
-        """Point the tarballs of a package's document at the mirror. Raises ValueError if it is no JSON."""
+        """Rewrite the tarball URLs of a package's document to the mirror. Raises ValueError if it is not JSON."""
         prefix = f"{self._indexes.npm.url.rstrip('/')}/"
-        return json.dumps(_replaced(json.loads(content), _moved(prefix))).encode()
+        return json.dumps(_replace_tarballs(json.loads(content), _url_mover(prefix))).encode()
 
 
-def _moved(prefix: str) -> Callable[[str], str]:
+def _url_mover(prefix: str) -> Callable[[str], str]:
     origin = urlsplit(prefix)
 
     def move(url: str) -> str:
-        """Registries name themselves with either scheme."""
+        """Move a URL of the registry, with either scheme, to the mirror."""
         parts = urlsplit(url)
         if parts.netloc != origin.netloc.rpartition("@")[2] or not parts.path.startswith(origin.path):
             return url
@@ -224,7 +231,7 @@ def _moved(prefix: str) -> Callable[[str], str]:
     return move
 
 
-def _replaced(document: Any, move: Callable[[str], str]) -> Any:
+def _replace_tarballs(document: Any, move: Callable[[str], str]) -> Any:
     """Replace ``dist.tarball`` in a package's document or in that of one version."""
     if isinstance(document, dict):
         for version in [document, *(document.get("versions") or {}).values()]:
@@ -235,5 +242,5 @@ def _replaced(document: Any, move: Callable[[str], str]) -> Any:
 
 
 def _is_name(host: str) -> bool:
-    """Tell a public name from an address and from a name of the local network."""
+    """Return whether a host is a public name, neither an address nor a name of the local network."""
     return "." in host and ":" not in host and not host.rpartition(".")[2].isdigit()

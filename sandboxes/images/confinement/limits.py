@@ -11,16 +11,16 @@ from sandboxes.cgroups.cgroups import Hierarchies
 MIB = 1 << 20
 CPU_PERIOD_US = 100_000
 CPU_QUOTA_LEAST_US = 1000
-"""The least that the kernel takes."""
+"""The smallest quota that the kernel accepts."""
 NEEDED = frozenset({"memory", "pids", "cpu"})
 """The controllers of cgroup v1 that limit a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildLimits:
-    """The limits that all steps of one build share: ``cpus`` is processor time, in processors.
+    """The limits that all steps of one build share. ``cpus`` is CPU time, in processors.
 
-    ``timeout_max_s`` is the longest that any build may take, even if its task allows more.
+    ``timeout_max_s`` is the maximum duration of any build, even if its task allows more.
     """
 
     memory_mib: int = 2048
@@ -59,7 +59,7 @@ class StepGroup:
                 (self.memory / "memory.memsw.limit_in_bytes").write_text(str(most))
 
     def limit_cpus(self, cpus: float) -> None:
-        """Let the group use ``cpus`` processors' time. Raises OSError if the kernel refuses it."""
+        """Limit the group to ``cpus`` processors. Raises OSError if the kernel refuses it."""
         quota = max(CPU_QUOTA_LEAST_US, round(cpus * CPU_PERIOD_US))
         if self.unified:
             (self.cpu / "cpu.max").write_text(f"{quota} {CPU_PERIOD_US}")
@@ -68,7 +68,7 @@ class StepGroup:
             try:
                 (self.cpu / "cpu.cfs_quota_us").write_text(str(quota))
             except OSError as error:
-                if error.errno != errno.EINVAL:  # EINVAL: a group above has less, so the limit holds already
+                if error.errno != errno.EINVAL:  # EINVAL: a parent group has a lower limit
                     raise
 
     def memory_bytes(self) -> int:

@@ -1,4 +1,6 @@
-"""The mirror of package indexes at a build step's loopback address: the farm fetches with the host's trust and keys."""
+"""Serve package indexes at a loopback address of a build step: the farm fetches with the host's certificates and
+logins.
+"""
 
 import asyncio
 import secrets
@@ -27,19 +29,27 @@ HEAD_BYTES_MAX = 16 << 10
 HEAD_S, IDLE_S = 30.0, 120.0
 CHUNK = 64 << 10
 
-_ASKED = ("accept", "range", "if-none-match", "if-modified-since", "user-agent")
-_GIVEN = ("content-type", "content-range", "accept-ranges", "etag", "last-modified", "location", "retry-after")
+_REQUEST_HEADERS = ("accept", "range", "if-none-match", "if-modified-since", "user-agent")
+_RESPONSE_HEADERS = (
+    "content-type",
+    "content-range",
+    "accept-ranges",
+    "etag",
+    "last-modified",
+    "location",
+    "retry-after",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorAccess:
-    """How the farm itself fetches: certificates that it trusts, and the host's proxies by URL scheme."""
+    """How the farm fetches from package indexes: trusted certificates, and the host's proxies by URL scheme."""
 
     ca_bundle: Path | None
     proxies: Mapping[str, str]
 
     def upstreams(self) -> UpstreamProxies:
-        """Return the proxies for what build steps fetch by themselves. Raises RuntimeUnavailable."""
+        """Return the proxies for direct requests of build steps. Raises RuntimeUnavailable."""
         return UpstreamProxies.parse(self.proxies, self.ca_bundle)
 
     def client(self, *, verify: bool) -> httpx.AsyncClient:
@@ -62,7 +72,7 @@ class MirrorAccess:
 
 
 def _proxied(variable: str, proxy: str, context: ssl.SSLContext | bool) -> httpx.AsyncHTTPTransport:
-    """Return a way through a proxy of the host's. Raises RuntimeUnavailable for a proxy that cannot be used."""
+    """Return a transport through a proxy of the host. Raises RuntimeUnavailable if the proxy's URL is invalid."""
     try:
         return httpx.AsyncHTTPTransport(proxy=proxy, verify=context)
     except (ValueError, ImportError, httpx.InvalidURL):
@@ -70,7 +80,7 @@ def _proxied(variable: str, proxy: str, context: ssl.SSLContext | bool) -> httpx
 
 
 class IndexMirror:
-    """Answer the requests of one build's steps. Use ``open`` to make one."""
+    """Answers the requests of one build's steps. Use ``open`` to create one."""
 
     def __init__(self, indexes: PackageIndexes, verified: httpx.AsyncClient, unverified: httpx.AsyncClient) -> None:
         self._indexes = indexes
@@ -85,14 +95,14 @@ class IndexMirror:
             yield cls(indexes, verified, unverified)
 
     async def answer(self, client: socket.socket) -> None:
-        """Read one request and answer it. A client that breaks off is left alone."""
+        """Read one request and answer it. A broken client connection is ignored."""
         reader, writer = await asyncio.open_connection(sock=client, limit=CHUNK)
         try:
             await self._answer(reader, writer)
             writer.write_eof()
             async with asyncio.timeout(IDLE_S):
                 await writer.drain()
-                await reader.read(1)  # until the client has closed: closing first could cut the answer
+                await reader.read(1)  # until the client closes: closing first could truncate the answer
         except (OSError, TimeoutError, h11.ProtocolError):
             pass
         finally:
@@ -116,7 +126,11 @@ class IndexMirror:
             await answer.fail(HTTPStatus.BAD_GATEWAY, f"the package index cannot be read: {type(error).__name__}")
 
     async def _fetch(self, request: h11.Request, upstream: IndexUpstream, answer: "_Answer") -> None:
-        headers = {name.decode(): value.decode("latin-1") for name, value in request.headers if name.decode() in _ASKED}
+        headers = {
+            name.decode(): value.decode("latin-1")
+            for name, value in request.headers
+            if name.decode() in _REQUEST_HEADERS
+        }
         headers["accept-encoding"] = "identity"
         if upstream.page or upstream.npm:
             for name in ("range", "if-none-match", "if-modified-since"):
@@ -127,10 +141,10 @@ class IndexMirror:
             headers=headers | self._authorization(upstream),
             auth=self._login(upstream) or httpx.USE_CLIENT_DEFAULT,
         ) as response:
-            given = [(name, response.headers[name]) for name in _GIVEN if name in response.headers]
+            forwarded = [(name, response.headers[name]) for name in _RESPONSE_HEADERS if name in response.headers]
             kind = response.headers.get("content-type", "").partition(";")[0].strip()
             if response.status_code == HTTPStatus.OK and (upstream.page or (upstream.npm and kind.endswith("json"))):
-                content = await _whole(response)
+                content = await _read_all(response)
                 content = await asyncio.to_thread(self._rewritten, upstream, str(response.url), kind, content)
                 media_type = response.headers.get("content-type", "application/octet-stream")
                 await answer.begin(
@@ -139,8 +153,8 @@ class IndexMirror:
                 await answer.send(content)
             else:
                 if "content-length" in response.headers and "content-encoding" not in response.headers:
-                    given.append(("content-length", response.headers["content-length"]))
-                await answer.begin(response.status_code, given)
+                    forwarded.append(("content-length", response.headers["content-length"]))
+                await answer.begin(response.status_code, forwarded)
                 async for chunk in response.aiter_bytes(CHUNK):
                     await answer.send(chunk)
             await answer.end()
@@ -165,9 +179,9 @@ class IndexMirror:
 
     def _login(self, upstream: IndexUpstream) -> httpx.BasicAuth | None:
         """Return the credentials in the URL of the index that ``upstream`` belongs to."""
-        asked = urlsplit(upstream.url)
+        target = urlsplit(upstream.url)
         for url in map(urlsplit, (*self._indexes.pip.urls, *self._indexes.pip.find_links)):
-            same = (url.scheme, url.hostname, url.port) == (asked.scheme, asked.hostname, asked.port)
+            same = (url.scheme, url.hostname, url.port) == (target.scheme, target.hostname, target.port)
             if url.username and same and not upstream.npm:
                 auth = httpx.URL(url.geturl())
                 return httpx.BasicAuth(auth.username, auth.password)
@@ -175,7 +189,7 @@ class IndexMirror:
 
 
 class MirrorListener(EgressProxy):
-    """Accept at the mirror's port of one step, with the bounds of an egress proxy."""
+    """Accepts connections to the mirror from one step, with the limits of an egress proxy."""
 
     def __init__(self, build_id: str, listener: socket.socket, mirror: IndexMirror) -> None:
         super().__init__(build_id, AllowList(()), listener, EgressLog())
@@ -189,10 +203,10 @@ class _Answer:
     def __init__(self, parser: h11.Connection, writer: asyncio.StreamWriter) -> None:
         self._parser = parser
         self._writer = writer
-        self._begun = False
+        self._has_begun = False
 
     async def begin(self, status: int, headers: list[tuple[str, str]]) -> None:
-        self._begun = True
+        self._has_begun = True
         await self._write(h11.Response(status_code=status, headers=[*headers, ("connection", "close")]))
 
     async def send(self, data: bytes) -> None:
@@ -203,8 +217,8 @@ class _Answer:
         await self._write(h11.EndOfMessage())
 
     async def fail(self, status: HTTPStatus, message: str) -> None:
-        """Answer with an error, or cut an answer that is under way."""
-        if self._begun:
+        """Answer with an error, or abort an answer that has started."""
+        if self._has_begun:
             self._writer.transport.abort()
             return
         body = f"{message}\n".encode()
@@ -218,7 +232,7 @@ class _Answer:
             await self._writer.drain()
 
 
-async def _whole(response: httpx.Response) -> bytes:
+async def _read_all(response: httpx.Response) -> bytes:
     content = bytearray()
     async for chunk in response.aiter_bytes(CHUNK):
         content += chunk

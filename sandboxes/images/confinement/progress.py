@@ -1,4 +1,4 @@
-"""The number of the engine's own copies in a build, read from the builder's plain progress."""
+"""Count the engine's own copies in a build from the builder's plain progress."""
 
 import re
 
@@ -7,9 +7,10 @@ _CACHED = re.compile(r"#(\d+) CACHED")
 
 
 class CopyCount:
-    """Count the instructions that have started, are not cached, and make a layer without running a step.
+    """Counts the instructions that have started, are not cached, and create a layer without running a step.
 
-    What a step prints cannot be taken for such a line: the builder puts the step's number and a time before it.
+    Output of a step cannot be mistaken for such a line, because the builder prefixes it with the step's number and a
+    time.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class CopyCount:
         return len(self._begun)
 
     def read(self, line: str) -> None:
-        """Take one line of the output of ``docker build --progress plain``."""
+        """Process one line of the output of ``docker build --progress plain``."""
         if match := _BEGUN.match(line):
             self._begun.add(match[1])
         elif match := _CACHED.fullmatch(line):

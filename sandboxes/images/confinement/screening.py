@@ -66,18 +66,18 @@ class ScreenedDockerfile:
 
 
 class DockerfileRefused(Exception):
-    """The reason why a line is refused, with the remedy."""
+    """A refused line of a Dockerfile. The message holds the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where images may come from: ``registries`` beside PUBLIC_REGISTRIES, and the names of images that are here."""
+    """Admitted image sources: ``registries`` in addition to PUBLIC_REGISTRIES, and the images on this machine."""
 
     registries: frozenset[str] = frozenset()
     present: frozenset[str] = frozenset()
 
     def admit(self, image: str) -> None:
-        """Raises DockerfileRefused."""
+        """Check the registry of an image. Raises DockerfileRefused."""
         registry = registry_of(image)
         if registry in PUBLIC_REGISTRIES or registry in self.registries:
             return
@@ -93,10 +93,9 @@ _PUBLIC = Sources()
 
 
 def screen(text: str, sources: Sources = _PUBLIC) -> ScreenedDockerfile:
-    """Check a Dockerfile and rewrite what the engine must not read as it stands.
+    """Check a Dockerfile, and rewrite its parser directives and cache mounts.
 
-    Parser directives are rewritten, and
-    cache mounts become empty temporary ones, because builds of different authors would share them. Raises ImageError.
+    Cache mounts become empty temporary mounts, because builds of different authors would share them. Raises ImageError.
     """
     lines = text.removeprefix("\ufeff").split("\n")
     directives = _directives(lines)
@@ -135,7 +134,7 @@ class _Reader:
         self._stages: set[str] = set()
         self._doubtful: set[str] = set()
         self.doubtful: tuple[str, ...] = ()
-        """Bases that may be stages, once ``check`` has returned."""
+        """Bases that may be stages; set by ``check``."""
         self._read_bytes = 0
         self._heredoc = next((at for at, line in enumerate(lines) if "<<" in line), len(lines))
 
@@ -144,7 +143,7 @@ class _Reader:
         bases: dict[str, None] = {}
         before = ""
         for index, line in enumerate(self._lines):
-            last, before = before, line if _counts(line) else before
+            last, before = before, line if _is_code(line) else before
             match = _INSTRUCTION.match(self._head(index))
             if match is None or match[1].upper() not in _CHECKED:
                 continue
@@ -159,11 +158,11 @@ class _Reader:
         return tuple(base for base in bases if base not in self.doubtful)
 
     def _head(self, index: int) -> str:
-        """Return a line, and as many lines that continue it as are needed to tell the instruction's name."""
+        """Return a line, joined with its continuation lines until the instruction's name is complete."""
         head = ""
         for at in range(index, len(self._lines)):
             line = self._lines[at]
-            if head and not _counts(line):
+            if head and not _is_code(line):
                 continue
             end = line.rstrip()
             head += end.removesuffix(self._escape)
@@ -173,7 +172,7 @@ class _Reader:
         return head.translate(_LIKE_ASCII)
 
     def _declare(self, text: str, *, is_sure: bool) -> None:
-        """Note the stage that a ``FROM`` instruction names. A line inside another instruction declares none."""
+        """Record the stage that a ``FROM`` instruction names. A line inside another instruction declares none."""
         named = _STAGE.fullmatch(text.strip())
         if named is None:
             return
@@ -210,7 +209,7 @@ class _Reader:
         if name == "ONBUILD":
             return self._instruction(rest) and []
         if name == "FROM" and (len(words) == 1 or (len(words) == 3 and words[1].lower() == "as")):
-            images = self._expanded(words[0])
+            images = self._expand(words[0])
             for image in images:
                 self._sources.admit(image)
             for value in _values(flags, "--platform"):
@@ -255,7 +254,7 @@ class _Reader:
             except (ValueError, RecursionError):
                 parsed = None
             if not isinstance(parsed, list) or any(isinstance(word, list | dict) for word in parsed):
-                raise DockerfileRefused("ADD: what begins with [ is no JSON list; write it without brackets")
+                raise DockerfileRefused("ADD: a list in brackets is not valid JSON; write it without brackets")
             found.append([word for word in parsed if isinstance(word, str)])
         for sources in found:
             for at, source in enumerate(sources):
@@ -270,20 +269,20 @@ class _Reader:
                     )
 
     def _admit_all(self, word: str) -> None:
-        for image in self._expanded(word):
+        for image in self._expand(word):
             self._sources.admit(image)
 
-    def _expanded(self, word: str) -> list[str]:
+    def _expand(self, word: str) -> list[str]:
         words = {word}
         for _ in range(_DEPTH):
             if not any("$" in each for each in words):
                 return sorted(words)
-            words = {each for word in words for each in islice(self._filled(word), _EXPANSIONS)}
+            words = {each for word in words for each in islice(self._substitute(word), _EXPANSIONS)}
             if len(words) >= _EXPANSIONS:
                 break
-        raise DockerfileRefused(f"{word[:80]}: what image this is can only be told in the build; write its name out")
+        raise DockerfileRefused(f"{word[:80]}: the name of this image is known only during the build; write it out")
 
-    def _filled(self, word: str) -> Iterator[str]:
+    def _substitute(self, word: str) -> Iterator[str]:
         pieces, last = [], 0
         for found in _VARIABLE.finditer(word):
             values = set(self._arguments.get(found[1] or found[3], ())) | (
@@ -291,15 +290,13 @@ class _Reader:
             )
             if not values:
                 raise DockerfileRefused(
-                    f"{word[:80]}: what image this is can only be told in the build; write its name out"
+                    f"{word[:80]}: the name of this image is known only during the build; write it out"
                 )
             pieces += [[word[last : found.start()]], sorted(values)]
             last = found.end()
         rest = word[last:]
         if "$" in "".join(pieces[at][0] for at in range(0, len(pieces), 2)) + rest:
-            raise DockerfileRefused(
-                f"{word[:80]}: what image this is can only be told in the build; write its name out"
-            )
+            raise DockerfileRefused(f"{word[:80]}: the name of this image is known only during the build; write it out")
         for parts in product(*pieces):
             yield "".join(parts) + rest
 
@@ -314,13 +311,13 @@ def _refuse_odd_flags(name: str, rest: str) -> None:
             raise DockerfileRefused(f"{name} {flag[:60]}: write the flag without quotes, escapes and brackets")
 
 
-def _counts(line: str) -> bool:
-    """Decide whether a line is neither blank nor a comment."""
+def _is_code(line: str) -> bool:
+    """Return whether a line is neither blank nor a comment."""
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _directives(lines: Sequence[str]) -> Mapping[str, str]:
-    """Return the parser directives: the first of a name counts."""
+    """Return the parser directives; the first of each name applies."""
     found: dict[str, str] = {}
     for at, line in enumerate(lines):
         match = _DIRECTIVE.match(line)
@@ -333,7 +330,7 @@ def _directives(lines: Sequence[str]) -> Mapping[str, str]:
 
 
 def _arguments(lines: Sequence[str]) -> dict[str, list[str]]:
-    """Return every default that the file gives to an ``ARG``, for which of them counts depends on the parser."""
+    """Return all defaults of each ``ARG`` in the file, because it depends on the parser which of them applies."""
     found: dict[str, list[str]] = {name: [value] for name, value in _PLATFORM.items()}
     for line in lines:
         match = _INSTRUCTION.match(line)
@@ -344,7 +341,7 @@ def _arguments(lines: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _split(text: str, escape: str) -> tuple[list[str], list[str]]:
-    """Return the flags that an instruction begins with, and its further words; quotes and escapes are taken off."""
+    """Split an instruction into its leading flags and its other words, without quotes and escapes."""
     words: list[str] = []
     word, quote, begun, skip = "", "", False, False
     for sign in text:

@@ -1,8 +1,8 @@
-"""Finding a build's steps as they start: their limits, and the doors in their networks.
+"""Detect a build's steps as they start, limit them, and open listeners in their network namespaces.
 
-BuildKit gives each step of ``--network none`` a network of its own and writes the step's OCI configuration to a
-directory before it starts the step. The build's token in the step's environment says whose step it is. Polling sees the
-directory within two milliseconds; the step's program begins some ten milliseconds later.
+BuildKit gives each step of ``--network none`` its own network namespace, and writes the step's OCI configuration to a
+directory before it starts the step. The build's token in the step's environment identifies its build. Polling detects
+the directory within two milliseconds; the step's program begins about ten milliseconds later.
 """
 
 import json
@@ -29,22 +29,22 @@ from sandboxes.images.confinement.indexes import MIRROR_PORT
 from sandboxes.images.confinement.limits import MIB, BuildLimits, StepGroup, candidates
 
 POLL_S = 0.002
-SOON_S = 0.0005
-WEIGH_S = 0.05
-MEASURE_ANYWAY_S = 5.0
+START_POLL_S = 0.0005
+CHECK_S = 0.05
+MEASURE_EVERY_S = 5.0
 SURVEY_S = 1.0
-SUSPECTED = 3
+SUSPICIOUS_SURVEYS = 3
 """Surveys in a row that find too much by an estimate, before the build is ended for it."""
 APPEAR_S = 30.0
 COPIES = 4
-"""Multiple of the limit that the engine's own copies between stages may hold beside what steps write."""
+"""Multiple of the disk limit for the sum of the engine's own copies between stages and the data that steps write."""
 CERTAIN_S, UNCLEAR_S = 0.2, 1.0
 """How long copies must exceed the limit before the build ends: the builder's progress, which counts them, is late."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepListeners:
-    """The two listening sockets in a step's network."""
+    """The two listening sockets in a step's network namespace."""
 
     step_id: str
     proxy: socket.socket
@@ -53,9 +53,9 @@ class StepListeners:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Functions that the watch calls in its own threads: a step's doors are open, a step ended, the build must end.
+    """Callbacks of the watch, called in its threads: a step's listeners are open, a step ended, the build must end.
 
-    The error that ends a build is ImageError if the build is at fault, else RuntimeUnavailable.
+    The error that ends a build is ImageError if the build is at fault, otherwise RuntimeUnavailable.
     """
 
     opened: Callable[[StepListeners], None]
@@ -76,10 +76,10 @@ class _Step:
 
 
 class StepWatch:
-    """Watch the steps of one build from ``start`` until ``stop``.
+    """Watches the steps of one build from ``start`` until ``stop``.
 
-    ``late`` says that a step's program ran before its doors were open, so that a failure may be for want of them.
-    ``copies`` is the number of the engine's own copies that the build has started; the reader of its progress sets it.
+    ``late``: a step's program ran before its listeners were open, which may be the cause of a failure. ``copies`` is
+    the number of the engine's own copies that the build has started; the reader of the progress sets it.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StepWatch:
         self._hierarchies = hierarchies
         self._reports = reports
         self._meter = DiskMeter(executor.parent.parent)
-        self._seen: set[str] = set()
+        self._looked_at: set[str] = set()
         self._steps: dict[str, _Step] = {}
         self._uppers: set[Path] = set()
         self._others: set[Path] = set()
@@ -108,7 +108,7 @@ class StepWatch:
         self._host = os.stat("/proc/self/ns/net")
         self._threads = [
             threading.Thread(target=work, name=f"build-{name}", daemon=True)
-            for name, work in (("steps", self._watch), ("limits", self._weigh))
+            for name, work in (("steps", self._watch), ("limits", self._check_usage))
         ]
         self.late = False
         self.copies = 0
@@ -125,7 +125,7 @@ class StepWatch:
         self.kill()
 
     def kill(self) -> None:
-        """End every process of the build's steps."""
+        """Kill every process of the build's steps."""
         for step in list(self._steps.values()):
             for process_id in step.group.process_ids() if step.group else ():
                 with suppress(ProcessLookupError):
@@ -134,48 +134,48 @@ class StepWatch:
     def _watch(self) -> None:
         wait = POLL_S
         while not self._done.wait(wait):
-            present = self._names()
-            for name in present - self._seen:
-                self._look(name)
-            self._seen &= present
+            present = self._step_names()
+            for name in present - self._looked_at:
+                self._add_step(name)
+            self._looked_at &= present
             starting = [step for step in self._steps.values() if not step.is_open]
             for step in starting:
-                self._open(step)
+                self._open_listeners(step)
             ended = [name for name in self._steps if name not in present]
             for name in ended:
                 del self._steps[name]
                 self._reports.closed(name)
             if ended:
                 self._share_cpus()
-            wait = SOON_S if starting else POLL_S
+            wait = START_POLL_S if starting else POLL_S
 
-    def _names(self) -> set[str]:
+    def _step_names(self) -> set[str]:
         with suppress(OSError):
             return {entry.name for entry in os.scandir(self._executor) if entry.is_dir(follow_symlinks=False)}
         return set()
 
-    def _look(self, name: str) -> None:
-        """Take the step if it is the build's; its configuration may still be in the making."""
+    def _add_step(self, name: str) -> None:
+        """Add the step if it is of this build; its configuration may still be incomplete."""
         place = self._executor / name
         try:
             configuration = json.loads((place / "config.json").read_bytes())
         except (OSError, ValueError):
             return
-        self._seen.add(name)
+        self._looked_at.add(name)
         environment = (configuration.get("process") or {}).get("env") or []
         if any(self._token in variable for variable in environment):
             self._steps[name] = _Step(place, configuration, time.monotonic())
         elif upper := _upper(Path(configuration["root"]["path"])):
             self._others.add(upper)
 
-    def _open(self, step: _Step) -> None:
-        """Limit the step's group and listen in its network, as soon as each is there."""
+    def _open_listeners(self, step: _Step) -> None:
+        """Limit the step's cgroup and listen in its network namespace, as soon as each exists."""
         if step.group is None:
             for group in candidates(self._hierarchies, step.configuration["linux"]["cgroupsPath"]):
                 if group.process_ids():
                     self._limit(step, group)
         for process_id in step.group.process_ids() if step.group else ():
-            with suppress(OSError):  # a process that ended just now
+            with suppress(OSError):  # the process has ended
                 namespace = os.open(f"/proc/{process_id}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     if not os.path.samestat(os.fstat(namespace), self._host):
@@ -185,7 +185,7 @@ class StepWatch:
                     os.close(namespace)
         if time.monotonic() - step.found_at > APPEAR_S and not step.is_open:
             step.is_open = True
-            self._fail("a step's processes cannot be found; look at the engine's cgroup settings")
+            self._fail_build("a step's processes cannot be found; look at the engine's cgroup settings")
 
     def _limit(self, step: _Step, group: StepGroup) -> None:
         step.group = group
@@ -206,7 +206,9 @@ class StepWatch:
             write()
         except OSError as error:
             if group.process_ids():  # else the step has ended
-                self._fail(f"a step's limits cannot be set ({error.strerror}); look at the engine's cgroup settings")
+                self._fail_build(
+                    f"a step's limits cannot be set ({error.strerror}); look at the engine's cgroup settings"
+                )
 
     def _listen(self, step: _Step, namespace: int, process_id: int) -> None:
         step.is_open = True
@@ -216,22 +218,22 @@ class StepWatch:
         except (OSError, RuntimeUnavailable) as error:
             self.late = True
             if step.group is not None and step.group.process_ids():
-                self._fail(f"a step's way to the package indexes cannot be opened: {error}")
+                self._fail_build(f"the package mirror cannot listen in a build step: {error}")
             return
         with suppress(OSError):
             self.late |= self._token.encode() in Path(f"/proc/{process_id}/environ").read_bytes()
         self._reports.opened(StepListeners(step.place.name, proxy, mirror))
 
-    def _weigh(self) -> None:
-        """Compare what all steps hold together with the limits."""
+    def _check_usage(self) -> None:
+        """Compare the usage of all steps together with the limits."""
         measured_at = surveyed_at = 0.0
-        while not self._done.wait(WEIGH_S):
+        while not self._done.wait(CHECK_S):
             groups = [step.group for step in list(self._steps.values()) if step.group is not None]
             if sum(group.memory_bytes() for group in groups) > self._limits.memory_mib * MIB:
-                self._exceed(f"its steps take more than {self._limits.memory_mib} MiB of memory", "build_memory_mib")
+                self._exceed(f"its steps use more than {self._limits.memory_mib} MiB of memory", "build_memory_mib")
             if sum(group.process_count() for group in groups) > self._limits.processes:
                 self._exceed(f"its steps have more than {self._limits.processes} processes", "build_processes")
-            is_due = time.monotonic() - measured_at > MEASURE_ANYWAY_S
+            is_due = time.monotonic() - measured_at > MEASURE_EVERY_S
             if is_due or self._over_since is not None or self._meter.has_shrunk(self._limits.disk_mib * MIB // 16):
                 self._measure_disk(groups)
                 measured_at = time.monotonic()
@@ -243,7 +245,7 @@ class StepWatch:
         """End the build if a step holds too much memory that no limit counts: at once if that is certain."""
         hoard = self._find_hoard({str(group.memory): group.memory for group in groups}) if self._find_hoard else None
         self._hoards = 0 if hoard is None else self._hoards + 1
-        if hoard is not None and (hoard.is_certain or self._hoards >= SUSPECTED):
+        if hoard is not None and (hoard.is_certain or self._hoards >= SUSPICIOUS_SURVEYS):
             self.kill()
             what = f"a step holds too much of the machine's memory that no limit counts ({hoard.text})"
             self._reports.failed(ImageError(f"{what}; hold fewer at a time"))
@@ -252,29 +254,29 @@ class StepWatch:
         most = self._limits.disk_mib * MIB
         process_ids = [process_id for group in groups for process_id in group.process_ids()]
         use = self._meter.measure(Uppers(set(self._uppers), set(self._others)), process_ids, self.copies)
-        too_much = f"it writes more than {self._limits.disk_mib} MiB to the disk"
+        message = f"it writes more than {self._limits.disk_mib} MiB to the disk"
         if use.steps > most:
-            self._exceed(too_much, "build_disk_mib")
+            self._exceed(message, "build_disk_mib")
         elif use.steps + use.copies_most <= COPIES * most:
             self._over_since = None
         else:
-            self._judge_copies(use.steps + use.copies_least > COPIES * most, too_much)
+            self._check_copies(use.steps + use.copies_least > COPIES * most, message)
 
-    def _judge_copies(self, is_certain: bool, too_much: str) -> None:
-        """End the build if its copies are too large, or if they may be and other builds' copies hide whose they are."""
+    def _check_copies(self, is_certain: bool, message: str) -> None:
+        """End the build if its copies are too large, or if concurrent builds make it impossible to decide."""
         now = time.monotonic()
         if self._over_since is None:
             self._over_since = now
         elif is_certain and now - self._over_since > CERTAIN_S:
-            self._exceed(too_much, "build_disk_mib")
+            self._exceed(message, "build_disk_mib")
         elif now - self._over_since > UNCLEAR_S:
-            self._fail(f"layers that it or another build makes hold more than {COPIES} times build_disk_mib")
+            self._fail_build(f"layers that it or another build makes hold more than {COPIES} times build_disk_mib")
 
-    def _exceed(self, what: str, key: str) -> None:
+    def _exceed(self, reason: str, key: str) -> None:
         self.kill()
-        self._reports.failed(ImageError(f"{what}; lighten the Dockerfile or raise {key}"))
+        self._reports.failed(ImageError(f"{reason}; lighten the Dockerfile or raise {key}"))
 
-    def _fail(self, why: str) -> None:
+    def _fail_build(self, why: str) -> None:
         self.kill()
         self._reports.failed(RuntimeUnavailable(why))
 

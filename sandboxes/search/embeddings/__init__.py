@@ -1,1 +1,1 @@
-"""Vectors of code and questions: the farm's own table of word vectors, or another embedder."""
+"""Embeddings of code and questions: the farm's own table of word vectors, or another embedder."""

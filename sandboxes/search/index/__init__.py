@@ -1,1 +1,1 @@
-"""The searchable form of source files: chunks, and segments that can lie in a mapped file."""
+"""The indexed form of source files: chunks, and segments that can be memory-mapped."""

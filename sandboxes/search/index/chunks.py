@@ -1,4 +1,4 @@
-"""A source file cut into the pieces that a search finds: definitions where the language is known, else windows."""
+"""Split a source file into chunks: by definitions if the language has a parser, otherwise by windows of lines."""
 
 import ast
 import re
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 LONGEST = 120
-"""Lines of a chunk. A longer definition becomes several of its name."""
+"""Maximum lines of a chunk. A longer definition becomes several chunks of the same name."""
 
 LONGEST_NAME = 128
-"""Characters of each part of a name. A hostile one can be as long as its file."""
+"""Maximum characters of each part of a name. A hostile name can be as long as its file."""
 
 WINDOW = 40
-"""Lines of a chunk of what stands in no definition."""
+"""Maximum lines of a chunk outside definitions."""
 
 _DEFINITION = re.compile(r"([ \t]*)(?:async[ \t]+def|def|class)[ \t]+(\w{1,128})")
 
@@ -30,7 +30,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A definition as a parser sees it. Those inside others come after them, as in the file."""
+    """A definition as a parser reports it. Nested definitions follow the enclosing one, in file order."""
 
     first: int
     last: int
@@ -38,11 +38,13 @@ class Span:
 
 
 Outline = Callable[[str, Sequence[str]], Iterable[Span] | None]
-"""The definitions of a file, given its text and its lines; None where the file cannot be read as that language."""
+"""Returns the definitions of a file from its text and lines; None if the file cannot be parsed as that language."""
 
 
 def cut(text: str, lines: Sequence[str], outlines: Sequence[Outline]) -> list[Chunk]:
-    """The chunks of a file, in order, by the first outline that can read it. Each line that holds a word is in one."""
+    """Split a file into chunks in order, by the first outline that can parse it. Every line with a word is in one
+    chunk.
+    """
     for outline in outlines:
         spans = outline(text, lines)
         if spans is not None:
@@ -51,10 +53,12 @@ def cut(text: str, lines: Sequence[str], outlines: Sequence[Outline]) -> list[Ch
 
 
 def python_outline(text: str, lines: Sequence[str]) -> list[Span] | None:
-    """Functions and classes, and what classes hold. ``text`` is hostile, and None may be for its being so."""
+    """Return functions, classes and members of classes. None if ``text`` is invalid or too hard to parse; it is
+    hostile.
+    """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the text's own doubtful escapes
+            warnings.simplefilter("ignore")  # about invalid escapes in the text
             spans: list[Span] = []
             _python_spans(ast.parse(text).body, "", spans)
             return spans
@@ -75,7 +79,7 @@ def _python_spans(body: Sequence[ast.stmt], within: str, spans: list[Span]) -> N
 
 
 def indented_outline(text: str, lines: Sequence[str]) -> list[Span]:
-    """Python by its indentation alone: for what ``ast`` refuses, such as a file in the midst of an edit."""
+    """Outline Python by its indentation alone: for text that ``ast`` rejects, such as a half-edited file."""
     spans: list[Span] = []
     open_: list[tuple[int, int, str]] = []
 
@@ -99,7 +103,7 @@ def indented_outline(text: str, lines: Sequence[str]) -> list[Span]:
 
 
 def _chunks(spans: Iterable[Span], lines: Sequence[str]) -> Iterator[Chunk]:
-    """Each line goes to the innermost definition around it, and a comment right above a definition to that."""
+    """Assign each line to its innermost definition, and a comment directly above a definition to that definition."""
     starts: list[tuple[int, str]] = [(1, "")]
     around: list[Span] = []
     for span in spans:
@@ -121,14 +125,14 @@ def _chunks(spans: Iterable[Span], lines: Sequence[str]) -> Iterator[Chunk]:
 
 
 def _windows(first: int, last: int, name: str, filled: Sequence[int]) -> Iterator[Chunk]:
-    """The lines from ``first`` to ``last`` without what is empty at either end; nothing where all is."""
+    """Split the lines from ``first`` to ``last`` into chunks, without empty lines at the ends."""
     longest = LONGEST if name else WINDOW
     while first <= last:
         at = bisect_left(filled, first)
         if at == len(filled) or filled[at] > last:
             return
         first = filled[at]
-        # What is a little too long is cut into pieces of one length rather than leave a stump.
+        # Cut into pieces of equal length, so that the last one is not very short.
         rest = last - first + 1
         count = -(-rest // longest)
         end = first + -(-rest // count) - 1

@@ -1,4 +1,4 @@
-"""Definitions of languages other than Python, by tree-sitter; of those whose grammar is installed."""
+"""Find definitions in languages other than Python by tree-sitter, for each language whose grammar is installed."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,9 @@ _DEEPEST = 64
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """``package.entry()`` is the language; ``kinds`` are the nodes that define something."""
+    """A tree-sitter grammar: ``package.entry()`` is the language; ``kinds`` are the types of nodes that define
+    something.
+    """
 
     package: str
     entry: str
@@ -82,7 +84,7 @@ _BY_SUFFIX: Mapping[str, Grammar] = {
 
 @lru_cache(maxsize=1)
 def outlines() -> Mapping[str, Outline]:
-    """By the suffix of a file's name, without its dot; of the languages whose grammar is installed."""
+    """Return the outlines by file suffix without its dot, for the languages whose grammar is installed."""
     parsers: dict[Grammar, tree_sitter.Parser] = {}
     found: dict[str, Outline] = {}
     for suffix, grammar in _BY_SUFFIX.items():
@@ -98,7 +100,7 @@ def outlines() -> Mapping[str, Outline]:
 
 def _outline(parser: tree_sitter.Parser, kinds: frozenset[str]) -> Outline:
     def outline(text: str, lines: Sequence[str]) -> list[Span] | None:
-        """A file with errors in it is outlined as far as it can be read; one that is made to cost much, not at all."""
+        """Outline a file as far as it can be parsed; None if it has too many nodes."""
         spans: list[Span] = []
         cursor = parser.parse(text.encode("utf-8", "surrogatepass")).walk()
         names: list[tuple[int, str]] = []
@@ -123,7 +125,7 @@ def _outline(parser: tree_sitter.Parser, kinds: frozenset[str]) -> Outline:
 
 
 def _defines(node: tree_sitter.Node) -> bool:
-    """Not what only mentions a struct, nor a variable that is no function."""
+    """Return whether a node is a definition: a struct with a body, or a variable whose value is a function."""
     if node.type.endswith("_specifier"):
         return node.child_by_field_name("body") is not None
     if node.type == "variable_declarator":
@@ -133,7 +135,7 @@ def _defines(node: tree_sitter.Node) -> bool:
 
 
 def _name(node: tree_sitter.Node) -> str:
-    """What a definition calls itself; in C it is inside the declarator, below pointers and parameters."""
+    """Return the name of a definition; in C it is inside the declarator, below pointers and parameters."""
     for _ in range(8):
         inner = node.child_by_field_name("name") or node.child_by_field_name("declarator")
         inner = inner or (node.child_by_field_name("type") if node.type == "impl_item" else None)

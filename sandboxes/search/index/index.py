@@ -1,4 +1,4 @@
-"""An index: the segments that hold the files of one tree."""
+"""An index: the segments with the files of one tree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from sandboxes.search.index.segment import IndexSegment
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """``digest``: of all that it was made of; empty where it is one sandbox's own."""
+    """The segments of one tree. ``digest`` covers all inputs; empty if the index belongs to one sandbox only."""
 
     digest: str
     segments: Sequence[IndexSegment]

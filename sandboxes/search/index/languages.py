@@ -1,4 +1,4 @@
-"""What a file is by its path: which outlines read it, and whether it is what a search is after."""
+"""Classify a file by its path: its outlines, and whether it is source code or a test."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A segment: the searchable form of some files, as arrays that can lie in a mapped file."""
+"""A segment: the index of some files, as arrays that can be memory-mapped."""
 
 import hashlib
 from collections import Counter
@@ -15,18 +15,22 @@ from sandboxes.search.index.languages import is_source, is_test, outlines_of
 from sandboxes.search.terms import terms, words
 
 NAME_WEIGHT, PATH_WEIGHT = 8, 2
-"""So often a word of a definition's name, or of its file's path, counts as if it stood in its text."""
+"""Occurrences in the text that a word of a definition's name, or of its file's path, counts as."""
 
 MOST_CHUNKS, MOST_IN_ALL = 2000, 12_000
-"""Of one file, and of all: a sandbox writes a million definitions in no time. What comes later is not found. Two MiB of
-real code make some 4,000."""
+"""Maximum chunks of one file and of a segment; later chunks are not indexed. Two MiB of real code have about 4,000.
+
+The limits bound the cost of a generated file with a million definitions.
+"""
 
 PROSE, TEST = 0.5, 0.8
-"""What a chunk of a file that is no source, or of a test, counts beside one of the code itself: prose is nearer to any
-question than code is, and tests use all the words of what they test."""
+"""Weights of a chunk of a non-source file and of a test, relative to 1 for other code.
+
+Prose resembles any question more than code does, and tests use all the words of the code that they test.
+"""
 
 MOST_TERMS = 1_000_000
-"""Of all files. Words that come first after so many are not found by, but by their meaning."""
+"""Maximum terms of a segment. Later new words are not indexed as terms; they only affect the embedding."""
 
 VECTOR_LENGTH = 127.0
 _BATCH = 512
@@ -34,7 +38,7 @@ _BATCH = 512
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """``digest`` is that of the content as it lies on disk."""
+    """A source file. ``digest`` is the digest of its content."""
 
     path: str
     digest: bytes
@@ -42,15 +46,18 @@ class SourceFile:
 
     @property
     def text(self) -> str:
-        """With the lines that every tool counts: those that a line feed ends."""
+        """The text with lines as every tool counts them: ended by LF only."""
         return self.content.decode("utf-8", "replace").replace("\r", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSegment:
-    """One row a chunk. ``postings[at[i]:at[i + 1]]`` are the chunks that hold the term of hash ``hashes[i]``, in order,
-    and ``counts`` how often. ``priors``: what each counts by the kind of its file. ``vectors`` have length 127, or 0,
-    and no columns where there is no embedder."""
+    """The index of some files, with one row for each chunk.
+
+    ``postings[at[i]:at[i + 1]]`` are the chunks that contain the term with hash ``hashes[i]``, in order, and ``counts``
+    are its frequencies in them. ``priors`` weights a chunk by the kind of its file. ``vectors`` have length 127, or 0
+    for a chunk without meaning; without an embedder they have no columns.
+    """
 
     paths: Sequence[str]
     digests: Sequence[bytes]
@@ -70,7 +77,7 @@ class IndexSegment:
         return len(self.files)
 
     def posted(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.uint16]]:
-        """The chunks that hold the term of this hash, and how often each does."""
+        """Return the chunks that contain the term with this hash, and its count in each."""
         found = int(np.searchsorted(self.hashes, np.uint64(term)))
         if found == len(self.hashes) or int(self.hashes[found]) != term:
             return self.postings[:0], self.counts[:0]
@@ -86,7 +93,7 @@ def hash_of(term: str) -> int:
 def build(
     files: Iterable[SourceFile], embedder: Embedder | None, *, unparsed: Container[int] = frozenset()
 ) -> IndexSegment:
-    """``unparsed`` are the numbers of the files that are cut into windows."""
+    """Index files. ``unparsed`` holds the indices of the files to split into windows without parsing."""
     builder = _Builder(embedder)
     for number, file in enumerate(files):
         builder.add(file, parsed=number not in unparsed)

@@ -1,7 +1,7 @@
-"""Segments as bytes: what an indexing process sends, and what a file of an index holds.
+"""Serialize segments: the format of an indexing process's answer and of an index file.
 
-Each is the length of a header, a header in msgpack, and the arrays it names, which are read where they lie. What does
-not hold together is a BadIndex: files can be cut short, and a process that parses hostile text can be no longer itself.
+Each segment is the length of a header, a header in msgpack, and the arrays that it names, which are used in place.
+Inconsistent data raises BadIndex: a file may be truncated, and hostile text may control the process that parsed it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from sandboxes.search.index.segment import IndexSegment
 
 _ALIGNED = 64
 LENGTH = 8
-"""Bytes of the length that stands before a header, and before a message between processes."""
+"""Bytes of the length field before a header, and before a message between processes."""
 
 FRAME_MAX = 1 << 30
 _TEXTS = ("paths", "digests", "names")
@@ -35,16 +35,16 @@ _ARRAYS: Mapping[str, np.dtype[Any]] = {
 
 
 _msgpack: Any = msgpack
-"""Without the types that the package lacks."""
+"""msgpack as ``Any``, because the package has no complete type annotations."""
 
 
 def encode(value: object) -> bytes:
-    """Texts may hold surrogates that stand for bytes."""
+    """Encode a value. Texts may contain surrogates that stand for raw bytes."""
     return bytes(_msgpack.packb(value, unicode_errors="surrogateescape"))
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """Raises ValueError or UnpackException."""
+    """Decode a value. Raises ValueError or UnpackException."""
     return _msgpack.unpackb(data, unicode_errors="surrogateescape")
 
 
@@ -59,7 +59,7 @@ def pack(segment: IndexSegment) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> list[IndexSegment]:
-    """All segments that follow each other in ``data``, whose memory they share. Raises BadIndex."""
+    """Unpack all segments in ``data``; the arrays share its memory. Raises BadIndex."""
     try:
         return list(_segments(memoryview(data)))
     except BadIndex:
@@ -73,18 +73,18 @@ def _segments(data: memoryview) -> Iterator[IndexSegment]:
     while at < len(data):
         length = int.from_bytes(data[at : at + LENGTH], "little")
         if length > len(data) - at - LENGTH:
-            raise BadIndex("a header is longer than all there is")
+            raise BadIndex("the header is longer than the data")
         head = decode(data[at + LENGTH : at + LENGTH + length])
         at += _end(LENGTH + length)
         arrays: dict[str, NDArray[Any]] = {}
         for (name, dtype), shape in zip(_ARRAYS.items(), head["shapes"], strict=True):
             if not all(isinstance(extent, int) and 0 <= extent < 1 << 40 for extent in shape):
-                raise BadIndex(f"{name} cannot have this shape")
+                raise BadIndex(f"array {name} has an invalid shape")
             count = int(np.prod(shape, dtype=object))
             arrays[name] = np.frombuffer(data, dtype, count, at).reshape(shape) if count else np.zeros(shape, dtype)
             at += _end(count * dtype.itemsize)
         if at > len(data):
-            raise BadIndex("it was cut short")
+            raise BadIndex("the data is truncated")
         parts: dict[str, Any] = {name: head[name] for name in _TEXTS} | arrays
         segment = IndexSegment(**parts)
         _check(segment)
@@ -92,7 +92,7 @@ def _segments(data: memoryview) -> Iterator[IndexSegment]:
 
 
 def _check(segment: IndexSegment) -> None:
-    """That no number leads outside."""
+    """Check the shapes and that every index is in range. Raises BadIndex."""
     rows, terms, posted = len(segment.files), len(segment.hashes), len(segment.postings)
     shapes_hold = (
         all(
@@ -105,7 +105,7 @@ def _check(segment: IndexSegment) -> None:
         and all(array.ndim == 1 for array in _flat(segment))
     )
     if not shapes_hold:
-        raise BadIndex("its arrays do not belong together")
+        raise BadIndex("the shapes of its arrays are inconsistent")
     numbers_hold = (
         _within(segment.files, len(segment.paths))
         and _within(segment.postings, rows)
@@ -116,7 +116,7 @@ def _check(segment: IndexSegment) -> None:
         and all(isinstance(digest, bytes) for digest in segment.digests)
     )
     if not numbers_hold:
-        raise BadIndex("its numbers lead outside of it")
+        raise BadIndex("its numbers are out of range")
 
 
 def _flat(segment: IndexSegment) -> Sequence[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The files of a sandbox that are worth searching. All of it is hostile: how many, how large, how deep, what names."""
+"""Select the files of a sandbox to index. Everything is hostile: number, size, depth and names of files."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from sandboxes.search.index.languages import is_source
 MOST_FILES = 20_000
 MOST_BYTES = 32 * 1024 * 1024
 LARGEST_FILE = 512 * 1024
-"""What is larger was not written by hand."""
+"""Maximum bytes of an indexed file. Larger files are not written by hand."""
 
 _LONGEST_MEAN_LINE = 400
 _TEXT_PROBE = 8192
@@ -49,47 +49,47 @@ svg webp tif tiff pdf psd mp3 mp4 wav ogg flac avi mov mkv ttf otf woff woff2 eo
 parquet h5 onnx pt pb wasm map lock po mo pot log csv tsv swp swo
 """
 _JUNK = frozenset(_JUNK_SUFFIXES.split())
-_SQUEEZED = (".min.js", ".min.css", ".bundle.js", "~")
+_MINIFIED = (".min.js", ".min.css", ".bundle.js", "~")
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """By path below the root. ``left_out``: so many more there are than a search takes."""
+    """The selected files by path below the root. ``left_out`` is the number of files beyond the limits."""
 
     files: Mapping[str, FileEntry]
     left_out: int
 
 
-async def look_at(sandbox: Sandbox, root: str) -> Tree:
-    """Raises PathError."""
-    return await asyncio.to_thread(chosen, await sandbox.walk(root, prune=JUNK_DIRECTORIES))
+async def read_tree(sandbox: Sandbox, root: str) -> Tree:
+    """Walk the tree and select its files. Raises PathError."""
+    return await asyncio.to_thread(select_files, await sandbox.walk(root, prune=JUNK_DIRECTORIES))
 
 
-def chosen(entries: Sequence[FileEntry]) -> Tree:
-    """What was written by hand, sources before other texts where not all can be taken."""
-    worthy = [
+def select_files(entries: Sequence[FileEntry]) -> Tree:
+    """Select files that are likely written by hand; if there are too many, source files before other texts."""
+    candidates = [
         entry
         for entry in entries
         if entry.kind is FileKind.FILE
         and 0 < entry.size <= LARGEST_FILE
         and not _is_junk(entry.path.rpartition("/")[2])
     ]
-    taken = worthy
-    if len(worthy) > MOST_FILES or sum(entry.size for entry in worthy) > MOST_BYTES:
-        taken, room = [], MOST_BYTES
-        for entry in sorted(worthy, key=lambda entry: (not is_source(entry.path), entry.path)):
-            if entry.size <= room and len(taken) < MOST_FILES:
-                taken.append(entry)
+    selected = candidates
+    if len(candidates) > MOST_FILES or sum(entry.size for entry in candidates) > MOST_BYTES:
+        selected, room = [], MOST_BYTES
+        for entry in sorted(candidates, key=lambda entry: (not is_source(entry.path), entry.path)):
+            if entry.size <= room and len(selected) < MOST_FILES:
+                selected.append(entry)
                 room -= entry.size
-    return Tree({entry.path: entry for entry in taken}, len(worthy) - len(taken))
+    return Tree({entry.path: entry for entry in selected}, len(candidates) - len(selected))
 
 
 def is_text(content: bytes) -> bool:
-    """And such that somebody reads it: neither binary nor squeezed into a few long lines."""
+    """Return whether the content is readable text: neither binary nor minified into a few long lines."""
     if b"\0" in content[:_TEXT_PROBE]:
         return False
     return len(content) <= _LONGEST_MEAN_LINE * (content.count(b"\n") + 4)
 
 
 def _is_junk(name: str) -> bool:
-    return name in _JUNK_NAMES or name.rpartition(".")[2].lower() in _JUNK or name.endswith(_SQUEEZED)
+    return name in _JUNK_NAMES or name.rpartition(".")[2].lower() in _JUNK or name.endswith(_MINIFIED)

@@ -1,1 +1,1 @@
-"""Processes without rights that read hostile text for the index."""
+"""Unprivileged processes that parse hostile text for the index."""

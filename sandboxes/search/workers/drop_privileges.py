@@ -1,4 +1,4 @@
-"""What a process gives up for good before it reads hostile text: root, the network, new programs, other files."""
+"""Drop the privileges of a process before it reads hostile text: root, network, new programs, other files."""
 
 import ctypes
 import logging
@@ -14,22 +14,28 @@ _CALLS = """
     mremap munmap read restart_syscall rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield setitimer
     sigaltstack write
 """
-"""Enough to compute, and to speak through what is open already."""
+"""Allowed system calls: enough to compute and to use file descriptors that are already open."""
 
 log = logging.getLogger(__name__)
 
 
 def confine() -> None:
-    """Whatever has to be imported or read must have been. Raises OSError where a root cannot be let go of."""
+    """Drop all privileges. Import and read everything that is needed before.
+
+    Raises OSError if root privileges cannot be dropped.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     calls = _filter()
     if os.geteuid() == 0:
         if libc.unshare(_CLONE_NEWNET | _CLONE_NEWIPC):
-            log.warning("indexing keeps the machine's network, but may not speak: %s", os.strerror(ctypes.get_errno()))
+            log.warning(
+                "indexing processes stay in the machine's network namespace, without permission to connect: %s",
+                os.strerror(ctypes.get_errno()),
+            )
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)  # and so without any capability
-    # Both are forgotten where the user changes, so they come after it.
+        os.setresuid(NOBODY, NOBODY, NOBODY)  # drops all capabilities too
+    # The kernel resets the first two when the user changes, so they come after it.
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -38,11 +44,11 @@ def confine() -> None:
 
 
 def _filter() -> Any:
-    """Of system calls; None where there is no libseccomp."""
+    """Return a seccomp filter; None if libseccomp is missing."""
     try:
-        import pyseccomp  # looks for the shared library as soon as it is imported
+        import pyseccomp  # loads the shared library at import
     except (ImportError, OSError, RuntimeError):
-        log.warning("indexing may make any system call: libseccomp2 is missing")
+        log.warning("indexing processes run without a system call filter: libseccomp2 is missing; install it")
         return None
     kept = pyseccomp.SyscallFilter(pyseccomp.ERRNO(1))
     kept.set_attr(pyseccomp.Attr.CTL_TSYNC, 1)

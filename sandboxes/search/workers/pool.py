@@ -1,4 +1,4 @@
-"""The processes that read hostile text, from outside: started when needed, replaced when one dies."""
+"""The pool of indexing processes: started on demand, replaced when one dies."""
 
 import asyncio
 import contextlib
@@ -22,32 +22,32 @@ from sandboxes.search.workers.fair_queue import CpuBudget, FairQueue, least_take
 
 MIB = 1024 * 1024
 PORTION_BYTES = 2 * MIB
-"""Of files that are read at once, so that those who wait for a process get one soon."""
+"""Bytes of files in one request; small, so that waiters get a process soon."""
 
-LEAST_S, PER_MIB_S = 2.0, 2.0
-"""So much processor time may files take. Some 3 MiB are read in a second."""
+BASE_S, PER_MIB_S = 2.0, 2.0
+"""Maximum CPU seconds of a request: a base, and seconds for each MiB. About 3 MiB are indexed in a second."""
 
 MOST_S = 60.0
-"""So long may it take however busy the machine, and whoever has taken the process over."""
+"""Maximum wall seconds of a request, for a busy machine or a process that hostile text controls."""
 
 
-_TIMES_UP = (-signal.SIGPROF, -signal.SIGVTALRM)
-"""How the process ends that has used up the time of a file, or of all."""
+_CPU_LIMIT_EXITS = (-signal.SIGPROF, -signal.SIGVTALRM)
+"""Exit codes of a process that exceeded the CPU time of a file or of a request."""
 
-MOST_BLAMED = 8
-"""So many files may bring processes down before all that are read with them are read as they are."""
+MAX_UNPARSED = 8
+"""Maximum files of a request that may be excluded from parsing one by one; after that no file of it is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A packed segment. ``poor``: no file was parsed, though that was asked for; another time they may be."""
+    """A packed segment. ``poor``: no file was parsed, although parsing was requested; a later build may succeed."""
 
     data: bytes
     poor: bool = False
 
 
-class Failed(Exception):
-    """``slow``: the files took too long. ``at``: the number of the one that was being read, where that can be told."""
+class RequestFailed(Exception):
+    """A request failed. ``slow``: it exceeded its time. ``at``: index of the file being read; None if unknown."""
 
     def __init__(self, message: str, *, slow: bool, at: int | None) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class Workers:
-    """At most ``most`` processes, each of which does one thing at a time; none is started before it is needed."""
+    """At most ``most`` processes, each serving one request at a time and started on demand."""
 
     def __init__(self, embedder: str, most: int) -> None:
         self.most = most
@@ -74,25 +74,25 @@ class Workers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing may be under way any more."""
+        """End all processes. No build may be in progress."""
         await shielded(self._end(*self._idle))
         self._idle.clear()
 
-    async def build(self, files: Sequence[SourceFile], askers: Sequence[CpuBudget], *, rough: bool = False) -> Built:
-        """A segment of the files. Raises IndexingFailed.
+    async def build(self, files: Sequence[SourceFile], budgets: Sequence[CpuBudget], *, rough: bool = False) -> Built:
+        """Build a segment of the files. Raises IndexingFailed.
 
-        The first of ``askers`` is charged, and all of them wait as the one that has taken the least. A file that brings
-        a process down is tried again, for it may have been the machine; and then, as one that keeps it too long, is not
-        parsed. ``rough``: none is, nor is any read for its meaning.
+        The first of ``budgets`` is charged; the queue position is that of the budget with the least CPU time used. If a
+        file crashes a process, it is retried once, because the machine may have been the cause. If it crashes a process
+        again, or is too slow, it is not parsed. ``rough``: no file is parsed or embedded.
         """
         everything = frozenset(range(len(files)))
         unparsed, tries = everything if rough else frozenset[int](), 0
         while True:
-            async with self._turns.turn(lambda: least_taken(askers)):
+            async with self._turns.turn(lambda: least_taken(budgets)):
                 try:
-                    data = await self._built(files, unparsed, rough, askers)
+                    data = await self._request(files, unparsed, rough, budgets)
                     return Built(data, poor=not rough and unparsed == everything)
-                except Failed as failure:
+                except RequestFailed as failure:
                     log.warning("an indexing process failed on %d files: %s", len(files), failure)
                     slow, at = failure.slow, failure.at
             tries += 1
@@ -100,15 +100,15 @@ class Workers:
                 continue
             if unparsed == everything:
                 raise IndexingFailed("the indexing process fails on these files")
-            known = at is not None and at not in unparsed and len(unparsed) < MOST_BLAMED
-            unparsed, tries = unparsed | {at} if known and at is not None else everything, 0
+            is_identified = at is not None and at not in unparsed and len(unparsed) < MAX_UNPARSED
+            unparsed, tries = unparsed | {at} if is_identified and at is not None else everything, 0
 
-    async def _built(
-        self, files: Sequence[SourceFile], unparsed: frozenset[int], rough: bool, askers: Sequence[CpuBudget]
+    async def _request(
+        self, files: Sequence[SourceFile], unparsed: frozenset[int], rough: bool, budgets: Sequence[CpuBudget]
     ) -> bytes:
         process = self._idle.pop() if self._idle else await self._start()
-        limit_s = LEAST_S + PER_MIB_S * sum(len(file.content) for file in files) / MIB
-        before_s = _processor_s(process)
+        limit_s = BASE_S + PER_MIB_S * sum(len(file.content) for file in files) / MIB
+        start_s = _cpu_s(process)
         try:
             request = {
                 "files": [(file.path, file.digest, file.content) for file in files],
@@ -119,24 +119,24 @@ class Workers:
             async with asyncio.timeout(MOST_S):
                 await _send(process, request)
                 answer = await _receive(process)
-            # What was read may have taken the process over; what it then says must at least hold together.
+            # Hostile text may control the process, so check that its answer is consistent.
             await asyncio.to_thread(unpack, answer) if len(answer) > MIB else unpack(answer)
         except BaseException as error:
             await shielded(self._end(process))
-            _charge(askers, limit_s)
+            _charge(budgets, limit_s)
             if not isinstance(error, (TimeoutError, OSError, asyncio.IncompleteReadError, BadIndex)):
                 raise
-            slow = isinstance(error, TimeoutError) or process.returncode in _TIMES_UP
+            slow = isinstance(error, TimeoutError) or process.returncode in _CPU_LIMIT_EXITS
             at = int.from_bytes(self._progress[process][:LENGTH], "little")
-            told = f"they take more than {limit_s:.1f} s" if slow else str(error)
-            raise Failed(told, slow=slow, at=at if at < len(files) else None) from None
-        _charge(askers, _processor_s(process) - before_s)
+            reason = f"they take more than {limit_s:.1f} s" if slow else str(error)
+            raise RequestFailed(reason, slow=slow, at=at if at < len(files) else None) from None
+        _charge(budgets, _cpu_s(process) - start_s)
         self._idle.append(process)
         return answer
 
     async def _start(self) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
-        # A page that both see, for who is killed can no longer say what it was reading.
+        # A shared page: a killed process cannot report any more which file it was reading.
         page = os.memfd_create("progress")
         os.ftruncate(page, mmap.PAGESIZE)
         progress = mmap.mmap(page, mmap.PAGESIZE)
@@ -146,7 +146,7 @@ class Workers:
                 stdin=pipe,
                 stdout=pipe,
                 pass_fds=(page,),
-                # None of this process's own, which holds tokens.
+                # Nothing of this process's environment, which holds tokens.
                 env={"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
                 start_new_session=True,
             )
@@ -164,16 +164,16 @@ class Workers:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.communicate()  # closes its pipes too
+            await process.communicate()  # also closes its pipes
 
 
-def _charge(askers: Sequence[CpuBudget], seconds: float) -> None:
-    if askers:
-        askers[0].take(seconds)
+def _charge(budgets: Sequence[CpuBudget], seconds: float) -> None:
+    if budgets:
+        budgets[0].take(seconds)
 
 
-def _processor_s(process: asyncio.subprocess.Process) -> float:
-    """What it has taken since it began; 0 where it is gone."""
+def _cpu_s(process: asyncio.subprocess.Process) -> float:
+    """Return the CPU time that the process used since its start; 0 if the process is gone."""
     try:
         stat = Path(f"/proc/{process.pid}/stat").read_text()
     except OSError:
@@ -194,5 +194,5 @@ async def _receive(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout
     length = int.from_bytes(await process.stdout.readexactly(LENGTH), "little")
     if length > FRAME_MAX:
-        raise BadIndex(f"an answer of {length} bytes")
+        raise BadIndex(f"the answer has {length} bytes; at most {FRAME_MAX} are allowed")
     return await process.stdout.readexactly(length)

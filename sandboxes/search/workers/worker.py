@@ -1,7 +1,7 @@
-"""The process that reads hostile text, ``python -m sandboxes.search.workers.worker``; ``pool`` starts it.
+"""The indexing process, ``python -m sandboxes.search.workers.worker``; ``pool`` starts it.
 
-Files come in, a packed segment goes out, again and again until its input ends. A parser that is brought down by what
-it reads brings down this process alone, which holds nothing that anybody else has use for.
+It reads requests with files and answers each with a packed segment until its input ends. Hostile text that crashes a
+parser crashes only this process, which holds no data of anything else.
 """
 
 import gc
@@ -20,15 +20,15 @@ from sandboxes.search.workers.drop_privileges import confine
 
 MEMORY_BYTES = 4 << 30
 NICENESS = 5
-"""A large repository is indexed beside hundreds of episodes, which go first."""
+"""Indexing has lower priority than the episodes on the machine."""
 
-_TRIAL = [SourceFile(f"a.{suffix}", b"", b"def f():\n    pass\n") for suffix in ("py", "c", "js", "txt")]
+_WARMUP = [SourceFile(f"a.{suffix}", b"", b"def f():\n    pass\n") for suffix in ("py", "c", "js", "txt")]
 
 FILE_S, FILE_PER_MIB_S = 1.0, 2.0
-"""So much processor time may one file take; what it ends is known then by whose fault."""
+"""Maximum CPU seconds of one file: a base, and seconds for each MiB. A time-out then identifies the file."""
 
 LARGE = 1 << 20
-"""Bytes of an answer after which memory is tidied, which takes longer than making a small one."""
+"""Bytes of an answer above which garbage is collected; a collection takes longer than a small answer."""
 
 
 def main() -> None:
@@ -36,29 +36,31 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Trees of syntax are thrown away whole; looking for cycles in them takes twice as long as making them.
+    # Syntax trees are freed as a whole; a search for cycles in them takes twice as long as parsing.
     gc.disable()
-    given, taken = sys.stdin.buffer, sys.stdout.buffer
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     progress = mmap.mmap(int(sys.argv[1]), mmap.PAGESIZE)
-    embedder = load_embedder(_read(given))
-    pack(build(_TRIAL, embedder))  # so all that is loaded late is there
+    embedder = load_embedder(_read(requests))
+    pack(build(_WARMUP, embedder))  # loads all lazily imported modules
     confine()
-    while (request := _read(given)) is not None:
-        signal.setitimer(signal.ITIMER_VIRTUAL, request["seconds"])  # of processor time, which ends this process
+    while (request := _read(requests)) is not None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, request["seconds"])  # CPU time; the signal ends this process
         files = [SourceFile(path, digest, content) for path, digest, content in request["files"]]
         used = embedder if request["embedded"] else None
-        answer = pack(build(noted(files, progress), used, unparsed=frozenset(request["unparsed"])))
+        answer = pack(build(with_progress(files, progress), used, unparsed=frozenset(request["unparsed"])))
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        taken.write(len(answer).to_bytes(LENGTH, "little"))
-        taken.write(answer)
-        taken.flush()
+        answers.write(len(answer).to_bytes(LENGTH, "little"))
+        answers.write(answer)
+        answers.flush()
         if len(answer) > LARGE:
             gc.collect()
 
 
-def noted(files: Sequence[SourceFile], progress: mmap.mmap) -> Iterator[SourceFile]:
-    """The files, each with its own time; the number of the one that is read stands in ``progress``, and at the end one
-    that none has."""
+def with_progress(files: Sequence[SourceFile], progress: mmap.mmap) -> Iterator[SourceFile]:
+    """Iterate over the files with a CPU timer for each, and write the index of the current file to ``progress``.
+
+    After the last file ``progress`` holds the number of files.
+    """
     for number, file in enumerate(files):
         progress[:LENGTH] = number.to_bytes(LENGTH, "little")
         signal.setitimer(signal.ITIMER_PROF, FILE_S + FILE_PER_MIB_S * len(file.content) / (1 << 20))

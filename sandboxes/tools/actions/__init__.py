@@ -1,1 +1,1 @@
-"""What the tools of all packs do: files, edits, patches, commands, searches."""
+"""Operations that the tools of all packs share: files, edits, patches, commands, searches."""

@@ -1,4 +1,4 @@
-"""A patch applied to a sandbox's files: all of it, or nothing."""
+"""Apply a patch to files of a sandbox: all of it or nothing."""
 
 import asyncio
 import errno
@@ -26,45 +26,48 @@ from sandboxes.tools.parse_call import MalformedCall
 from sandboxes.tools.rendering import shown_name
 from sandboxes.tools.tool import ToolErrorKind, ToolResult, refused
 
-_MOST_IN_ALL = 32 * MIB
-_SAME_S = 10.0
+_MAX_TOTAL_BYTES = 32 * MIB
+_HELPER_TIMEOUT_S = 10.0
 _REAL_PATHS = 'for path; do /.farm/bin/busybox readlink -f -- "$path"; printf "\\0"; done'
 
 
 class PatchActions:
-    """Takes its turns with whatever else writes files."""
+    """Applies patches; shares the write lock of ``files``."""
 
     def __init__(self, files: FileActions) -> None:
         self._files = files
 
     async def apply(self, sandbox: Sandbox, patch: str, *, cwd: str, timeout_s: float) -> ToolResult:
-        """Apply a patch in the V4A format whose paths begin at ``cwd``. Raises MalformedCall for what is no patch."""
+        """Apply a patch in the V4A format. Its relative paths begin at ``cwd``.
+
+        Raises MalformedCall if the text is not a patch.
+        """
         cwd = posixpath.normpath(cwd)
         writing = WriteDeadline(timeout_s)
         try:
             async with writing:
-                # In a thread, as what may take long because the policy wants it to: other episodes are served here.
-                sections = [_placed(section, cwd) for section in await asyncio.to_thread(parse_patch, patch)]
+                # In a thread: a policy can make parsing slow, and the event loop serves other episodes.
+                sections = [_normalize_section(section, cwd) for section in await asyncio.to_thread(parse_patch, patch)]
                 return await self._files.in_turn(sandbox, lambda: _apply(sandbox, sections, cwd, writing))
         except V4aError as error:
             raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, f"{error}; nothing was changed") from None
         except EditRefused as refusal:
-            told = f"{refusal}\n[nothing was changed]" if "\n" in str(refusal) else f"{refusal}; nothing was changed"
-            return refused(told)
+            message = f"{refusal}\n[nothing was changed]" if "\n" in str(refusal) else f"{refusal}; nothing was changed"
+            return refused(message)
         except TimeoutError:
             return writing.timed_out()
 
 
-def _placed(section: Section, cwd: str) -> Section:
-    """With one spelling for each path: relative to ``cwd`` where it is below."""
+def _normalize_section(section: Section, cwd: str) -> Section:
+    """Normalize the paths of a section: relative to ``cwd`` if they are below it."""
     match section:
         case UpdateFile(path, str() as move_to):
-            return replace(section, path=_plain(path, cwd), move_to=_plain(move_to, cwd))
+            return replace(section, path=_normalize_path(path, cwd), move_to=_normalize_path(move_to, cwd))
         case AddFile(path) | DeleteFile(path) | UpdateFile(path):
-            return replace(section, path=_plain(path, cwd))
+            return replace(section, path=_normalize_path(path, cwd))
 
 
-def _plain(path: str, cwd: str) -> str:
+def _normalize_path(path: str, cwd: str) -> str:
     full = posixpath.normpath(posixpath.join(cwd, path))
     return full.removeprefix(cwd.rstrip("/") + "/")
 
@@ -72,9 +75,9 @@ def _plain(path: str, cwd: str) -> str:
 async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writing: WriteDeadline) -> ToolResult:
     before = await _read(sandbox, sections, cwd)
     if len(before) > 1:
-        await _check_apart(sandbox, list(before), cwd)
-    found = {path: None if data is None else decoded(data) for path, data in before.items()}
-    texts = {path: None if text is None else text[0] for path, text in found.items()}
+        await _check_distinct(sandbox, list(before), cwd)
+    decoded_files = {path: None if data is None else decoded(data) for path, data in before.items()}
+    texts = {path: None if text is None else text[0] for path, text in decoded_files.items()}
     for section in sections:
         data = before[section.path]
         if isinstance(section, UpdateFile) and data is not None:
@@ -84,7 +87,7 @@ async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writin
         section.move_to: section.path for section in sections if isinstance(section, UpdateFile) and section.move_to
     }
     written = {
-        path: None if text is None else _encoded(path, text, found[modes.get(path, path)])
+        path: None if text is None else _encoded(path, text, decoded_files[modes.get(path, path)])
         for path, text in after.items()
     }
     writing.begin()
@@ -92,13 +95,16 @@ async def _apply(sandbox: Sandbox, sections: Sequence[Section], cwd: str, writin
     return ToolResult("\n".join(["Success. Updated the following files:", *_summary(sections)]))
 
 
-async def _check_apart(sandbox: Sandbox, paths: Sequence[str], cwd: str) -> None:
-    """Raises EditRefused where links make two of the paths one file, for each is patched as if it were alone."""
+async def _check_distinct(sandbox: Sandbox, paths: Sequence[str], cwd: str) -> None:
+    """Check that no two paths are one file by links, because each file is patched separately.
+
+    Raises EditRefused if two paths are the same file.
+    """
     argv = ("/.farm/bin/bash", "-c", _REAL_PATHS, "readlink", *(posixpath.join(cwd, path) for path in paths))
-    found = await sandbox.exec(argv, timeout_s=_SAME_S, output_limit=MIB)
-    real = found.stdout.head.split(b"\0")[:-1]
-    if found.exit_code != 0 or len(real) != len(paths):
-        return  # nobody can tell: there are paths by the thousand
+    decoded_files = await sandbox.exec(argv, timeout_s=_HELPER_TIMEOUT_S, output_limit=MIB)
+    real = decoded_files.stdout.head.split(b"\0")[:-1]
+    if decoded_files.exit_code != 0 or len(real) != len(paths):
+        return  # cannot be checked: thousands of paths exceed the output limit
     names: dict[bytes, str] = {}
     for path, name in zip(paths, real, strict=True):
         if name and (other := names.setdefault(name, path)) != path:
@@ -120,7 +126,7 @@ def _check_text(path: str, data: bytes) -> None:
 
 
 async def _read(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> dict[str, bytes | None]:
-    """What is at each path that a patch names now."""
+    """Read the current content of each path that a patch names; None if there is no file."""
     before: dict[str, bytes | None] = {}
     total = 0
     for section in sections:
@@ -128,9 +134,9 @@ async def _read(sandbox: Sandbox, sections: Sequence[Section], cwd: str) -> dict
             if path is not None and path not in before:
                 before[path] = data = await _content(sandbox, path, cwd)
                 total += len(data or b"")
-            if total > _MOST_IN_ALL:
+            if total > _MAX_TOTAL_BYTES:
                 raise EditRefused(
-                    f"the files that it names have more than {_MOST_IN_ALL // MIB} MiB: patch fewer at once"
+                    f"the files that it names have more than {_MAX_TOTAL_BYTES // MIB} MiB: patch fewer at once"
                 )
     return before
 
@@ -154,12 +160,12 @@ async def _write(
     after: Mapping[str, bytes | None],
     moved: Mapping[str, str],
 ) -> None:
-    """Write what is new, then remove what is gone; where one of these fails, take back the others.
+    """Write the new files, then remove the deleted ones; roll back if one of these operations fails.
 
-    ``moved``: new path → old path, whose mode goes with it.
+    ``moved`` maps a new path to the old path, whose mode it inherits. Raises EditRefused after a rollback.
     """
     done: list[str] = []
-    made = await _missing(sandbox, cwd, [path for path in after if before[path] is None])
+    created = await _missing_directories(sandbox, cwd, [path for path in after if before[path] is None])
     try:
         for path, data in sorted(after.items(), key=lambda change: change[1] is None):
             full = posixpath.join(cwd, path)
@@ -173,13 +179,13 @@ async def _write(
         for path in reversed(done):
             old, full = before[path], posixpath.join(cwd, path)
             await (sandbox.remove_path(full) if old is None else sandbox.write_file(full, old))
-        if made:
-            await sandbox.exec(("/.farm/bin/busybox", "rmdir", "--", *made), timeout_s=_SAME_S)
+        if created:
+            await sandbox.exec(("/.farm/bin/busybox", "rmdir", "--", *created), timeout_s=_HELPER_TIMEOUT_S)
         raise EditRefused(shown_name(str(fault))) from None
 
 
-async def _missing(sandbox: Sandbox, cwd: str, paths: Sequence[str]) -> list[str]:
-    """The directories above ``paths`` that are not there, the deepest first."""
+async def _missing_directories(sandbox: Sandbox, cwd: str, paths: Sequence[str]) -> list[str]:
+    """Return the missing parent directories of ``paths``, the deepest first."""
     there, missing = {"/", cwd}, set[str]()
     for path in paths:
         directory = posixpath.dirname(posixpath.join(cwd, path))

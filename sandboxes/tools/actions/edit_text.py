@@ -1,7 +1,7 @@
-"""Edits of a text file as pure functions: what an edit does not name keeps its bytes.
+"""Edit a text file by pure functions: bytes outside the edit stay as they are.
 
-A file's text is its bytes decoded as UTF-8 with ``surrogateescape``, so that latin-1 bytes, a byte order mark, CR LF
-line ends and a missing final newline come out as they went in. Lines end at LF; a CR before it belongs to the line end.
+A file's text is its bytes decoded as UTF-8 with ``surrogateescape``, so that Latin-1 bytes, a byte order mark, CR LF
+line ends and a missing final newline survive a round trip. Lines end at LF; a CR before it belongs to the line end.
 """
 
 import difflib
@@ -11,26 +11,27 @@ from dataclasses import dataclass
 
 from sandboxes.tools.rendering import shown_line
 
-_MOST_PLACES = 20
-_MOST_REPLACED = 100_000
-_LONGEST = 16 * 1024 * 1024
-_MOST_WORK = 32 * 1024 * 1024
-"""Of one call: characters read in all its edits, a second or two of them at the worst."""
-_WORK_OF_A_PLACE = 64
+_MAX_PLACES = 20
+_MAX_REPLACED = 100_000
+_MAX_CHARS = 16 * 1024 * 1024
+_MAX_CHARS_READ = 32 * 1024 * 1024
+"""Maximum characters that the edits of one call read; takes a second or two at worst."""
+_CHARS_PER_PLACE = 64
 _BOM = "\ufeff"
-_STRAY = re.compile("[\udc80-\udcff]")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _NUMBERED = re.compile(r"\s*\d+\t")
 
 
 class EditRefused(Exception):
-    """The edit does not fit the file; the message is for the policy."""
+    """An edit that does not fit the file. The message is for the policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class EditedText:
-    """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` where it only removed.
+    """The new text and the lines (from 1, inclusive) that the edit wrote; ``last < first`` if the edit only removed
+    text.
 
-    ``at`` is the offset of the first place. ``places``: at how many it did.
+    ``at`` is the offset of the first place that changed. ``places`` is the number of places.
     """
 
     text: str
@@ -42,7 +43,7 @@ class EditedText:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What ``replace`` is asked for."""
+    """The arguments of one ``replace``."""
 
     old: str
     new: str
@@ -58,18 +59,18 @@ def encode(text: str) -> bytes:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as a person sees them: without line ends, without a byte order mark."""
+    """Split text into lines, without line ends and byte order mark."""
     return _lines(text.removeprefix(_BOM))
 
 
 def count_lines(text: str) -> int:
-    """How many ``lines_of`` gives."""
+    """Return the number of lines that ``lines_of`` returns."""
     text = text.removeprefix(_BOM)
     return text.count("\n") + bool(text and not text.endswith("\n"))
 
 
 def lines_around(edited: EditedText, margin: int) -> tuple[int, list[str]]:
-    """The lines that were written with ``margin`` on either side; before them the number of their first."""
+    """Return the edited lines with ``margin`` lines on either side, after the number of the first of them."""
     text, start = edited.text, edited.text.rfind("\n", 0, edited.at) + 1
     for _ in range(margin):
         start = text.rfind("\n", 0, max(0, start - 1)) + 1
@@ -86,21 +87,23 @@ def _lines(text: str, most: int = -1) -> list[str]:
 
 
 def line_end(text: str) -> str:
-    """The line end that most lines have."""
+    """Return the line end of the majority of the lines."""
     return "\r\n" if _has_crlf(text) and 2 * text.count("\r\n") > text.count("\n") else "\n"
 
 
 def _has_crlf(text: str) -> bool:
-    return "\r" in text and "\r\n" in text  # one character is found a hundred times as fast as two
+    return "\r" in text and "\r\n" in text  # a search for one character is a hundred times faster
 
 
 def replace(
     text: str, old: str, new: str, *, everywhere: bool = False, names: tuple[str, str] = ("old_str", "new_str")
 ) -> EditedText:
-    """Put ``new`` for the one place where ``old`` occurs, or ``everywhere`` for each, from the left and none within
-    another. Raises EditRefused where there is none, or more than the one; ``names`` is what the policy calls the two.
+    """Replace the only occurrence of ``old`` by ``new``; with ``everywhere``, all non-overlapping occurrences from the
+    left.
 
-    In a text with CR LF line ends, LF in ``old`` stands for either, and ``new`` takes the end that most lines have.
+    ``names`` are the policy's names of the two arguments. In a text with CR LF line ends, LF in ``old`` matches either
+    line end, and ``new`` takes the line end of the majority. Raises EditRefused if there is no occurrence, or more than
+    one without ``everywhere``.
     """
     if not old:
         raise EditRefused(f"{names[0]} is empty: give the text to replace")
@@ -111,18 +114,20 @@ def replace(
         flat = text.replace("\r\n", "\n")
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n").replace("\n", line_end(text))
     if everywhere:
-        _check_room(flat, old, new)
-    places = _apart(flat, old) if everywhere else _places(flat, old)
+        _check_size(flat, old, new)
+    places = _find_separate(flat, old) if everywhere else _find_all(flat, old)
     if not places:
         raise EditRefused(not_found(text, old, names[0]))
     if len(places) > 1 and not everywhere:
-        lines = dict.fromkeys(flat.count("\n", 0, place) + 1 for place in places[:_MOST_PLACES])
+        lines = dict.fromkeys(flat.count("\n", 0, place) + 1 for place in places[:_MAX_PLACES])
         numbers = f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines))}"
-        many = f"more than {_MOST_PLACES}" if len(places) > _MOST_PLACES else str(len(places))
-        raise EditRefused(f"{names[0]} occurs {many} times, at {numbers}: give more of the text around the one meant")
+        occurrences = f"more than {_MAX_PLACES}" if len(places) > _MAX_PLACES else str(len(places))
+        raise EditRefused(
+            f"{names[0]} occurs {occurrences} times, at {numbers}: give more of the text around the one meant"
+        )
     pieces, done = list[str](), 0
     bounds = (at for place in places for at in (place, place + len(old)))
-    offsets = bounds if flat is text else _originals(text, bounds)
+    offsets = bounds if flat is text else _map_to_crlf(text, bounds)
     for start, end in zip(offsets, offsets, strict=True):
         pieces += (text[done:start], new)
         done = end
@@ -135,12 +140,15 @@ def replace(
 def replace_each(
     text: str, changes: Sequence[Replacement], *, names: tuple[str, str] = ("old_str", "new_str")
 ) -> EditedText:
-    """``replace`` one after the other, each in what the one before left: all of them or, with EditRefused, none."""
+    """Apply replacements one after the other, each to the result of the previous one: all of them or none.
+
+    Raises EditRefused if one of them fails.
+    """
     edited, places, work = text, 0, 0
     for number, change in enumerate(changes, 1):
         work += len(edited)
         try:
-            if work + _WORK_OF_A_PLACE * places > _MOST_WORK:
+            if work + _CHARS_PER_PLACE * places > _MAX_CHARS_READ:
                 raise EditRefused("the edits are too many for a file of this size: make fewer of them in one call")
             done = replace(edited, change.old, change.new, everywhere=change.everywhere, names=names)
         except EditRefused as refusal:
@@ -153,8 +161,8 @@ def replace_each(
     return EditedText(edited, same + 1, len(after) - rest, _offset(edited, same), places)
 
 
-def _originals(text: str, offsets: Iterator[int]) -> Iterator[int]:
-    """Where in ``text`` its ``offsets`` with LF for CR LF are, which ascend; at a line end, before its CR."""
+def _map_to_crlf(text: str, offsets: Iterator[int]) -> Iterator[int]:
+    """Map ascending ``offsets`` in the text with LF for CR LF to offsets in ``text``; at a line end, to its CR."""
     seen = dropped = 0
     for at in offsets:
         while (end := at + dropped) > seen:
@@ -163,26 +171,26 @@ def _originals(text: str, offsets: Iterator[int]) -> Iterator[int]:
         yield at + dropped
 
 
-def _places(text: str, part: str) -> list[int]:
-    """Where ``part`` occurs, overlaps included; the search ends past the ``_MOST_PLACES``."""
+def _find_all(text: str, part: str) -> list[int]:
+    """Return the offsets of ``part``, overlaps included, up to one more than ``_MAX_PLACES``."""
     places = list[int]()
     at = text.find(part)
-    while at >= 0 and len(places) <= _MOST_PLACES:
+    while at >= 0 and len(places) <= _MAX_PLACES:
         places.append(at)
         at = text.find(part, at + 1)
     return places
 
 
-def _check_room(text: str, old: str, new: str) -> None:
+def _check_size(text: str, old: str, new: str) -> None:
     count = text.count(old)
-    if count > _MOST_REPLACED or len(text) + count * (len(new) - len(old)) > _LONGEST:
+    if count > _MAX_REPLACED or len(text) + count * (len(new) - len(old)) > _MAX_CHARS:
         raise EditRefused(
             f"{count:,} places are too many for one edit, or would make the file too large; use bash (sed)"
         )
 
 
-def _apart(text: str, part: str) -> list[int]:
-    """Where ``part`` occurs, counted from the left, none within another."""
+def _find_separate(text: str, part: str) -> list[int]:
+    """Return the offsets of the non-overlapping occurrences of ``part``, from the left."""
     places, at = list[int](), text.find(part)
     while at >= 0:
         places.append(at)
@@ -191,9 +199,10 @@ def _apart(text: str, part: str) -> list[int]:
 
 
 def insert(text: str, line: int, addition: str) -> EditedText:
-    """Put ``addition`` as whole lines after line ``line``; 0 is before the first. Raises EditRefused past the end.
+    """Insert ``addition`` as whole lines after line ``line``; 0 is before the first line.
 
-    It takes the line end that most lines have. A missing final newline stays missing where ``addition`` has none.
+    The insertion takes the line end of the majority. A missing final newline stays missing if ``addition`` has none.
+    Raises EditRefused if ``line`` is past the end.
     """
     count = count_lines(text)
     if not 0 <= line <= count:
@@ -216,7 +225,7 @@ def _inserted(before: str, line: int, addition: str, after: str) -> EditedText:
 
 
 def _offset(text: str, line: int) -> int:
-    """Where the line after the first ``line`` ones begins, or the text ends."""
+    """Return the offset of the line after the first ``line`` lines, or of the end of the text."""
     at = len(_BOM) if text.startswith(_BOM) else 0
     for _ in range(line):
         at = text.find("\n", at) + 1 or len(text)
@@ -228,7 +237,7 @@ def _counted(lines: int) -> str:
 
 
 def not_found(text: str, old: str, name: str) -> str:
-    """Why ``old`` is not in ``text``, as far as that can be told, with the lines that come nearest."""
+    """Explain why ``old`` is not in ``text``, as far as it can be determined, and show the nearest lines."""
     wanted = old.split("\n")
     filled = [line for line in wanted if line.strip()]
     if filled and all(_NUMBERED.match(line) for line in filled):
@@ -243,12 +252,17 @@ def not_found(text: str, old: str, name: str) -> str:
     space = "".join(old.split()) == "".join("\n".join(lines[at : at + len(wanted)]).split())
     reason = "but for white space it is at" if space else "the nearest is at"
     shown = "\n".join(f"{at + i + 1:6}\t{shown_line(line[:500])}" for i, line in enumerate(window))
-    stray = "; bytes that are no UTF-8 are shown as \\x.. and cannot be given" if _STRAY.search("".join(window)) else ""
+    stray = (
+        "; bytes that are no UTF-8 are shown as \\x.. and cannot be given" if _NOT_UTF8.search("".join(window)) else ""
+    )
     return f"{name} does not occur; {reason} line {at + 1}{stray}:\n{shown}"
 
 
 def _nearest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
-    """Index of the line where ``wanted`` best begins: words in common choose candidates, likeness decides."""
+    """Return the index of the line where ``wanted`` matches best, or None.
+
+    Words in common select candidates; text similarity ranks them.
+    """
     lead = next((i for i, line in enumerate(wanted) if line.strip()), None)
     if lead is None:
         return None

@@ -1,4 +1,4 @@
-"""The encoding of a text file, so that what is added to it goes in as what is there does."""
+"""Detect the encoding of a text file, so that edits are written in the same encoding."""
 
 import contextlib
 import re
@@ -15,8 +15,11 @@ _BEYOND_ASCII = re.compile("[\x80-\ud7ff\ue000-\U0010ffff]")
 
 
 def encoding_of(data: bytes) -> str:
-    """UTF-8 where some of it is; else what the first two lines say, as in Python's sources, or cp1252 or Latin-1,
-    whichever can have been meant. Each gives the bytes back that it was made of."""
+    """Detect an encoding that reproduces ``data`` exactly.
+
+    UTF-8 if ``data`` is ASCII or holds any UTF-8 sequence beyond ASCII. Otherwise the encoding that the first two lines
+    name, as in Python sources; otherwise cp1252 or Latin-1, depending on the bytes used.
+    """
     text = decode(data)
     if text.isascii() or _BEYOND_ASCII.search(text):
         return UTF_8
@@ -32,20 +35,20 @@ def encoding_of(data: bytes) -> str:
 
 
 def decoded(data: bytes) -> tuple[str, str]:
-    """The text, and its encoding."""
+    """Return the text and its encoding."""
     encoding = encoding_of(data)
     return (decode(data) if encoding == UTF_8 else data.decode(encoding)), encoding
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Raises EditRefused where the text holds what the encoding has not."""
+    """Encode ``text``. Raises EditRefused if the encoding lacks one of its characters."""
     if encoding == UTF_8:
         return encode(text)
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
         char = text[error.start]
-        told = (
+        message = (
             f"is no UTF-8 but reads as {encoding}, which has no {char!r}: leave it out or convert the file with iconv"
         )
-        raise EditRefused(told) from None
+        raise EditRefused(message) from None

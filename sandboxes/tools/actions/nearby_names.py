@@ -1,4 +1,4 @@
-"""The names in a directory of a sandbox, and those that are like one that is not there."""
+"""List names in a directory of a sandbox, and suggest names that resemble a missing one."""
 
 import asyncio
 import difflib
@@ -15,17 +15,17 @@ from sandboxes.tools.rendering import shown_name
 _LISTING_BYTES = MIB
 _MOST_STEPS_UP = 16
 _MOST_COMPARED, _LONGEST_COMPARED = 1000, 64
-"""Names, and characters of each: comparing takes up to the product of their lengths, and a policy chooses them all."""
+"""Maximum names compared and characters of each: the cost is the product of lengths, and a policy chooses the names."""
 
 
 async def names_below(
     sandbox: Sandbox, directory: str, depth: int, timeout_s: float, ignore: Sequence[str] = ()
 ) -> list[str] | None:
-    """Names below ``directory``, sorted, directories with a slash at the end; None where they cannot be had."""
+    """Return the sorted names below ``directory``, directories with a trailing slash; None if they cannot be listed."""
     patterns = [".*", "node_modules", "__pycache__", *ignore]
     skip = [word for pattern in patterns for word in ("-o", "-name", pattern)][1:]
     walk = ("find", ".", "-mindepth", "1", "-maxdepth", str(depth), "(", *skip, ")", "-prune")
-    # Every name is printed, and a directory's once more: twice in a row tells the two apart.
+    # Every name is printed once and a directory twice in a row, which marks it as a directory.
     argv = ("/.farm/bin/busybox", *walk, "-o", "-print0", "-type", "d", "-print0")
     outcome = await sandbox.exec(argv, cwd=directory, timeout_s=timeout_s, output_limit=_LISTING_BYTES)
     found = outcome.stdout.head + (outcome.stdout.tail if outcome.stdout.whole else b"")
@@ -54,7 +54,9 @@ async def _is_link(sandbox: Sandbox, path: str) -> bool:
 
 
 async def nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
-    """A remedy for a name that is not there: like names where the path breaks off, or files of that name elsewhere."""
+    """Suggest a remedy for a missing path: similar names in its deepest existing parent, or files of that name
+    elsewhere.
+    """
     if await _is_link(sandbox, path):
         return "; it is a symlink, and what that names is not there"
     at, beside = path.rstrip("/"), None
@@ -71,6 +73,9 @@ async def nearest(sandbox: Sandbox, path: str, timeout_s: float) -> str:
 
 
 def nearest_names(missing: str, names: Sequence[str]) -> list[str]:
-    """Of the first thousand that are no longer than file names are."""
+    """Return up to three names that resemble ``missing``.
+
+    Only the first thousand names of usual length are compared.
+    """
     known = [name.rstrip("/") for name in names if len(name) <= _LONGEST_COMPARED][:_MOST_COMPARED]
     return difflib.get_close_matches(missing, known, n=3, cutoff=0.6)

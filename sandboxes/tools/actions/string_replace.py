@@ -1,4 +1,4 @@
-"""Edits as the products have them that call their arguments ``old_string`` and ``new_string``."""
+"""Edit files by replacements whose arguments are named ``old_string`` and ``new_string``."""
 
 from sandboxes.interface import Sandbox
 from sandboxes.tools.actions.edit_text import EditedText, Replacement, replace, replace_each
@@ -11,7 +11,9 @@ _NAMES = ("old_string", "new_string")
 async def edit(
     files: FileActions, sandbox: Sandbox, path: str, changes: list[Replacement], *, timeout_s: float
 ) -> ToolResult:
-    """Make all of ``changes`` or none. Where the first has nothing to replace, and there is no text, all is written."""
+    """Apply all of ``changes`` or none. If the first has an empty ``old`` and there is no text, ``new`` becomes the
+    file.
+    """
 
     def change(text: str) -> EditedText:
         if not text and not changes[0].old:

@@ -1,8 +1,8 @@
-"""Whether an edit broke a file's syntax: told, never a reason to refuse it.
+"""Report whether an edit broke the syntax of a file; a broken file is written all the same.
 
-Python and shell are judged inside the sandbox, by the interpreter that will run the file: another version of Python
-has another grammar, and a source made to strike at a parser strikes at nobody else. JSON and TOML are parsed here, by
-parsers that recurse no deeper than Python allows.
+Python and shell are checked inside the sandbox, by the interpreter that will run the file: the grammar depends on its
+version, and a hostile source can attack only a parser inside its own sandbox. JSON and TOML are parsed in this process,
+by parsers that recurse no deeper than Python allows.
 """
 
 import json
@@ -15,11 +15,11 @@ from sandboxes.tools.rendering import printed
 
 MOST_CHARS = 512 * 1024
 MOST_TOML_CHARS = 64 * 1024
-"""Its parser is slow, and everybody waits for it."""
+"""Maximum size of a TOML file that is checked: its parser is slow and blocks the event loop."""
 MOST_TOML_DOTS = 100
-"""The most in a line: a key of so many parts costs the parser as many steps on each line below it."""
+"""Maximum dots in a line: the parser takes as many steps for each line below a key of so many parts."""
 TIMEOUT_S = 5.0
-_FAULTY = 7
+_SYNTAX_ERROR_EXIT = 7
 _LONGEST = 300
 _PYTHON = f"""
 import sys
@@ -27,41 +27,44 @@ try:
     compile(sys.stdin.buffer.read(), "it", "exec", dont_inherit=True)
 except SyntaxError as error:
     print("line %s: %s" % (error.lineno, error.msg))
-    sys.exit({_FAULTY})
+    sys.exit({_SYNTAX_ERROR_EXIT})
 """
 _SHELL = "/.farm/bin/bash"
-_SHELL_FAULTY = 2
+_SHELL_SYNTAX_ERROR_EXIT = 2
 
 
-async def fault_brought_in(sandbox: Sandbox, path: str, before: str | None, after: str) -> str | None:
-    """What is wrong with a file's syntax after an edit, where nothing was before it (None: there was no such file).
+async def new_syntax_error(sandbox: Sandbox, path: str, before: str | None, after: str) -> str | None:
+    """Return the syntax error of ``after`` if ``before`` had none; None if there is no new error or it cannot be
+    checked.
 
-    None where all is well, and where nobody can tell.
+    ``before`` is None if the file is new.
     """
-    fault = await _fault(sandbox, path, after)
-    if fault is None or before is None or await _fault(sandbox, path, before) is None:
-        return fault
+    error = await _syntax_error(sandbox, path, after)
+    if error is None or before is None or await _syntax_error(sandbox, path, before) is None:
+        return error
     return None
 
 
-async def _fault(sandbox: Sandbox, path: str, text: str) -> str | None:
+async def _syntax_error(sandbox: Sandbox, path: str, text: str) -> str | None:
     if len(text) > MOST_CHARS:
         return None
     match posixpath.splitext(path)[1]:
         case ".py" | ".pyi":
-            return await _judged(sandbox, ("python3", "-I", "-S", "-W", "ignore", "-c", _PYTHON), text, _FAULTY)
+            return await _run_checker(
+                sandbox, ("python3", "-I", "-S", "-W", "ignore", "-c", _PYTHON), text, _SYNTAX_ERROR_EXIT
+            )
         case ".sh" | ".bash":
-            return await _judged(sandbox, (_SHELL, "-n"), text, _SHELL_FAULTY)
+            return await _run_checker(sandbox, (_SHELL, "-n"), text, _SHELL_SYNTAX_ERROR_EXIT)
         case ".json":
-            return _parsed(_json, text)
+            return _parse_error(_json, text)
         case ".toml" if len(text) <= MOST_TOML_CHARS and _most_dots(text) <= MOST_TOML_DOTS:
-            return _parsed(tomllib.loads, text)
+            return _parse_error(tomllib.loads, text)
         case _:
             return None
 
 
-async def _judged(sandbox: Sandbox, argv: tuple[str, ...], text: str, faulty: int) -> str | None:
-    """The first line that a program says of ``text``, where its exit code is ``faulty``."""
+async def _run_checker(sandbox: Sandbox, argv: tuple[str, ...], text: str, error_exit: int) -> str | None:
+    """Run a checker on ``text`` and return the first line of its output if its exit code is ``faulty``."""
     outcome = await sandbox.exec(
         argv,
         stdin=text.encode("utf-8", "surrogateescape"),
@@ -70,8 +73,8 @@ async def _judged(sandbox: Sandbox, argv: tuple[str, ...], text: str, faulty: in
         merge_stderr=True,
         login=True,
     )
-    said = printed(outcome.stdout.head).strip().removeprefix(f"{_SHELL}: ")
-    return said.splitlines()[0][:_LONGEST] if said and outcome.exit_code == faulty else None
+    output = printed(outcome.stdout.head).strip().removeprefix(f"{_SHELL}: ")
+    return output.splitlines()[0][:_LONGEST] if output and outcome.exit_code == error_exit else None
 
 
 def _most_dots(text: str) -> int:
@@ -82,7 +85,7 @@ def _json(text: str) -> object:
     return json.loads(text, parse_int=str)  # numbers of any length are JSON
 
 
-def _parsed(parse: Callable[[str], object], text: str) -> str | None:
+def _parse_error(parse: Callable[[str], object], text: str) -> str | None:
     try:
         parse(text.removeprefix("\ufeff"))
     except (RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Patches in the V4A format, as pure functions: a patch is parsed, and applied to texts.
+"""Parse and apply patches in the V4A format, as pure functions.
 
     *** Begin Patch
     *** Add File: new.py
@@ -7,18 +7,18 @@
     *** Update File: a.py
     *** Move to: b.py
     @@ class A:
-     a line that stays
-    -a line that goes
-    +a line that comes
+     a context line
+    -a removed line
+    +an added line
     *** End of File
     *** End Patch
 
-What is taken and where a hunk is found follow the public ``codex-rs/apply-patch``: white space around markers is passed
-over, the first hunk may lack its ``@@``, and lines are looked for as they are, then without white space at their ends,
-then without any around them, then with plain quotes, dashes and spaces for those of typography. It differs in that a
-line that stays keeps the bytes it has, and so does the missing end of a last line that stays.
+Syntax and placement of hunks follow the public ``codex-rs/apply-patch``: white space around markers is ignored, the
+first hunk may lack its ``@@``, and lines are matched exactly, then without trailing white space, then without leading
+and trailing white space, then with plain quotes, dashes and spaces in place of typographic ones. Unlike there, context
+lines keep their bytes, and a last context line without a line end stays without one.
 
-A text is a file's bytes as ``editing.decode`` gives them; a line that comes ends as the file's first line does.
+A text is the result of ``edit_text.decode``. An added line takes the line end of the file's first line.
 """
 
 from bisect import bisect_left
@@ -36,6 +36,7 @@ _HEREDOCS = ("<<EOF", "<<'EOF'", '<<"EOF"')
 _BOM = "\ufeff"
 _LONGEST_PATH = 4096
 _WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+"""Unicode's White_Space. Python's own ``strip`` removes four more characters."""
 _WHITE += "\u2028\u2029\u202f\u205f\u3000"
 """Unicode's White_Space. What Python strips of itself has four more."""
 _PLAIN = str.maketrans(
@@ -44,30 +45,31 @@ _PLAIN = str.maketrans(
     | dict.fromkeys("\u201c\u201d\u201e\u201f", '"')
     | dict.fromkeys("\xa0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000", " ")
 )
-_LENIENCES: tuple[Callable[[str], str], ...] = (
+_LENIENCIES: tuple[Callable[[str], str], ...] = (
     lambda line: line,
     lambda line: line.rstrip(_WHITE),
     lambda line: line.strip(_WHITE),
     lambda line: line.strip(_WHITE).translate(_PLAIN),
 )
 MOST_LINES = 262_144
-"""Of a patch, and of a file that is updated: what is kept of a line takes far more memory than the line."""
-_MOST_WORK = 64 * 1024 * 1024
+"""Maximum lines of a patch and of an updated file: the data kept for a line takes far more memory than the line."""
+_MAX_CHARS_READ = 64 * 1024 * 1024
 
 
 Line = tuple[str, str]
-"""Of a hunk: ``" "``, ``"-"`` or ``"+"``, and a text. Of a file: a text, and the line end that follows it."""
+"""In a hunk: ``" "``, ``"-"`` or ``"+"``, and a text. In a file: a text, and the line end that follows it."""
 
 
 class V4aError(Exception):
-    """The text is no patch; the message is for the policy and names the line."""
+    """A text that is not a V4A patch. The message is for the policy and names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class V4aHunk:
-    """``header`` is a line that ``lines`` come after.
+    """One hunk. ``header`` is a line of the file that precedes ``lines``.
 
-    ``at_end``: the old ones are the file's last lines. ``number`` is the line of the patch where it begins, from 1.
+    ``at_end``: the old lines are the last lines of the file. ``number`` is the first line of the hunk in the patch,
+    from 1.
     """
 
     header: str | None
@@ -98,7 +100,7 @@ Section = AddFile | DeleteFile | UpdateFile
 
 
 def parse_patch(text: str) -> tuple[Section, ...]:
-    """The sections of a patch, at least one. Raises V4aError."""
+    """Parse a patch into its sections, at least one. Raises V4aError."""
     if text.count("\n") > MOST_LINES:
         raise V4aError(f"the patch has more than {MOST_LINES:,} lines: make several of it")
     lines = [line.removesuffix("\r") for line in text.strip(_WHITE).split("\n")]
@@ -116,7 +118,7 @@ def parse_patch(text: str) -> tuple[Section, ...]:
 
 
 def _sections(lines: Sequence[str], before: int) -> Iterator[Section]:
-    """``before`` lines of the text the policy wrote are not in ``lines``."""
+    """Parse the sections. ``before`` is the number of lines of the original text before ``lines``, for line numbers."""
     at = 1
     while at < len(lines):
         header, at = lines[at].strip(_WHITE), at + 1
@@ -147,7 +149,7 @@ def _path(line: str, marker: str, number: int) -> str:
 
 
 def _hunks(lines: Sequence[str], at: int, before: int) -> tuple[list[V4aHunk], int]:
-    """The hunks of an update that begins at index ``at``, and the index where they end."""
+    """Parse the hunks of an update from index ``at`` on; return them and the index after the last."""
     hunks: list[V4aHunk] = []
     while at < len(lines) and not lines[at].startswith("*"):
         if not lines[at].strip(_WHITE):
@@ -175,8 +177,8 @@ def _hunk(lines: Sequence[str], at: int, before: int, *, first: bool) -> tuple[V
         elif found:
             break
         else:
-            said = f'"{_shown(line)}" in a hunk begins neither with a space nor with - or +'
-            raise V4aError(f"line {at + 1 + before}: {said}")
+            message = f'"{_shown(line)}" in a hunk begins neither with a space nor with - or +'
+            raise V4aError(f"line {at + 1 + before}: {message}")
         at += 1
     if not found:
         raise V4aError(f"line {number}: the hunk has no lines")
@@ -188,9 +190,9 @@ def _shown(line: str) -> str:
 
 
 def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What the files become that a patch writes, moves or deletes: their texts, None for those that are gone.
+    """Return the new text of each file that a patch changes; None for removed files.
 
-    ``texts`` holds every path that ``sections`` name, None where there is no file. Sections apply one after the other.
+    ``texts`` holds every path that ``sections`` name; None if there is no file. Sections apply one after the other.
     Raises EditRefused, whose message begins with the path.
     """
     changed: dict[str, str | None] = {}
@@ -200,13 +202,13 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
             case AddFile(path, text):
                 changed[path] = text
             case DeleteFile(path):
-                _there(path, changed, texts)
+                _existing_text(path, changed, texts)
                 changed[path] = None
             case UpdateFile(path, move_to, hunks):
-                text = _there(path, changed, texts)
+                text = _existing_text(path, changed, texts)
                 work += len(hunks) * len(text)
                 try:
-                    if work > _MOST_WORK:
+                    if work > _MAX_CHARS_READ:
                         raise EditRefused("the patch has too many hunks for files of this size: make several of it")
                     edited = update(text, hunks)
                 except EditRefused as refusal:
@@ -217,7 +219,7 @@ def apply_patch(sections: Sequence[Section], texts: Mapping[str, str | None]) ->
     return changed
 
 
-def _there(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str | None]) -> str:
+def _existing_text(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str | None]) -> str:
     text = changed[path] if path in changed else texts[path]
     if text is None:
         raise EditRefused(f"{shown_name(path)}: there is no such file")
@@ -225,61 +227,67 @@ def _there(path: str, changed: Mapping[str, str | None], texts: Mapping[str, str
 
 
 def update(text: str, hunks: Sequence[V4aHunk]) -> str:
-    """``text`` with ``hunks`` applied from top to bottom. Raises EditRefused, which names hunk and nearest lines."""
+    """Apply ``hunks`` to ``text`` from top to bottom.
+
+    Raises EditRefused, which names the hunk and the nearest lines.
+    """
     if text.count("\n") > MOST_LINES:
         raise EditRefused(f"has more than {MOST_LINES:,} lines; change it with a program")
     mark = _BOM if text.startswith(_BOM) else ""
-    rows = _rows(text.removeprefix(_BOM))
-    file = _Searched([body for body, _ in rows])
+    rows = _split_lines(text.removeprefix(_BOM))
+    file = _SearchableLines([body for body, _ in rows])
     changes: list[tuple[int, Sequence[Line]]] = []
     at = 0
     for index, hunk in enumerate(hunks, 1):
         try:
             if hunk.header is not None:
                 at = _after_header(file, hunk.header, at)
-            start, lines = _place(file, hunk, at)
+            start, lines = _locate(file, hunk, at)
         except EditRefused as refusal:
             raise EditRefused(f"hunk {index} of {len(hunks)} (line {hunk.number} of the patch): {refusal}") from None
         changes.append((start, lines))
         at = start + len(_old(lines)) if _old(hunk.lines) else at
-    return mark + _written(rows, sorted(changes, key=lambda change: change[0]))
+    return mark + _apply_changes(rows, sorted(changes, key=lambda change: change[0]))
 
 
-def _rows(text: str) -> list[Line]:
-    """Lines without their ends, and these."""
+def _split_lines(text: str) -> list[Line]:
+    """Split text into lines and their line ends."""
     *whole, rest = text.split("\n")
     rows = [(line[:-1], "\r\n") if line.endswith("\r") else (line, "\n") for line in whole]
     return [*rows, (rest, "")] if rest else rows
 
 
-class _Searched:
-    """A file's lines, to be searched for others; linear in the file's size, whatever is looked for."""
+class _SearchableLines:
+    """The lines of a file, indexed for searches: each search is linear in the size of the file."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
         self._prepared: dict[int, tuple[str, list[int]]] = {}
 
     def seek(self, wanted: Sequence[str], start: int, *, at_end: bool = False) -> int | None:
-        """The first index from ``start`` on where ``wanted`` is, by the strictest leniency by which it is anywhere.
+        """Return the first index from ``start`` on at which ``wanted`` matches, by the strictest leniency that matches
+        anywhere.
 
-        ``at_end``: only the last lines are looked at, wherever ``start`` is.
+        ``at_end``: compare only the last lines, regardless of ``start``.
         """
         if not wanted:
             return start
         first = len(self.lines) - len(wanted) if at_end else start
         if not 0 <= first <= len(self.lines) - len(wanted):
             return None
-        for level, lenient in enumerate(_LENIENCES):
-            text, starts = self._at(level)
+        for level, lenient in enumerate(_LENIENCIES):
+            text, starts = self._normalized(level)
             found = text.find("\n".join(["", *map(lenient, wanted), ""]), starts[first])
             if found >= 0:
                 return bisect_left(starts, found)
         return None
 
-    def _at(self, level: int) -> tuple[str, list[int]]:
-        """All lines as a leniency leaves them, each between two line ends, and where each begins: at the first."""
+    def _normalized(self, level: int) -> tuple[str, list[int]]:
+        """Return all lines under a leniency as one text, each between line ends, and the offset of the line end before
+        each.
+        """
         if level not in self._prepared:
-            lines = [_LENIENCES[level](line) for line in self.lines]
+            lines = [_LENIENCIES[level](line) for line in self.lines]
             starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
             self._prepared[level] = "\n".join(["", *lines, ""]), starts
         return self._prepared[level]
@@ -289,32 +297,32 @@ def _old(lines: Sequence[Line]) -> list[str]:
     return [text for sign, text in lines if sign != "+"]
 
 
-def _after_header(file: _Searched, header: str, at: int) -> int:
+def _after_header(file: _SearchableLines, header: str, at: int) -> int:
     found = file.seek([header], at)
     if found is not None:
         return found + 1
     where, above = f" after line {at}" if at else "", file.seek([header], 0)
-    told = not_found("\n".join(file.lines), header, "it") if above is None else f"it is line {above + 1}"
-    raise EditRefused(f'"@@ {_shown(header)}": what follows @@ must be a whole line of the file{where}; {told}')
+    hint = not_found("\n".join(file.lines), header, "it") if above is None else f"it is line {above + 1}"
+    raise EditRefused(f'"@@ {_shown(header)}": what follows @@ must be a whole line of the file{where}; {hint}')
 
 
-def _place(file: _Searched, hunk: V4aHunk, at: int) -> tuple[int, Sequence[Line]]:
-    """The index of the line where a hunk applies, at ``at`` or later, and its lines as they apply there."""
+def _locate(file: _SearchableLines, hunk: V4aHunk, at: int) -> tuple[int, Sequence[Line]]:
+    """Return the index of the line where a hunk applies, at ``at`` or later, and the lines to apply there."""
     lines: Sequence[Line] = hunk.lines
     old = _old(lines)
-    if not old:  # nothing to go by: at the end, before a last line that is empty
+    if not old:  # only additions: place them at the end, before an empty last line
         return len(file.lines) - bool(file.lines and not file.lines[-1]), lines
     found = file.seek(old, at, at_end=hunk.at_end)
-    if found is None and not old[-1]:  # an empty last line that stands for the file's last line end
-        lines = _without_last(lines)
+    if found is None and not old[-1]:  # the empty last line may stand for the file's last line end
+        lines = _drop_last_empty(lines)
         found = file.seek(old[:-1], at, at_end=hunk.at_end)
     if found is None:
-        raise EditRefused(_why_not(file, old, at, hunk.at_end))
+        raise EditRefused(_mismatch_reason(file, old, at, hunk.at_end))
     return found, lines
 
 
-def _without_last(lines: Sequence[Line]) -> Sequence[Line]:
-    """Without the last old line, which is empty, and the last new one where that is empty too."""
+def _drop_last_empty(lines: Sequence[Line]) -> Sequence[Line]:
+    """Drop the last old line, which is empty, and the last new line if it is empty too."""
     last = max(index for index, (sign, _) in enumerate(lines) if sign != "+")
     kept = [*lines[:last], *lines[last + 1 :]]
     if lines[last][0] == "-" and kept and kept[-1] == ("+", ""):
@@ -322,7 +330,7 @@ def _without_last(lines: Sequence[Line]) -> Sequence[Line]:
     return kept
 
 
-def _why_not(file: _Searched, old: Sequence[str], at: int, at_end: bool) -> str:
+def _mismatch_reason(file: _SearchableLines, old: Sequence[str], at: int, at_end: bool) -> str:
     there = file.seek(old, 0)
     if there is not None and at_end:
         return f'its lines are at line {there + 1}, not at the end of the file as "{_END_OF_FILE}" says'
@@ -331,8 +339,8 @@ def _why_not(file: _Searched, old: Sequence[str], at: int, at_end: bool) -> str:
     return not_found("\n".join(file.lines), "\n".join(old), "what its lines expect")
 
 
-def _written(rows: Sequence[Line], changes: Sequence[tuple[int, Sequence[Line]]]) -> str:
-    """The new text. A last line without an end keeps that where it stays the last."""
+def _apply_changes(rows: Sequence[Line], changes: Sequence[tuple[int, Sequence[Line]]]) -> str:
+    """Apply the changes and return the new text. A missing final line end stays missing if that line stays the last."""
     usual = next((end for _, end in rows if end), "\n")
     new: list[Line] = []
     at = 0

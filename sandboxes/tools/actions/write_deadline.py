@@ -1,4 +1,4 @@
-"""The time that a call has which writes: until it begins to write, and then long enough to know what came of that."""
+"""The time limit of a call that writes: extended once the write begins, so that its outcome becomes known."""
 
 import asyncio
 from types import TracebackType
@@ -10,11 +10,14 @@ WRITING_S = 30.0
 
 
 class WriteDeadline:
-    """``async with Writing(limit_s) as writing``; a TimeoutError that comes out of it is told by ``timed_out``."""
+    """A time limit as a context manager: ``async with WriteDeadline(limit_s) as writing``.
+
+    If a TimeoutError leaves the block, ``timed_out`` gives the result for the policy.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._begun = False
+        self._has_begun = False
 
     async def __aenter__(self) -> Self:
         self._timeout = asyncio.timeout(self._limit_s)
@@ -27,12 +30,12 @@ class WriteDeadline:
         await self._timeout.__aexit__(kind, error, trace)
 
     def begin(self) -> None:
-        """What was asked for is being written from now on: whoever asked is to hear whether it was."""
-        self._begun = True
+        """Mark the start of the write and allow WRITING_S more, so that the policy learns the outcome of the write."""
+        self._has_begun = True
         self._timeout.reschedule(asyncio.get_running_loop().time() + WRITING_S)
 
     def timed_out(self) -> ToolResult:
         return timed_out(
-            self._limit_s + WRITING_S * self._begun,
-            "it may have been written or not: look before you go on" if self._begun else "nothing was changed",
+            self._limit_s + WRITING_S * self._has_begun,
+            "it may have been written or not: look before you go on" if self._has_begun else "nothing was changed",
         )

@@ -1,4 +1,4 @@
-"""Tool packs: the tools that policies know from elsewhere, each a schema over one core."""
+"""Tool packs: the tools of well-known coding agents, each a set of schemas over shared actions."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PackParts:
-    """What the tools of every pack are made of. Without a ``library`` nothing is searched by meaning."""
+    """The shared actions that tools are built from.
+
+    ``index_store`` holds the code search indexes; None: the pack has no search by meaning.
+    """
 
     max_chars: int
     terminal: TerminalActions
     files: FileActions
     checked: FileActions
-    """Also tells what an edit broke, as editors do that run a linter."""
+    """File operations that also report a syntax error after an edit, as editors with a linter do."""
     patches: PatchActions
-    library: IndexStore | None
+    index_store: IndexStore | None
 
     @classmethod
-    def of(cls, max_chars: int, library: IndexStore | None) -> PackParts:
+    def of(cls, max_chars: int, index_store: IndexStore | None) -> PackParts:
         files = FileActions(max_chars)
         checked = FileActions(max_chars, check_syntax=True)
-        return cls(max_chars, TerminalActions(max_chars), files, checked, PatchActions(files), library)
+        return cls(max_chars, TerminalActions(max_chars), files, checked, PatchActions(files), index_store)
 
 
 Maker = Callable[[PackParts], Tool | None]
-"""Makes a tool; None where its core lacks what it needs."""
+"""Builds a tool; returns None if an action that it needs is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Pack:
 
 
 def _search(core: PackParts) -> CodebaseSearch | None:
-    return None if core.library is None else CodebaseSearch(core.max_chars, core.library)
+    return None if core.index_store is None else CodebaseSearch(core.max_chars, core.index_store)
 
 
 def _cursor_search(core: PackParts) -> cursor.Search | None:
@@ -137,7 +140,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class PackChoice:
-    """A pack, and which of its tools there are to be, in the pack's order."""
+    """A pack and the selected tools of it, in the pack's order."""
 
     pack: Pack
     kinds: tuple[type[Tool], ...]
@@ -151,14 +154,14 @@ class PackChoice:
 
 
 def choose(words: Sequence[str]) -> PackChoice:
-    """What ``words`` ask for: at most one pack, else the default one; and tools of it, which then are all there are,
-    or, each with a ``-`` before it, tools of it that there are not. No words: all of the default pack.
+    """Select a pack and tools by names: at most one pack (else the default pack), and tools of that pack.
 
-    Raises SpecError, whose message names the nearest right word.
+    Tool names select only these tools; names with a leading ``-`` exclude tools. Without tool names all tools of the
+    pack are selected. Raises SpecError, whose message suggests the nearest valid name.
     """
     packs = [word for word in words if word in PACKS]
     if len(packs) > 1:
-        raise SpecError(f"{packs[0]!r} and {packs[1]!r} are two packs of tools; name one")
+        raise SpecError(f"cannot select tools: {packs[0]!r} and {packs[1]!r} are both packs; name one pack")
     pack = PACKS[packs[0] if packs else DEFAULT]
     named = [word for word in words if word not in PACKS and not word.startswith("-")]
     off = [word[1:] for word in words if word.startswith("-")]
@@ -166,16 +169,18 @@ def choose(words: Sequence[str]) -> PackChoice:
         if name not in pack.tools:
             raise SpecError(_unknown(name, pack))
     if named and off:
-        raise SpecError(f"{named[0]!r} and '-{off[0]}': name the tools that there are to be, or those that are not")
+        raise SpecError(
+            f"cannot select tools: {named[0]!r} includes and '-{off[0]}' excludes a tool; name tools of one kind only"
+        )
     kinds = tuple(kind for kind in pack.makers if (not named or kind.name in named) and kind.name not in off)
     if not kinds:
-        raise SpecError(f"no tool of {pack.name} is left; leave one")
+        raise SpecError(f"cannot select tools: all tools of pack {pack.name} are excluded; keep at least one")
     return PackChoice(pack, kinds)
 
 
 def _unknown(name: str, pack: Pack) -> str:
     elsewhere = [other.name for other in _ALL if name in other.tools]
     if elsewhere:
-        return f"{name!r} is no tool of {pack.name}, but of {' and '.join(elsewhere)}: name that pack too"
+        return f"{name!r} is not a tool of pack {pack.name}, but of {' and '.join(elsewhere)}; name that pack too"
     near = did_you_mean(name, [*pack.tools, *PACKS])
     return f"no tool named {name!r}{near}; the tools are {', '.join(pack.tools)}, and the packs {', '.join(PACKS)}"

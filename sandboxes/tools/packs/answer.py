@@ -1,4 +1,4 @@
-"""The tool by which a policy that was to find code says where it is."""
+"""The tool by which a policy answers a code retrieval task."""
 
 from typing import Annotated, ClassVar
 

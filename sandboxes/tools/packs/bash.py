@@ -1,4 +1,4 @@
-"""Run commands in a shell that lives on."""
+"""The ``bash`` tool: run commands in persistent shells and as background jobs."""
 
 from typing import Annotated, ClassVar, Self
 
@@ -58,7 +58,7 @@ class BashInput(Arguments):
 
 
 class Bash(OnTerminal):
-    """Shells by their names, each one command at a time; and jobs."""
+    """Named shells, each running one command at a time; and background jobs."""
 
     name: ClassVar[str] = "bash"
     description: ClassVar[str] = (

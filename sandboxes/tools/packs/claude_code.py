@@ -1,4 +1,4 @@
-"""The tools of Claude Code: its names and arguments over the same core."""
+"""The tools of Claude Code: its names and arguments over the shared actions."""
 
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal

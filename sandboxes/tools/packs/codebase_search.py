@@ -1,4 +1,4 @@
-"""Find code by what it means."""
+"""The ``codebase_search`` tool: find code by its meaning."""
 
 import asyncio
 import posixpath
@@ -45,9 +45,9 @@ class CodebaseSearch(Reads):
     )
     Input: ClassVar[type[BaseModel]] = CodebaseSearchInput
 
-    def __init__(self, max_chars: int, library: "IndexStore") -> None:
+    def __init__(self, max_chars: int, index_store: "IndexStore") -> None:
         self._max_chars = max_chars
-        self._library = library
+        self._index_store = index_store
         self._views: WeakKeyDictionary[Sandbox, SandboxIndex] = WeakKeyDictionary()
 
     async def run(self, sandbox: Sandbox, args: CodebaseSearchInput, *, timeout_s: float) -> ToolResult:
@@ -61,7 +61,7 @@ class CodebaseSearch(Reads):
             return _refused(f"{shown_name(args.path or '')}: outside of {root}, which is all that is indexed; use grep")
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._found(sandbox, root, within, args)
+                return await self._search(sandbox, root, within, args)
         except TimeoutError:
             return ToolResult(
                 f"error: the repository was not indexed within {timeout_s:g} s; indexing goes on, so ask again later",
@@ -71,17 +71,17 @@ class CodebaseSearch(Reads):
         except IndexingFailed as error:
             return _refused(f"{error}; use grep")
 
-    async def _found(self, sandbox: Sandbox, root: str, within: str, args: CodebaseSearchInput) -> ToolResult:
+    async def _search(self, sandbox: Sandbox, root: str, within: str, args: CodebaseSearchInput) -> ToolResult:
         view = self._views.get(sandbox)
         if view is None:
-            view = self._views[sandbox] = self._library.view(sandbox, root)
-        seen = await view.refresh()
-        if within and not seen.holds(within):
+            view = self._views[sandbox] = self._index_store.view(sandbox, root)
+        tree = await view.refresh()
+        if within and not tree.holds(within):
             return _refused(f"{shown_name(args.path or '')}: no file there is indexed; use glob to see what there is")
-        hits = await self._library.search(args.query, seen.parts, within=within, limit=args.limit)
-        return await self._shown(sandbox, root, hits, seen)
+        hits = await self._index_store.search(args.query, tree.parts, within=within, limit=args.limit)
+        return await self._render(sandbox, root, hits, tree)
 
-    async def _shown(self, sandbox: Sandbox, root: str, hits: "list[Hit]", seen: "IndexedTree") -> ToolResult:
+    async def _render(self, sandbox: Sandbox, root: str, hits: "list[Hit]", tree: "IndexedTree") -> ToolResult:
         paths = sorted({hit.path for hit in hits})
         texts = dict(zip(paths, await asyncio.gather(*(_lines(sandbox, root, path) for path in paths)), strict=True))
         blocks = [_block(hit, texts[hit.path]) for hit in hits]
@@ -89,13 +89,13 @@ class CodebaseSearch(Reads):
         notes = []
         if len(kept) < len(blocks):
             notes.append(f"[{len(blocks) - len(kept)} more results: narrow the query or path, or lower limit]")
-        if seen.left_out:
-            notes.append(f"[{seen.left_out:,} more files are not indexed, for there are too many: use grep for those]")
+        if tree.left_out:
+            notes.append(f"[{tree.left_out:,} more files are not indexed, for there are too many: use grep for those]")
         return ToolResult("\n\n".join([*kept, *notes]) or "No results.", truncated=len(kept) < len(blocks))
 
 
 async def _lines(sandbox: Sandbox, root: str, path: str) -> list[str]:
-    """As they are now; none where the file has gone since."""
+    """Read the current lines of a file; none if the file is gone."""
     try:
         content = await sandbox.read_file(posixpath.join(root, path), limit=1024 * 1024)
     except PathError:
@@ -114,7 +114,7 @@ def _block(hit: "Hit", lines: list[str]) -> str:
 
 
 def _below(root: str, path: str) -> str | None:
-    """``path`` as seen from ``root``: empty for the root itself, None for what is not below it."""
+    """Return ``path`` relative to ``root``: empty for the root itself, None if it is not below the root."""
     full = posixpath.normpath(posixpath.join(root, path))
     base = posixpath.normpath(root)
     if full == base:

@@ -1,4 +1,4 @@
-"""The tools of the Codex CLI: programs by their arguments, and patches."""
+"""The tools of the Codex CLI: run programs by their arguments, and apply patches."""
 
 import posixpath
 import re
@@ -18,13 +18,13 @@ from sandboxes.tools.rendering import captured
 from sandboxes.tools.tool import ToolErrorKind, ToolResult, Writes
 
 _STATUS_CHARS = 1000
-_LEAST_S = 0.1
-_OWN_SHELL = "/.farm/bin/bash"
-_PATCHING = ("apply_patch", "applypatch")
+_MIN_S = 0.1
+_TOOLBOX_SHELL = "/.farm/bin/bash"
+_PATCH_COMMANDS = ("apply_patch", "applypatch")
 _SHELLS = ("bash", "zsh", "sh")
 _NO_PROGRAM = re.compile(rb"\bapply_?patch: (?:command not found|not found|No such file)")
 _QUOTED = re.compile(r"apply_?patch[ \t]+'([^']*)'")
-_ONLY_FIRST = (
+_PATCH_HINT = (
     '[apply_patch is no program here: send the patch to that tool, or as ["apply_patch", PATCH], or with a shell '
     "whose script begins with apply_patch <<'EOF', the patch and EOF]"
 )
@@ -54,7 +54,7 @@ class ShellInput(Arguments):
 
 
 class Shell(Writes):
-    """Each call is a program of its own; nothing stays but files."""
+    """Runs each call as a separate program; only files persist between calls."""
 
     name: ClassVar[str] = "shell"
     description: ClassVar[str] = (
@@ -72,78 +72,84 @@ class Shell(Writes):
     async def run(self, sandbox: Sandbox, args: ShellInput, *, timeout_s: float) -> ToolResult:
         limit_s = min(timeout_s, args.timeout_ms / 1000) if args.timeout_ms else timeout_s
         cwd = posixpath.join(sandbox.workdir, args.workdir or "")
-        called = patch_in(args.command)
-        if called is None:
+        patch_call = parse_patch_call(args.command)
+        if patch_call is None:
             return await self._run(sandbox, args.command, cwd, limit_s)
         until = time.monotonic() + limit_s
-        cwd = posixpath.join(cwd, called.directory)
-        patched = await self._patches.apply(sandbox, called.patch, cwd=cwd, timeout_s=limit_s)
-        if not called.rest:
+        cwd = posixpath.join(cwd, patch_call.directory)
+        patched = await self._patches.apply(sandbox, patch_call.patch, cwd=cwd, timeout_s=limit_s)
+        if not patch_call.rest:
             return patched
         if patched.error_kind is not None:
             return replace(patched, content=f"{patched.content}\n[what follows the patch was not run]")
-        left_s = max(_LEAST_S, until - time.monotonic())
-        after = await self._run(sandbox, [*args.command[:2], called.rest], cwd, left_s)
+        left_s = max(_MIN_S, until - time.monotonic())
+        after = await self._run(sandbox, [*args.command[:2], patch_call.rest], cwd, left_s)
         return replace(after, content=f"{patched.content}\n{after.content}")
 
     async def _run(self, sandbox: Sandbox, argv: Sequence[str], cwd: str, limit_s: float) -> ToolResult:
         outcome = await self._execute(sandbox, argv, cwd, limit_s)
         name = argv[0]
         if name in _SHELLS and outcome.stdout.head.startswith(f"toolserver: {name}: No such file".encode()):
-            # The image has no shell of its own.
-            outcome = await self._execute(sandbox, [_OWN_SHELL, *argv[1:]], cwd, limit_s)
-        told = _told(outcome, limit_s)
-        return replace(told, content=f"{told.content}\n{_ONLY_FIRST}") if _lacks_patch(outcome) else told
+            # The image has no shell: run the toolbox's.
+            outcome = await self._execute(sandbox, [_TOOLBOX_SHELL, *argv[1:]], cwd, limit_s)
+        result = _as_result(outcome, limit_s)
+        return replace(result, content=f"{result.content}\n{_PATCH_HINT}") if _missed_apply_patch(outcome) else result
 
     async def _execute(self, sandbox: Sandbox, argv: Sequence[str], cwd: str, limit_s: float) -> ExecResult:
         return await sandbox.exec(argv, cwd=cwd, timeout_s=limit_s, output_limit=self._output_limit, merge_stderr=True)
 
 
-def _lacks_patch(outcome: ExecResult) -> bool:
-    """Whether it wanted a program that there is only where nothing else is asked for."""
+def _missed_apply_patch(outcome: ExecResult) -> bool:
+    """Return whether a shell did not find ``apply_patch`` as a program.
+
+    The tool handles apply_patch itself, and only if nothing else runs before it.
+    """
     return any(_NO_PROGRAM.search(said) for said in (outcome.stdout.head, outcome.stdout.tail))
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """A call of apply_patch: in which directory, with what, and the script that goes on after it."""
+class PatchCall:
+    """A call of apply_patch: its directory, the patch, and the rest of the script after it."""
 
     directory: str
     patch: str
     rest: str = ""
 
 
-def patch_in(argv: Sequence[str]) -> Called | None:
-    """What ``argv`` calls apply_patch with: the patch, or a shell whose script is that in single quotes, or begins with
-    it as a heredoc, perhaps after ``cd DIRECTORY``. More may follow the heredoc, for where the public program runs
-    apply_patch is a program too. Raises MalformedCall for a patch that nothing is called with.
+def parse_patch_call(argv: Sequence[str]) -> PatchCall | None:
+    """Parse a call of apply_patch in ``argv``; None if there is none.
+
+    Accepts apply_patch with the patch as its argument, and a shell whose script is apply_patch with the patch in single
+    quotes, or begins with apply_patch and a heredoc, optionally after ``cd DIRECTORY``. A script may continue after the
+    heredoc, because the public Codex CLI provides apply_patch as a program. Raises MalformedCall for a patch without a
+    call of apply_patch.
     """
     match argv:
-        case [name, text] if name in _PATCHING:
-            return Called("", text)
+        case [name, text] if name in _PATCH_COMMANDS:
+            return PatchCall("", text)
         case [shell, "-lc" | "-c", script] if posixpath.basename(shell) in _SHELLS:
             script = script.strip()
             if quoted := _QUOTED.fullmatch(script):
-                return Called("", quoted[1])
-            if begun := _HEREDOC.match(script):
-                return _heredoc(begun["cd"] or "''", script[begun.end() :].split("\n"), begun["end"])
+                return PatchCall("", quoted[1])
+            if heredoc := _HEREDOC.match(script):
+                return _heredoc(heredoc["cd"] or "''", script[heredoc.end() :].split("\n"), heredoc["end"])
             _refuse_bare(script)
         case [text]:
             _refuse_bare(text)
     return None
 
 
-def _heredoc(directory: str, lines: Sequence[str], end: str) -> Called | None:
-    """None where it does not end, or where only a shell knows which directory is meant."""
-    place = _one_word(directory)
+def _heredoc(directory: str, lines: Sequence[str], end: str) -> PatchCall | None:
+    """Parse a heredoc; None if it has no end, or if only a shell can evaluate the directory."""
+    place = _single_word(directory)
     if place is None or end not in lines:
         return None
     at = lines.index(end)
-    return Called(place, "\n".join(lines[:at]), "\n".join(lines[at + 1 :]).strip())
+    return PatchCall(place, "\n".join(lines[:at]), "\n".join(lines[at + 1 :]).strip())
 
 
-def _one_word(text: str) -> str | None:
-    """The word that a shell reads; None where it is none or several."""
+def _single_word(text: str) -> str | None:
+    """Return the single word that a shell reads in ``text``; None if there is none or more than one."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -159,7 +165,7 @@ def _refuse_bare(text: str) -> None:
     raise MalformedCall(ToolErrorKind.BAD_ARGUMENTS, message)
 
 
-def _told(outcome: ExecResult, limit_s: float) -> ToolResult:
+def _as_result(outcome: ExecResult, limit_s: float) -> ToolResult:
     took = f" after {outcome.duration_s:.1f} s" if outcome.duration_s >= 1 else ""
     note = f"[exit code {outcome.exit_code}{took}]"
     if outcome.timed_out:

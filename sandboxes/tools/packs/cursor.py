@@ -1,4 +1,4 @@
-"""The tools of Cursor's agent that need no model of their own: its names and arguments over the same core."""
+"""The tools of Cursor's agent that need no model of their own: its names and arguments over the shared actions."""
 
 import asyncio
 import posixpath
@@ -47,17 +47,20 @@ class Search(Reads):
     Input: ClassVar[type[BaseModel]] = SearchInput
 
     def __init__(self, core: Tool) -> None:
-        """``core``: the default pack's tool of that name."""
+        """Wrap ``core``, the ``codebase_search`` tool of the default pack."""
         self._core = core
 
     async def run(self, sandbox: Sandbox, args: SearchInput, *, timeout_s: float) -> ToolResult:
         path = next(iter(args.target_directories or ()), None)
-        asked = self._core.Input.model_validate({"query": args.query, "path": path})
-        return await self._core.run(sandbox, asked, timeout_s=timeout_s)
+        arguments = self._core.Input.model_validate({"query": args.query, "path": path})
+        return await self._core.run(sandbox, arguments, timeout_s=timeout_s)
 
 
 class ReadFileInput(_Explained):
-    """Cursor's later form is taken too: ``offset`` and ``limit``, and neither for all of the file."""
+    """Arguments of ``read_file``.
+
+    Cursor's later form is accepted too: ``offset`` and ``limit``, or neither for the whole file.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -94,7 +97,7 @@ class ReadFileInput(_Explained):
         return Lines(
             first,
             last,
-            asked=f"lines {first} to {last} are asked for",
+            requested=f"lines {first} to {last} are asked for",
             rule="give 1 <= start_line_one_indexed <= end_line_one_indexed_inclusive, or -1 as the end",
             more="the two lines",
         )
@@ -212,7 +215,7 @@ def _closest(records: Sequence[bytes], query: str) -> list[str]:
 
 
 def closest(paths: Sequence[str], query: str) -> list[str]:
-    """The paths that hold ``query``, or at least its letters in their order; those first that hold it most plainly."""
+    """Return the paths that contain ``query``, or at least its letters in order; the closest matches first."""
     wanted = "".join(query.casefold().split())
     ranked = [(rank, len(path), path) for path in paths if (rank := _rank(path.casefold(), wanted)) is not None]
     return [path for _, _, path in sorted(ranked)[:_MOST_FILES]]

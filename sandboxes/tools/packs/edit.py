@@ -1,4 +1,4 @@
-"""View and edit files."""
+"""The default pack's editor: view and edit files."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -10,7 +10,7 @@ from sandboxes.tools.actions.files import WHOLE, Lines, OnFiles
 from sandboxes.tools.arguments import Arguments, Name
 from sandboxes.tools.tool import ToolResult
 
-_TAKES: dict[str, tuple[set[str], set[str]]] = {
+_ARGUMENTS: dict[str, tuple[set[str], set[str]]] = {
     "view": (set(), {"view_range"}),
     "create": ({"file_text"}, set()),
     "str_replace": ({"old_str", "new_str"}, set()),
@@ -37,12 +37,12 @@ class EditInput(Arguments):
 
     @model_validator(mode="after")
     def _fits_the_command(self) -> Self:
-        needed, allowed = _TAKES[self.command]
-        given = {name for name in type(self).model_fields if getattr(self, name) is not None} - {"command", "path"}
+        needed, allowed = _ARGUMENTS[self.command]
+        present = {name for name in type(self).model_fields if getattr(self, name) is not None} - {"command", "path"}
         takes = ", ".join(sorted(needed) + [f"{name} (optional)" for name in sorted(allowed)])
-        if missing := sorted(needed - given):
+        if missing := sorted(needed - present):
             raise ValueError(f"{self.command} needs {' and '.join(missing)}")
-        if extra := sorted(given - needed - allowed):
+        if extra := sorted(present - needed - allowed):
             raise ValueError(f"{self.command} takes path, {takes}; not {' or '.join(extra)}")
         return self
 
@@ -79,4 +79,4 @@ def lines_in(view_range: list[int] | None) -> Lines:
     if view_range is None:
         return WHOLE
     first, last = view_range
-    return Lines(first, last, asked=f"view_range is {view_range}")
+    return Lines(first, last, requested=f"view_range is {view_range}")

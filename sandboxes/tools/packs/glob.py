@@ -1,4 +1,4 @@
-"""Find files by name."""
+"""The ``glob`` tool: find files by name."""
 
 import posixpath
 import re
@@ -22,9 +22,9 @@ class GlobInput(Arguments):
 
 
 def split_pattern(pattern: str) -> tuple[str, str]:
-    """The directory a pattern names before its first special character, and the rest: ``/a/b*`` is ``/a/``, ``/b*``.
+    """Split a pattern before its first special character into a directory and the rest: ``/a/b*`` is ``/a/``, ``/b*``.
 
-    Only of an absolute pattern or one that begins with a dot segment; another stays whole.
+    Only an absolute pattern, or one that begins with a dot segment, is split.
     """
     if not pattern.startswith(("/", "./", "../")):
         return "", pattern
@@ -34,14 +34,14 @@ def split_pattern(pattern: str) -> tuple[str, str]:
     return directory, "/" + pattern[len(directory) :].lstrip("/")
 
 
-def _depth(pattern: str) -> tuple[str, ...]:
-    """Where a pattern begins at a directory and names each level, no more of them are looked at."""
+def _depth_option(pattern: str) -> tuple[str, ...]:
+    """Return ripgrep's depth limit if the pattern begins at a directory and names each level."""
     levels = pattern.count("/")
     return (f"--max-depth={levels}",) if pattern.startswith("/") and "**" not in pattern and "{" not in pattern else ()
 
 
-async def _none(sandbox: Sandbox, args: GlobInput) -> str:
-    """What is said where no file was found: a plain name may be a directory's."""
+async def _no_files_text(sandbox: Sandbox, args: GlobInput) -> str:
+    """Return the text for no matching files; it says if the pattern is the name of a directory."""
     if not _SPECIAL.search(args.pattern):
         try:
             there = await sandbox.stat(posixpath.join(args.path or ".", args.pattern))
@@ -71,7 +71,7 @@ class Glob(Reads):
         prefix = b"" if base == "." else base.encode()
         found = await search(
             sandbox,
-            ("--files", "--null", *_depth(pattern)),
+            ("--files", "--null", *_depth_option(pattern)),
             ".",
             globs=(pattern,),
             cwd=posixpath.join(sandbox.workdir, base),
@@ -81,7 +81,7 @@ class Glob(Reads):
         return listed(
             found,
             lambda path: shown_name(posixpath.join(prefix, path)),
-            none="No files." if found.records else await _none(sandbox, args),
+            none="No files." if found.records else await _no_files_text(sandbox, args),
             limit=self._max_chars,
             max_chars=self._max_chars,
             narrow="narrow the pattern or path",

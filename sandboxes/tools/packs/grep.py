@@ -1,4 +1,4 @@
-"""Search file contents."""
+"""The ``grep`` tool: search file contents."""
 
 import re
 from dataclasses import replace
@@ -51,7 +51,7 @@ class GrepInput(Arguments):
 
     @property
     def skipped(self) -> int:
-        """So many lines of output come before the first that is shown."""
+        """The number of output lines to skip before the first that is shown."""
         return 0
 
 
@@ -60,7 +60,10 @@ _NAMED_GROUP = re.compile(r"\(\?P?<[^=!]")
 
 
 def matching(pattern: str, ignore_case: bool) -> list[str]:
-    """Ripgrep's options: lines end with LF or CR LF, unless the pattern names CR; it spans lines where it says so."""
+    """Return ripgrep's options for a pattern.
+
+    Lines end with LF or CR LF unless the pattern names CR. Matches span lines if the pattern names LF.
+    """
     options = [f"--regexp={as_bytes_too(pattern, ignore_case)}", "--ignore-case" if ignore_case else "--case-sensitive"]
     if "\r" not in pattern and "\\r" not in pattern:
         options.append("--crlf")
@@ -70,7 +73,10 @@ def matching(pattern: str, ignore_case: bool) -> list[str]:
 
 
 def as_bytes_too(pattern: str, ignore_case: bool = False) -> str:
-    """``pattern``, whose letters beyond ASCII are found as UTF-8, Latin-1 or cp1252 have them; in classes, as UTF-8."""
+    """Extend ``pattern`` so that its non-ASCII letters match in UTF-8, Latin-1 and cp1252.
+
+    Within character classes they match only in UTF-8.
+    """
 
     def either(found: re.Match[str]) -> str:
         letter = found[0]
@@ -85,7 +91,7 @@ def as_bytes_too(pattern: str, ignore_case: bool = False) -> str:
 
 
 def shown_match(record: bytes) -> str:
-    """Of a file, as other tools show it that know its encoding."""
+    """Render a line of a file in its own encoding, as the editing tools show it."""
     text, _ = decoded(record.removesuffix(b"\r"))
     return printed(text.encode("utf-8", "surrogateescape"))
 

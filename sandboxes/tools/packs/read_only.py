@@ -1,4 +1,4 @@
-"""The tools of a pack as those have them who are to find and not to change."""
+"""Read-only variants of a pack's tools."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -13,8 +13,11 @@ from sandboxes.tools.packs.swe_agent import StrReplaceEditor
 from sandboxes.tools.tool import Reads, Tool, ToolResult
 
 
-def readers(tools: Sequence[Tool]) -> list[Tool]:
-    """Those of ``tools`` that only read, an editor as one that only views. Raises SpecError where there are none."""
+def read_only_tools(tools: Sequence[Tool]) -> list[Tool]:
+    """Return the read-only tools among ``tools``; an editor is replaced by a viewer.
+
+    Raises SpecError if there are none.
+    """
     found: list[Tool] = []
     for tool in tools:
         if isinstance(tool, Reads):
@@ -24,7 +27,7 @@ def readers(tools: Sequence[Tool]) -> list[Tool]:
         elif isinstance(tool, StrReplaceEditor):
             found.append(ReadOnlyEditor(tool))
     if not found:
-        raise SpecError(f"none of {', '.join(tool.name for tool in tools)} only reads; take the default pack")
+        raise SpecError(f"no tool is read-only among {', '.join(tool.name for tool in tools)}; use the default pack")
     return found
 
 
@@ -38,7 +41,7 @@ class ViewInput(Arguments):
 
 
 class ReadOnlyEdit(Reads):
-    """The default pack's editor, by its name and in its words, without what it writes with."""
+    """The default pack's editor under its own name, with ``view`` as its only command."""
 
     name: ClassVar[str] = Edit.name
     description: ClassVar[str] = (
@@ -51,11 +54,11 @@ class ReadOnlyEdit(Reads):
         self._editor = editor
 
     async def run(self, sandbox: Sandbox, args: ViewInput, *, timeout_s: float) -> ToolResult:
-        asked = self._editor.Input.model_validate(args.model_dump())
-        return await self._editor.run(sandbox, asked, timeout_s=timeout_s)
+        arguments = self._editor.Input.model_validate(args.model_dump())
+        return await self._editor.run(sandbox, arguments, timeout_s=timeout_s)
 
 
 class ReadOnlyEditor(ReadOnlyEdit):
-    """SWE-agent's."""
+    """SWE-agent's editor with ``view`` as its only command."""
 
     name: ClassVar[str] = StrReplaceEditor.name

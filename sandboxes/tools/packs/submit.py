@@ -1,4 +1,4 @@
-"""The tool by which a policy says that it is done."""
+"""The tool by which a policy declares its work finished."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from sandboxes.tools.tool import ToolResult, Writes
 
 
 class SubmitInput(Arguments):
-    """None."""
+    """No arguments."""
 
 
 class Submit(Writes):

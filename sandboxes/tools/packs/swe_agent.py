@@ -68,7 +68,7 @@ class EditorInput(Arguments):
 
 @dataclass(frozen=True, slots=True)
 class _Undoable:
-    """``left`` is the digest of the text that the edit left."""
+    """An edit that ``undo_edit`` can revert. ``left`` is the digest of the text after the edit."""
 
     path: str
     before: str
@@ -76,7 +76,7 @@ class _Undoable:
 
 
 class StrReplaceEditor:
-    """Remembers the last edits in each sandbox, as many as a MiB holds."""
+    """SWE-agent's editor. Keeps the last edits in each sandbox for ``undo_edit``: 16 edits and one MiB at most."""
 
     name: ClassVar[str] = "str_replace_editor"
     description: ClassVar[str] = (

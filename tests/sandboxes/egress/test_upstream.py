@@ -236,5 +236,5 @@ def test_hosts_without_a_proxy(no_proxy: str, host: str, port: int, is_through: 
 
 @pytest.mark.parametrize("url", ["socks5://proxy.lan:1080", "http://", "http://proxy.lan:99999", "http://[::1"])
 def test_address_that_is_no_http_proxy_names_its_variable(url: str) -> None:
-    with pytest.raises(RuntimeUnavailable, match="https_proxy is no address of an HTTP proxy"):
+    with pytest.raises(RuntimeUnavailable, match="https_proxy is not the address of an HTTP proxy"):
         UpstreamProxies.parse({"HTTPS_PROXY": url})

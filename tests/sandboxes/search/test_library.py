@@ -16,10 +16,10 @@ from sandboxes.search.errors import IndexingFailed
 from sandboxes.search.index.index import Index
 from sandboxes.search.index.segment import SourceFile
 from sandboxes.search.index_store import IndexStore
-from sandboxes.search.sandbox_index import served
+from sandboxes.search.sandbox_index import cover
 from sandboxes.search.workers.fair_queue import MOST_S, PER_S, CpuBudget, FairQueue, least_taken
 from sandboxes.search.workers.pool import Workers
-from sandboxes.search.workers.worker import noted
+from sandboxes.search.workers.worker import with_progress
 from tests.support.services import needs_root
 
 
@@ -41,7 +41,7 @@ async def names(library: IndexStore, index: Index, question: str) -> list[str]:
     texts = {
         path: digest for segment in index.segments for path, digest in zip(segment.paths, segment.digests, strict=True)
     }
-    hits = await library.search(question, served(texts, index.segments).parts, within="", limit=5)
+    hits = await library.search(question, cover(texts, index.segments).parts, within="", limit=5)
     return [hit.name for hit in hits]
 
 
@@ -163,7 +163,7 @@ async def test_an_index_that_lacks_all_definitions_is_not_kept(tmp_path: Path) -
 def test_each_file_has_its_own_time() -> None:
     files = [SourceFile("a", b"", b"x" * size) for size in (10, 1 << 20, 10)]
     with mmap.mmap(-1, mmap.PAGESIZE) as progress:
-        left = [signal.getitimer(signal.ITIMER_PROF)[0] for _ in noted(files, progress)]
+        left = [signal.getitimer(signal.ITIMER_PROF)[0] for _ in with_progress(files, progress)]
     assert 0 < left[0] <= 1.01 < 2.5 < left[1]
     assert 0 < left[2] <= 1.01
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
@@ -178,7 +178,7 @@ async def test_what_cannot_be_indexed_is_told() -> None:
 
 
 async def test_an_embedder_that_is_not_there_is_told() -> None:
-    with pytest.raises(RuntimeUnavailable, match="no embedder 'nowhere:nothing'"):
+    with pytest.raises(RuntimeUnavailable, match="there is no embedder 'nowhere:nothing'"):
         async with IndexStore(None, embedder="nowhere:nothing"):
             pass
 
@@ -233,14 +233,14 @@ def test_what_was_taken_is_forgotten_with_time() -> None:
 async def test_who_has_used_up_its_allowance_gets_rough_indexes_of_its_own(library: IndexStore) -> None:
     spent = CpuBudget()
     spent.take(2 * MOST_S)
-    own = await library.making(sources(a=A), spent)
+    own = await library.build_shared(sources(a=A), spent)
     assert own.digest == ""
     assert await names(library, own, "remove cookies") == [""]  # a window, found by its words
     (segment,) = await library.segments(sources(a=A), spent)
     assert (segment.names, segment.vectors.shape[1]) == ([""], 0)
     others = await library.index(sources(a=A))
     assert await names(library, others, "remove cookies") == ["remove_cookie"]
-    assert await library.making(sources(a=A), spent) is others
+    assert await library.build_shared(sources(a=A), spent) is others
 
 
 async def test_files_that_take_too_long_are_searched_unparsed_and_others_go_between() -> None:
@@ -248,9 +248,9 @@ async def test_files_that_take_too_long_are_searched_unparsed_and_others_go_betw
     hostile = CpuBudget()
     async with IndexStore(None, embedder="tests.support.sandboxes.searching:endless", processes=1) as library:
         made = list[str]()
-        slow = library.making(sources(a="def endless():\n    pass\n"), hostile)
+        slow = library.build_shared(sources(a="def endless():\n    pass\n"), hostile)
         slow.add_done_callback(lambda _: made.append("slow"))
-        other = library.making(sources(b=B), CpuBudget())
+        other = library.build_shared(sources(b=B), CpuBudget())
         other.add_done_callback(lambda _: made.append("other"))
         assert await names(library, await other, "join urls") == ["join_url"]
         assert await names(library, await slow, "endless") == [""]

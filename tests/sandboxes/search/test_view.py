@@ -10,7 +10,7 @@ import pytest
 
 from sandboxes.interface import FileEntry, FileKind, Sandbox
 from sandboxes.search.embeddings.select import NONE
-from sandboxes.search.index.source_tree import LARGEST_FILE, MOST_FILES, chosen
+from sandboxes.search.index.source_tree import LARGEST_FILE, MOST_FILES, select_files
 from sandboxes.search.index_store import IndexStore
 from sandboxes.search.sandbox_index import SandboxIndex
 from sandboxes.search.workers.fair_queue import MOST_S
@@ -120,7 +120,7 @@ async def test_sandboxes_of_one_task_share_an_index_and_no_edits(library: IndexS
         assert await first.find("cookie") == [("a.py", "eat_cookie"), ("notes.txt", "")]
         assert await second.find("cookie") == [("a.py", "remove_cookie"), ("notes.txt", "")]
         assert await first.find("remove") == []
-        (index,) = library.near(f"{one.image_digest} /repo")
+        (index,) = library.noted_indexes(f"{one.image_digest} /repo")
         assert all(part.segment in index.segments for part in (await first.view.refresh()).parts[: len(index.segments)])
 
 
@@ -178,7 +178,7 @@ async def _reads(box: Box) -> Sequence[str]:
 
 
 class Watched:
-    """A sandbox whose reads are noted."""
+    """A sandbox whose reads are recorded."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -196,7 +196,7 @@ def test_of_too_many_files_sources_are_taken_first() -> None:
     from sandboxes.interface import FileEntry
 
     entries = [FileEntry(f"t{n}.txt", FileKind.FILE, 0o644, 10, 0) for n in range(MOST_FILES)]
-    tree = chosen([*entries, FileEntry("z.py", FileKind.FILE, 0o644, 10, 0)])
+    tree = select_files([*entries, FileEntry("z.py", FileKind.FILE, 0o644, 10, 0)])
     assert "z.py" in tree.files
     assert len(tree.files) == MOST_FILES
     assert tree.left_out == 1
@@ -224,34 +224,34 @@ async def test_a_hostile_tree_keeps_nobody_else_waiting() -> None:
 
         async with asyncio.TaskGroup() as group:
             slow = group.create_task(ask("evil", evil, "a"))
-            assert await eventually(lambda: bool(library._making))
+            assert await eventually(lambda: bool(library._builds))
             quick = group.create_task(ask("good", good, "cookie"))
         assert answered == ["good", "evil"]
         assert slow.result()[0][0] == "evil.ts"  # its text is found, in windows
         assert quick.result() == [("a.py", "remove_cookie"), ("notes.txt", "")]
-        assert evil.view._allowance.taken_s > good.view._allowance.taken_s
+        assert evil.view._budget.taken_s > good.view._budget.taken_s
 
 
 async def test_who_took_too_much_is_still_answered_by_words(box: Box) -> None:
     await box.find("cookie")
-    box.view._allowance.take(2 * MOST_S)
+    box.view._budget.take(2 * MOST_S)
     await box.write("a.py", b"def eat_cookie():\n    pass\n")
     assert await box.find("cookie") == [("a.py", ""), ("notes.txt", "")]
     for number in range(80):
         await box.write(f"n{number}.py", f"def jar{number}(): return {number}\n".encode())
     assert (await box.find("jar77"))[0] == ("n77.py", "")
-    assert len(box.library.near(f"{box.sandbox.image_digest} /repo")) == 1  # what it has now is nobody else's
+    assert len(box.library.noted_indexes(f"{box.sandbox.image_digest} /repo")) == 1  # what it has now is nobody else's
 
 
 async def test_a_look_waits_for_what_one_before_it_began(box: Box) -> None:
     look = asyncio.create_task(box.view.refresh())
-    assert await eventually(lambda: bool(box.library._making))
+    assert await eventually(lambda: bool(box.library._builds))
     look.cancel()
-    (begun,) = box.library._making.values()
+    (begun,) = box.library._builds.values()
     await box.write("a.py", b"def eat_cookie(): pass\n")
     assert await box.find("eat") == [("a.py", "eat_cookie")]
     assert begun.task.done()
-    (index,) = box.library.near(f"{box.sandbox.image_digest} /repo")
+    (index,) = box.library.noted_indexes(f"{box.sandbox.image_digest} /repo")
     assert index is not begun.task.result()
 
 

@@ -38,7 +38,7 @@ async def library() -> AsyncIterator[IndexStore]:
 
 
 async def replay(pack: str, case: dict[str, Any], runtime: Runtime, image: str, library: IndexStore) -> None:
-    tools = Toolset.of([pack], library=library)
+    tools = Toolset.of([pack], index_store=library)
     async with runtime.scope(SandboxSpec(image, workdir="/repo")) as sandbox:
         for path, content in case.get("files", {}).items():
             await sandbox.write_file(path, content.encode("latin-1"), parents=True)

@@ -4,7 +4,7 @@ import pytest
 
 from sandboxes.interface import Capture
 from sandboxes.tools.actions.nearby_names import nearest_names
-from sandboxes.tools.packs.codex import patch_in
+from sandboxes.tools.packs.codex import parse_patch_call
 from sandboxes.tools.packs.grep import as_bytes_too
 from sandboxes.tools.rendering import captured
 
@@ -22,7 +22,7 @@ LONG = 200_000
     ],
 )
 def test_a_script_that_is_no_patch(script: str) -> None:
-    assert patch_in(["bash", "-lc", script]) is None
+    assert parse_patch_call(["bash", "-lc", script]) is None
 
 
 def test_a_line_of_nothing_but_carriage_returns() -> None:

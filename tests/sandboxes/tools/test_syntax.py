@@ -14,7 +14,7 @@ from sandboxes.spec import SandboxSpec
 from sandboxes.testing.fake_runtime import FakeRuntime
 from sandboxes.tools.actions.edit_text import replace
 from sandboxes.tools.actions.files import FileActions
-from sandboxes.tools.actions.syntax_check import fault_brought_in
+from sandboxes.tools.actions.syntax_check import new_syntax_error
 from sandboxes.toolserver.toolbox import Toolbox
 from tests.support.sandboxes.serving import ordinary
 
@@ -52,7 +52,7 @@ NOWHERE = cast(Sandbox, object())
 async def test_python_is_judged_by_its_own_interpreter(
     sandbox: Sandbox, before: str | None, after: str, fault: str | None
 ) -> None:
-    told = await fault_brought_in(sandbox, "src/it.py", before, after)
+    told = await new_syntax_error(sandbox, "src/it.py", before, after)
     assert (told is None) == (fault is None), told
     assert fault is None or (told is not None and fault in told)
 
@@ -72,7 +72,7 @@ async def test_python_is_judged_by_its_own_interpreter(
     ],
 )
 async def test_data_is_judged_by_its_parser(path: str, before: str | None, after: str, fault: str | None) -> None:
-    told = await fault_brought_in(NOWHERE, path, before, after)
+    told = await new_syntax_error(NOWHERE, path, before, after)
     assert (told is None) == (fault is None), told
     assert fault is None or (told is not None and fault in told)
 
@@ -80,7 +80,7 @@ async def test_data_is_judged_by_its_parser(path: str, before: str | None, after
 @settings(deadline=None)
 @given(st.sampled_from(["a.json", "a.toml"]), st.text("[]{}\"',:=\\u0 1e.\n\ud800\udcff#", max_size=60))
 async def test_no_text_makes_a_parser_raise(path: str, text: str) -> None:
-    told = await fault_brought_in(NOWHERE, path, None, text)
+    told = await new_syntax_error(NOWHERE, path, None, text)
     if path.endswith("json"):
         try:
             json.loads(text)

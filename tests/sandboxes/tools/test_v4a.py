@@ -14,7 +14,7 @@ from sandboxes.tools.actions.v4a_patch import (
     UpdateFile,
     V4aError,
     V4aHunk,
-    _Searched,
+    _SearchableLines,
     apply_patch,
     parse_patch,
     update,
@@ -229,7 +229,7 @@ few = st.lists(st.sampled_from(["a", "a ", " a", "", "'", "\u2019", "-\u00a0a", 
 def test_lines_are_found_where_the_public_program_finds_them(
     lines: list[str], wanted: list[str], start: int, at_end: bool
 ) -> None:
-    assert _Searched(lines).seek(wanted, start, at_end=at_end) == sought(lines, wanted, start, at_end)
+    assert _SearchableLines(lines).seek(wanted, start, at_end=at_end) == sought(lines, wanted, start, at_end)
 
 
 APPLIED = {

@@ -64,8 +64,8 @@ async def proxying(
         AllowList.parse(patterns),
         listener,
         log,
-        granted=Grants.parse(granted),
-        bounds=bounds or ProxyLimits(),
+        grants=Grants.parse(granted),
+        limits=bounds or ProxyLimits(),
         upstreams=upstreams or UpstreamProxies(),
     )
     try:

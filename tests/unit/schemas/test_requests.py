@@ -66,7 +66,7 @@ def refused(model: type[RequestBody], given: Any) -> list[dict[str, Any]]:
             CreateRun,
             RUN | {"tools": ["cursor", "Read"]},
             "tools",
-            "'Read' is no tool of cursor, but of claude-code: name",
+            "'Read' is not a tool of pack cursor, but of claude-code; name",
         ),
         (CreateRun, RUN | {"tools": ["codex", "shel"]}, "tools", "no tool named 'shel' (did you mean shell?)"),
         (CreateRun, RUN | {"tools": 7}, "tools", "should be a valid tuple"),

@@ -68,7 +68,7 @@ def test_a_sentence_is_embedded_the_same_alone_and_in_a_batch(wheel: Path) -> No
 
 def test_a_table_has_a_vector_for_each_piece_and_survives_being_written(wheel: Path, tmp_path: Path) -> None:
     model = MiniLm.read(wheel)
-    table = distill.distilled(model)
+    table = distill.distill(model)
     table.write(tmp_path)
     read = WordTable.read(tmp_path)
     assert len(read.rows) == len(PIECES)
@@ -95,5 +95,5 @@ def test_millions_of_words_take_no_more_room_than_some() -> None:
 
 def test_a_table_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(distill.DistilError, match="cannot be made"):
+    with pytest.raises(distill.DistilError, match="cannot be created"):
         distill.ensure_table(tmp_path / "file" / "table")
