@@ -299,7 +299,7 @@ def test_changed_row_is_refused(tmp_path: Path) -> None:
         assert not [path for path in summary.there if path.name == "a__b-1"]
         (refused,) = summary.refused
         assert (refused.place, refused.id) == ("rows.jsonl, line 2", "a__b-1")
-        assert "a__b-1 was made of another version of the row; remove it" in refused.reason
+        assert "a__b-1 was made of another version of its source; remove it" in refused.reason
     shutil.rmtree(out / "a__b-1")
     assert [task.id for task in take("swebench", source, out).taken] == ["a__b-1"]
     summary = take("swebench", source, out)
@@ -313,4 +313,4 @@ def test_changed_harbor_directory_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in take("harbor", tmp_path / "tasks", out).there] == ["one"]
     (directory / "tests" / "keep.txt").write_text("")
     (refused,) = take("harbor", tmp_path / "tasks", out).refused
-    assert "was made of another version of the row" in refused.reason
+    assert "was made of another version of its source" in refused.reason
