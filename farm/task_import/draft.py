@@ -1,6 +1,4 @@
-"""``ImportDraft``: the content of a task directory, as an importer reads it from a row; and the test commands of the
-user.
-"""
+"""``ImportDraft``, the content of a task directory as read from a row; and the user's test commands."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -169,7 +169,7 @@ class _Import:
             if only and id_ not in only:
                 return
             if id_ in self.places_by_id:
-                raise RowError("", f"{id_} is in {self.places_by_id[id_]} already", "give each row its own id")
+                raise RowError("", f"{id_} is in {self.places_by_id[id_]} already", "give each an id of its own")
             self.places_by_id[id_] = place
             if read.task in self._places_by_task:
                 fault = f"{read.task} is the name of {self._places_by_task[read.task]} already"
@@ -182,7 +182,7 @@ class _Import:
             elif self._log.get(id_) in (None, read.digest):
                 self.summary.there.append(directory)
             else:
-                fault = f"{directory} was made of another version of the row"
+                fault = f"{directory} was made of another version of its source"
                 raise RowError("", fault, "remove it, or choose another --out")
         except (RowError, TaskError) as error:
             if not only or id_ in only:

@@ -67,7 +67,7 @@ def _record_flaky(
         return
     result.flaky.append(test)
     conditions = " and ".join(
-        dict.fromkeys(conditions.value for conditions in failed if conditions is not Condition.PLAIN)
+        dict.fromkeys(condition.value for condition in failed if condition is not Condition.PLAIN)
     )
     fails = f"fails in {len(failed)} of {len(samples)} runs" + (f", {conditions}" if conditions else "")
     if in_fail_to_pass:

@@ -1,10 +1,9 @@
-"""The program that searches a sandbox for the solution: ``inside.py JOB RESULT``, with the standard library, from
-Python 3.8 on.
+"""The program that searches a sandbox for the solution: ``inside.py JOB RESULT``.
 
-The host only reads it. JOB is JSON: ``passages`` (base64 of bytes that must not occur), ``names`` (of functions and
-classes that the solution adds), ``modules`` (path, and base64 of the source as solved and as it is), ``prune``
-(directories to skip), ``most`` (maximum findings). RESULT: a line ``{"path", "what"}`` per finding, then
-``{"looked_at": files}``.
+It needs only the standard library, from Python 3.8 on, and the host only reads it. JOB is JSON: ``passages`` (base64 of
+bytes that must not occur), ``names`` (of functions and classes that the solution adds), ``modules`` (path, and base64
+of the source as solved and as it is), ``prune`` (directories to skip), ``most`` (maximum findings). RESULT: a line
+``{"path", "what"}`` per finding, then ``{"looked_at": files}``.
 """
 
 from __future__ import annotations

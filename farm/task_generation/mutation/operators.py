@@ -1,7 +1,6 @@
-"""Mutation operators: find with libcst every place in a source file that a fault fits, and return the fault as byte
-edits.
+"""Mutation operators: find the places of a source file that a fault fits, and return the faults as byte edits.
 
-Bytes outside the edits stay the same, comments and layout included.
+The places are found with libcst. Bytes outside the edits stay the same, comments and layout included.
 """
 
 from dataclasses import dataclass

@@ -59,7 +59,9 @@ def _test_names(row: Fields, key: str) -> list[str]:
         return list(Fields({key: value["name"]}).strings(key))
     tests = {name: outcomes for name, outcomes in value.items() if outcomes is not None}
     if not all(isinstance(outcomes, dict) for outcomes in tests.values()):
-        raise RowError(key, "holds no outcomes (run, test and fix) by the tests' names", "is the row of this format?")
+        raise RowError(
+            key, "holds no outcomes (run, test and fix) by the tests' names", "check that the row has this format"
+        )
     return list(tests)
 
 

@@ -36,7 +36,7 @@ def report(*packages: tuple[str, str, str]) -> bytes:
     return json.dumps({"install": items}).encode()
 
 
-def test_pins_leave_out_the_repository_whatever_its_name(tmp_path: Path) -> None:
+def test_pins_leave_out_the_repository(tmp_path: Path) -> None:
     repository = open_repository(str(write(tmp_path / "checkout", {**FILES, "checkout.py": ""})), state_dir=tmp_path)
     own = ("purse", "1", f"file://{TREE}/repository")
     found = report(own, ("pytest", "8", "https://x/pytest.whl"), ("Checkout", "3", "https://x/checkout.whl"))
@@ -55,7 +55,7 @@ def test_pins_leave_out_the_repository_whatever_its_name(tmp_path: Path) -> None
         (report(("a' && curl evil #", "1", "x:")), "is not a pin"),
     ],
 )
-def test_a_forged_report_of_pip_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+def test_forged_pip_report_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
     repository = open_repository(str(write(tmp_path / "purse", FILES)), state_dir=tmp_path)
     with pytest.raises(TaskError) as caught:
         parse_report(repository, content)
@@ -71,9 +71,7 @@ def test_a_forged_report_of_pip_is_refused(tmp_path: Path, content: bytes, says:
     ],
 )
 @pytest.mark.parametrize("pins", [PINS, ()])
-def test_a_directory_that_no_task_can_be_made_of_says_what_to_do(
-    gone: str, said: str, pins: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_unusable_directory_is_refused(gone: str, said: str, pins: tuple[str, ...], tmp_path: Path) -> None:
     root = write(tmp_path / "purse", FILES)
     assert open_repository(str(root), state_dir=tmp_path, pins=PINS).package == "purse"
     path = root / gone

@@ -58,7 +58,7 @@ def sorted_out(nop: Sequence[GradingSample], gold: Sequence[GradingSample]) -> V
     return finding
 
 
-def test_a_sound_task_has_no_problem() -> None:
+def test_fit_task_has_no_problem() -> None:
     finding = sorted_out(
         [NOP], [GOLD, GradingSample(Condition.ORDER, 1.0, 1.0), GradingSample(Condition.LOAD, 1.0, 1.0)]
     )
@@ -82,7 +82,7 @@ def test_a_sound_task_has_no_problem() -> None:
         ([failing(Condition.PLAIN, KEEP)], [failing(Condition.PLAIN, KEEP)] * 3, [Reason.NOTHING, Reason.GOLD], []),
     ],
 )
-def test_ids_are_sorted_out(
+def test_expected_tests_are_checked(
     nop: Sequence[GradingSample], gold: Sequence[GradingSample], reasons: Sequence[Reason], prune: Sequence[str]
 ) -> None:
     finding = sorted_out(nop, gold)
@@ -91,7 +91,7 @@ def test_ids_are_sorted_out(
     assert finding.fit is (not reasons)
 
 
-def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
+def test_number_of_named_tests_is_limited() -> None:
     finding = sorted_out([NOP], [GOLD, failing(Condition.LOAD, KEEP), failing(Condition.ORDER, KEEP)])
     assert finding.problems == [
         f"{KEEP} of pass_to_pass is flaky: it fails in 2 of 3 runs, under load and in random order; "
@@ -104,7 +104,7 @@ def test_how_a_test_fails_is_told_and_no_page_is_filled_with_names() -> None:
     assert finding.problems[-1] == "30 further tests are wrong in the same way"
 
 
-def test_judgements_that_come_to_the_same_agree() -> None:
+def test_equal_gradings_have_same_outcome() -> None:
     assert have_same_outcome(
         [GOLD, GradingSample(Condition.LOAD, 1.0, 9.0), GradingSample(Condition.LOAD, 0.0, 90.0, timed_out=True)]
     )
@@ -113,12 +113,12 @@ def test_judgements_that_come_to_the_same_agree() -> None:
 
 
 @pytest.mark.parametrize(("slowest", "fits", "least"), [(0.5, 30, 30), (6.1, 40, 30), (40, 200, 80)])
-def test_the_time_out_follows_from_the_slowest(slowest: float, fits: float, least: float) -> None:
+def test_timeout_follows_from_slowest_grading(slowest: float, fits: float, least: float) -> None:
     assert fitting_timeout(slowest) == fits
     assert min_timeout(slowest) == pytest.approx(least)
 
 
-def test_a_set_is_summed_up() -> None:
+def test_summary_of_a_set() -> None:
     unfit = ValidationResult("a", "1", "i", flaky=[KEEP], took_s=2.0)
     unfit.refuse(Reason.FLAKY_KEPT, "one")
     unfit.refuse(Reason.FLAKY_KEPT, "other")
@@ -143,7 +143,7 @@ def same(a):
 """
 
 
-def test_mutants_are_faults_in_what_the_gold_change_brings() -> None:
+def test_mutants_change_added_lines() -> None:
     gold = change(write("shop.py", NEW), write("notes.txt", b"1 + 1"))
     made = make_mutants(gold, {"shop.py": OLD})
     assert made == make_mutants(gold, {"shop.py": OLD})
@@ -180,7 +180,7 @@ timeout_sec = 5 # seconds
 """
 
 
-def test_what_is_revised_keeps_all_else_as_it_was_written(tmp_path: Path) -> None:
+def test_fixes_keep_the_rest_of_the_manifest(tmp_path: Path) -> None:
     manifest = tmp_path / "task.toml"
     manifest.write_text(MANIFEST)
     apply_fixes(tmp_path, remove=["a.py::two", "a.py::four"], timeout_s=None)
@@ -190,7 +190,7 @@ def test_what_is_revised_keeps_all_else_as_it_was_written(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["task.toml"]
 
 
-def test_ids_in_a_file_are_taken_out_of_that(tmp_path: Path) -> None:
+def test_ids_in_a_file_are_removed(tmp_path: Path) -> None:
     manifest, ids = tmp_path / "task.toml", tmp_path / "tests" / "ids.txt"
     ids.parent.mkdir()
     ids.write_text("a.py::one\r\na.py::two\r\n\r\na.py::two[x]\n")
@@ -221,7 +221,7 @@ def test_lenient_tests_are_added_to_never_false(tmp_path: Path) -> None:
 FIT = ValidatedTask(digest="d1", image="i:1", image_digest="sha256:1", fit=True, timeout_s=30.0, weak=0.25)
 
 
-def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> None:
+def test_changed_tasks_are_refused(tmp_path: Path) -> None:
     refuse_unvalidated(tmp_path, {"a": "d1"})  # no report: nothing to go by
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold", "cheat")})
     path = write_validated(tmp_path, {"b": unfit, "a": FIT})
@@ -242,7 +242,7 @@ def test_what_was_validated_is_refused_once_it_is_another(tmp_path: Path) -> Non
         refuse_unvalidated(tmp_path, {"a": "d1"})
 
 
-def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) -> None:
+def test_error_lists_all_unvalidated_tasks(tmp_path: Path) -> None:
     unfit = FIT.model_copy(update={"digest": "d2", "fit": False, "reasons": ("gold",)})
     write_validated(tmp_path, {"a": FIT, "b": unfit})
     told = (
@@ -253,7 +253,7 @@ def test_all_tasks_that_are_not_as_validated_are_told_at_once(tmp_path: Path) ->
         refuse_unvalidated(tmp_path, {"a": "d9", "b": "d2", "c": "d3"})
 
 
-def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -> None:
+def test_only_fit_tasks_are_loaded(tmp_path: Path) -> None:
     tasks = tmp_path / "set"
     for name in ("fit", "changed", "unfit", "new", "broken"):
         write_task(tasks, name)
@@ -280,7 +280,7 @@ def test_the_fit_tasks_of_a_set_are_loaded_and_the_others_told(tmp_path: Path) -
         FitTasks(tmp_path / "set" / "..")
 
 
-def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+def test_unjudged_task_keeps_its_entry(tmp_path: Path) -> None:
     write_validated(tmp_path, {"a": FIT, "b": FIT})
     away = ValidationResult("a", "d1", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
     other = ValidationResult("b", "d2", "i:1").mark_unjudged(Reason.MACHINE, "its image is not available now")
@@ -291,7 +291,7 @@ def test_a_task_that_was_not_judged_keeps_what_was_known_of_it(tmp_path: Path) -
     assert not away.fit
 
 
-def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_path: Path) -> None:
+def test_single_task_uses_report_of_its_set(tmp_path: Path) -> None:
     alone = tmp_path / "a"
     alone.mkdir()
     write_validated(tmp_path, {"a": FIT})
@@ -305,7 +305,7 @@ def test_one_task_of_a_set_is_held_to_the_sets_report_unless_it_has_its_own(tmp_
     refuse_unvalidated(alone, {"a": "d9"})
 
 
-def test_the_report_of_a_file_of_rows_lies_beside_it(tmp_path: Path) -> None:
+def test_report_of_a_list_is_beside_it(tmp_path: Path) -> None:
     rows = tmp_path / "some.jsonl"
     rows.touch()
     assert validated_path(rows) == tmp_path / "some.validated.json"
@@ -352,7 +352,7 @@ def order_of(kind: ReportFormat, seed: int | None, directory: Path) -> tuple[str
 
 
 @pytest.mark.parametrize("kind", [ReportFormat.PYTEST, ReportFormat.UNITTEST])
-def test_tests_run_in_a_random_order_that_is_the_same_for_a_seed(kind: ReportFormat, tmp_path: Path) -> None:
+def test_random_order_depends_on_the_seed(kind: ReportFormat, tmp_path: Path) -> None:
     usual, ordered, count = order_of(kind, None, tmp_path)
     assert (ordered, count) == (False, 8)
     assert usual.startswith("first a / first b")
@@ -366,7 +366,7 @@ def test_tests_run_in_a_random_order_that_is_the_same_for_a_seed(kind: ReportFor
         assert "second it" in (order.split(" / ")[0], order.split(" / ")[-1])
 
 
-def test_files_change_places_and_our_last_one_stays_last() -> None:
+def test_last_decoy_file_stays_last() -> None:
     tests = {f"test_{letter}.py": BundleFile(b"def test_x():\n    assert 1 == 1\n") for letter in "abcdefgh"}
     verifier = make_verifier(fail_to_pass=tuple(f"{path}::test_x" for path in tests), pass_to_pass=())
 
@@ -380,14 +380,14 @@ def test_files_change_places_and_our_last_one_stays_last() -> None:
     assert sorted(files(1)) == sorted(tests)
 
 
-def test_busy_neighbours_end_nothing_and_are_waited_for_by_nobody() -> None:
+def test_cpu_hogs_do_not_delay_the_end() -> None:
     command = Stress(cpu_hogs=2).around("wait; echo done; kill -9 0")
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, start_new_session=True, timeout=60)
     assert done.stdout == "done\n"
     assert Stress().around("x") == "x"
 
 
-def test_what_processes_spent_is_read_whatever_they_are_called() -> None:
+def test_processor_time_is_read_for_any_name() -> None:
     one = b"7 (a) b) 1 2) S 1 7 7 0 -1 4194304 1 2 0 0 150 50 20 5 20 0 1 0\n"
     assert spent_s(one + b"8 (sh) R 1 8 8 0 -1 4 1 2 0 0 75 0 0 0 20 0\n") == 3.0
     assert spent_s(b"") == 0.0

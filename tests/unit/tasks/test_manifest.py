@@ -33,18 +33,18 @@ def complaint(text: str) -> str:
         ("a = " + "9" * 5000, "not TOML: Exceeds the limit (4300 digits)"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(text: str, said: str) -> None:
+def test_unreadable_manifest_gives_a_one_line_error(text: str, said: str) -> None:
     assert said in complaint(text)
 
 
-def test_harbor_defaults() -> None:
+def test_defaults_are_harbors() -> None:
     manifest = parse("")
     assert manifest.verifier.timeout_sec == 600
     assert manifest.environment.memory_mb == 2048
     assert manifest.metadata.farm.grading is GradingMode.PATCH
 
 
-def test_harbor_keys_that_we_do_not_know_are_passed_over() -> None:
+def test_unknown_harbor_keys_are_ignored() -> None:
     manifest = parse(
         """
         schema_version = "1.1"
@@ -85,7 +85,7 @@ ENVIRONMENT = "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['b.or
         ("[environment]\nallowed_hosts = ['a.org']", ()),
     ],
 )
-def test_the_network_is_the_farms_key_or_else_harbors_list_for_the_agent(text: str, network: tuple[str, ...]) -> None:
+def test_network_of_the_policy(text: str, network: tuple[str, ...]) -> None:
     assert parse(text).network == network
 
 
@@ -99,7 +99,7 @@ def test_the_network_is_the_farms_key_or_else_harbors_list_for_the_agent(text: s
         ('memory = "512MiB"', 512),
     ],
 )
-def test_sizes(text: str, mib: int) -> None:
+def test_sizes_are_read_in_mib(text: str, mib: int) -> None:
     assert parse(f"[environment]\n{text}").environment.memory_mb == mib
 
 
