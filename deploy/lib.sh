@@ -1,22 +1,22 @@
-# Shared by deploy/quickstart.sh and tests/run.sh: brings a machine to the point where the farm can run.
-# Sourced, never run. Every step looks first and does only what is missing.
+# Functions of deploy/quickstart.sh and tests/run.sh that prepare a machine to run the farm.
+# Source this file; do not run it. Each function installs or starts only what is missing.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="$ROOT/.venv"
 LOGS="$ROOT/.logs"
 STARTED_DOCKERD_PID=""
 
-# program:package — what must be on the machine, and the Debian package that brings it.
+# program:package — a required program, and the Debian package that contains it.
 PROGRAMS=(redis-server:redis-server debootstrap:debootstrap git:git gcc:gcc musl-gcc:musl-tools make:make rg:ripgrep
   bash-static:bash-static busybox:busybox-static)
 
-# What the faster runtime of sandboxes takes, which needs root.
+# Programs of the oci runtime, which is faster and needs root.
 [ "$(id -u)" -ne 0 ] || PROGRAMS+=(crun:crun mkfs.btrfs:btrfs-progs mkfs.erofs:erofs-utils)
 
 say() { if [ -t 2 ]; then printf '\033[1m==>\033[0m %s\n' "$*" >&2; else printf '==> %s\n' "$*" >&2; fi; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# quietly WHAT COMMAND… — run a long step with its output in a log and its running seconds on the terminal.
+# quietly WHAT COMMAND… — run a long command with its output in a log file and the elapsed seconds on the terminal.
 quietly() {
   local what="$1" log started pid status=0
   shift
@@ -35,7 +35,7 @@ quietly() {
   wait "$pid" || status=$?
   if [ "$status" -ne 0 ]; then
     tail -n 30 "$log" >&2
-    fail "$what failed after $((SECONDS - started)) s (exit $status); the whole output is in $log"
+    fail "$what failed after $((SECONDS - started)) s (exit $status); see $log"
   fi
   printf '    %s: %d s\n' "$what" $((SECONDS - started)) >&2
 }
@@ -53,7 +53,7 @@ missing_packages() {
 
 docker_answers() { command -v docker >/dev/null 2>&1 && docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
-# A docker client that can build with BuildKit: one with buildx, or one older than 23, which has it built in.
+# Print a docker client that can build with BuildKit: one with buildx, or one older than 23, which contains BuildKit.
 buildkit_cli() {
   local directory cli major
   local IFS=:
@@ -97,14 +97,14 @@ start_docker() {
   until docker_answers; do
     if [ -n "$STARTED_DOCKERD_PID" ] && ! kill -0 "$STARTED_DOCKERD_PID" 2>/dev/null; then
       tail -n 5 "$LOGS/dockerd.log" >&2
-      fail "dockerd ended at once; its output is in $LOGS/dockerd.log"
+      fail "dockerd ended at once; see $LOGS/dockerd.log"
     fi
     [ "$SECONDS" -lt "$deadline" ] || fail "dockerd does not answer after 60 s; see $LOGS/dockerd.log"
     sleep 0.2
   done
 }
 
-# Stop the daemon only if start_docker above started it, by its own id.
+# Stop the Docker daemon if start_docker started it.
 stop_docker() {
   if [ -z "$STARTED_DOCKERD_PID" ]; then return; fi
   kill "$STARTED_DOCKERD_PID" 2>/dev/null || true
@@ -116,7 +116,7 @@ stop_docker() {
   STARTED_DOCKERD_PID=""
 }
 
-# make_venv EXTRA — the virtual environment in .venv, made anew only when what it is made from has changed.
+# make_venv EXTRA — create the virtual environment in .venv, or update it if its inputs have changed.
 make_venv() {
   local extra="$1" python="${PYTHON:-python3}" stamp="$VENV/.made-from" wanted
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||

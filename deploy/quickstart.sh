@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a bare Debian machine to graded rollouts in a learner's hands: installs what is missing, builds the images,
-# starts the farm, runs the demo, prints what a learner got, stops the farm. Run again, it only runs the demo.
+# Run the farm's demo on a bare Debian machine: install missing packages, build the images, start the farm, run the
+# demo, print the rollouts that a learner got, stop the farm. A second run repeats only the demo.
 set -euo pipefail
 
 usage() {
@@ -10,7 +10,7 @@ usage: deploy/quickstart.sh [--keep] [--group-size N]
   --keep           leave the farm running afterwards
   --group-size N   episodes per group in the demo (default 4)
 
-FARM_STATE_DIR and the other FARM_* variables are the farm's configuration, as everywhere.
+FARM_STATE_DIR and the other FARM_* variables configure the farm, as for every command.
 END
 }
 
@@ -36,22 +36,22 @@ source "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 began=$SECONDS
 
-[ "$(id -u)" -eq 0 ] || fail "images are built as root, in control groups and network namespaces of their own; run it with sudo"
+[ "$(id -u)" -eq 0 ] || fail "image builds need root for their cgroups and network namespaces; run this script with sudo"
 install_packages
 start_docker
 make_venv generate
 farm="$VENV/bin/farm"
 
-say "images, and meanwhile the word vectors that code is searched by"
+say "building the images, and the word vectors of code search in the background"
 mkdir -p "$LOGS"
 "$VENV/bin/python" -m sandboxes.search.embeddings.distill >"$LOGS/word-vectors.log" 2>&1 &
 vectors=$!
 trap 'kill "$vectors" 2>/dev/null || true' EXIT
 "$farm" images base
 "$farm" images build images/tasks
-wait "$vectors" || say "codebase_search goes by shared words alone; $LOGS/word-vectors.log says why"
+wait "$vectors" || say "codebase_search uses shared words only, because the word vectors were not built; see $LOGS/word-vectors.log"
 
-say "the farm"
+say "starting the farm"
 started=false
 if "$farm" status >/dev/null 2>&1; then
   echo "    already up" >&2
@@ -62,7 +62,7 @@ fi
 stop() { if $started && ! $keep; then "$farm" down; fi; }
 trap stop EXIT
 
-say "the demo: the gold solution and doing nothing on every task, groups of $group_size"
+say "running the demo: the oracle and the nop policy on every task, groups of $group_size"
 "$VENV/bin/python" -m farm.examples.demo images/tasks --group-size "$group_size"
 
 say "done in $((SECONDS - began)) s. Three commands to try next:"

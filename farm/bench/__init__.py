@@ -1,6 +1,7 @@
-"""Benchmarks: one file each, measured against a named baseline in the same run, the two interleaved.
+"""Benchmarks, one file each. Each measures the farm and a named baseline in the same run, in alternating rounds.
 
-A bench is an ``async`` function that gives figures; the command line calls it, adds the machine and prints the result.
+A benchmark is an ``async`` function that returns figures; the command line calls it, adds the machine and prints the
+result.
 """
 
 from farm.bench.density import measure_density

@@ -1,4 +1,6 @@
-"""``density``: many sandboxes alive at once: what each takes, and whether further ones and their calls cost more."""
+"""``density``: the cost of each of many running sandboxes, and whether it raises the cost of further
+starts and calls.
+"""
 
 import asyncio
 import statistics
@@ -21,72 +23,72 @@ _STARTS = 100
 _CALLS = 1000
 
 Progress = Callable[[str, int, int], None]
-"""What is done, how many, of how many."""
+"""Called with a description, the number done and the total."""
 
 
-class _Crowd:
-    """The sandboxes that live."""
+class _RunningSandboxes:
+    """The running sandboxes."""
 
     def __init__(self, spec: SandboxSpec, runtime: Runtime, on_progress: Progress) -> None:
         self._spec = spec
         self._runtime = runtime
         self._on_progress = on_progress
-        self._hands = BenchCalls()
-        self.living: list[Sandbox] = []
+        self._tool_calls = BenchCalls()
+        self.sandboxes: list[Sandbox] = []
 
     async def warm_up(self) -> None:
-        """The first start of an image makes what all others share."""
+        """Start one sandbox, because the first start of an image creates what all others share."""
         async with self._runtime.scope(self._spec) as sandbox:
-            await self._hands.run_true(sandbox)
+            await self._tool_calls.run_true(sandbox)
 
     async def grow(self, count: int) -> None:
-        """Until ``count`` live; each has answered a call."""
-        missing = iter(range(count - len(self.living)))
+        """Start sandboxes until ``count`` are running and have answered a call."""
+        missing = iter(range(count - len(self.sandboxes)))
 
         async def lane() -> None:
             for _ in missing:
                 sandbox = await self._runtime.create(self._spec)
-                self.living.append(sandbox)
-                await self._hands.run_true(sandbox)
-                self._on_progress("sandboxes up", len(self.living), count)
+                self.sandboxes.append(sandbox)
+                await self._tool_calls.run_true(sandbox)
+                self._on_progress("sandboxes up", len(self.sandboxes), count)
 
         async with asyncio.TaskGroup() as lanes:
             for _ in range(_AT_ONCE):
                 lanes.create_task(lane())
 
     async def shrink(self, count: int) -> float:
-        """Until ``count`` live; the seconds it took."""
-        going = self.living[count:]
+        """Remove sandboxes until ``count`` are running; return the seconds."""
+        going = self.sandboxes[count:]
         began = time.monotonic()
         await asyncio.gather(*(sandbox.remove() for sandbox in going))
         took_s = time.monotonic() - began
-        del self.living[count:]
+        del self.sandboxes[count:]
         self._on_progress("sandboxes down", len(going), len(going))
         return took_s
 
     async def answer(self) -> int:
-        """How many answer a call, one after the other."""
-        for sandbox in self.living:
-            await self._hands.run_true(sandbox)
-        return len(self.living)
+        """Call each sandbox, one after the other; return the number that answered."""
+        for sandbox in self.sandboxes:
+            await self._tool_calls.run_true(sandbox)
+        return len(self.sandboxes)
 
     async def cost(self) -> "_Cost":
-        """Of further starts, which go at once, and of calls in one after the other."""
+        """Measure further starts, each removed at once, and calls in one sandbox after the other."""
         starts_s = []
         for number in range(_STARTS):
             began = time.perf_counter()
             async with self._runtime.scope(self._spec) as sandbox:
-                await self._hands.run_true(sandbox)
+                await self._tool_calls.run_true(sandbox)
                 starts_s.append(time.perf_counter() - began)
-            self._on_progress(f"starts beside {len(self.living)}", number + 1, _STARTS)
-        boxes = self.living
-        calls_s = [await self._hands.run_true(boxes[number % len(boxes)]) for number in range(_CALLS)]
+            self._on_progress(f"starts beside {len(self.sandboxes)}", number + 1, _STARTS)
+        boxes = self.sandboxes
+        calls_s = [await self._tool_calls.run_true(boxes[number % len(boxes)]) for number in range(_CALLS)]
         return _Cost(1000 * statistics.median(starts_s), 1000 * statistics.median(calls_s))
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Medians."""
+    """Median costs."""
 
     start_ms: float
     call_ms: float
@@ -95,25 +97,31 @@ class _Cost:
 async def measure_density(
     spec: SandboxSpec, runtime: Runtime, *, docker_host: str | None, sandboxes: int, on_progress: Progress
 ) -> tuple[Figure, ...]:
-    """``sandboxes`` alive at once, and what further starts and calls cost; the same beside a tenth of them, before and
-    after. Memory is the mean of what it rises by and what it falls by; the baseline's containers come first and last.
-    Raises BenchError where something is left."""
-    crowd, few, count = _Crowd(spec, runtime, on_progress), max(1, sandboxes // 10), min(CONTAINERS, sandboxes // 5)
-    await crowd.warm_up()
+    """Measure ``sandboxes`` running sandboxes, and the cost of further starts and calls beside them.
+
+    The comparison is the cost beside a tenth of them, measured before and after. Memory is the mean of the rise and of
+    the fall; the baseline's containers are measured first and last. Raises BenchError if sandboxes are left.
+    """
+    running, few, count = (
+        _RunningSandboxes(spec, runtime, on_progress),
+        max(1, sandboxes // 10),
+        min(CONTAINERS, sandboxes // 5),
+    )
+    await running.warm_up()
     resting_mib = [await settled_mib()]
     containers_mib = [await _containers_mib(spec, count, docker_host, on_progress)]
     resting_mib.append(await settled_mib())
-    await crowd.grow(few)
-    beside_few = [await crowd.cost()]
-    await crowd.grow(sandboxes)
-    answered = await crowd.answer()
+    await running.grow(few)
+    beside_few = [await running.cost()]
+    await running.grow(sandboxes)
+    answered = await running.answer()
     among_mib = await settled_mib()
-    beside_many = await crowd.cost()
-    teardown_s = await crowd.shrink(few)
-    beside_few.append(await crowd.cost())
-    teardown_s += await crowd.shrink(0)
+    beside_many = await running.cost()
+    teardown_s = await running.shrink(few)
+    beside_few.append(await running.cost())
+    teardown_s += await running.shrink(0)
     if left := [name async for name in runtime.living()]:
-        raise BenchError(f"{len(left)} sandboxes are left: {', '.join(left[:3])}")
+        raise BenchError(f"{len(left)} sandboxes were not removed: {', '.join(left[:3])}")
     resting_mib.append(await settled_mib())
     containers_mib.append(await _containers_mib(spec, count, docker_host, on_progress))
     resting_mib.append(await settled_mib())
@@ -139,11 +147,11 @@ def _growth(many: _Cost, few: Sequence[_Cost], beside: str) -> tuple[Figure, ...
 
 
 async def _containers_mib(spec: SandboxSpec, count: int, docker_host: str | None, on_progress: Progress) -> float:
-    """What is in use beside ``count`` docker_baseline, their shims and the daemon's part included."""
-    async with AsyncExitStack() as undo:
-        daemon = await undo.enter_async_context(docker_baseline.connect(docker_host, 1))
+    """Return the memory in use with ``count`` containers, including their shims and the daemon's share."""
+    async with AsyncExitStack() as stack:
+        daemon = await stack.enter_async_context(docker_baseline.connect(docker_host, 1))
         for number in range(count):
-            made = await undo.enter_async_context(daemon.container(spec.image, spec.limits))
-            await daemon.run(partial(docker_baseline.exec_true, made=made))
+            container = await stack.enter_async_context(daemon.container(spec.image, spec.limits))
+            await daemon.run(partial(docker_baseline.exec_true, target=container))
             on_progress("containers up", number + 1, count)
         return await settled_mib()

@@ -1,4 +1,4 @@
-"""The baselines: containers, as one makes and uses them through the Docker SDK, with the limits that a sandbox has."""
+"""The Docker baselines: containers created and used through the Docker SDK, with the limits of a sandbox."""
 
 import asyncio
 import io
@@ -17,21 +17,21 @@ from sandboxes.cancellation import shielded
 from sandboxes.interface import MIB
 
 LABEL = "farm.bench"
-"""Of every container here; it says which process made it."""
+"""Label of every container of a benchmark; its value is the id of the process that created the container."""
 API_TIMEOUT_S = 600
 
 T = TypeVar("T")
 
 
 class Docker:
-    """The daemon, asked from several threads at once; each has a client of its own."""
+    """The Docker daemon, called from several threads, each with its own client."""
 
     def __init__(self, clients: list[docker.DockerClient], threads: ThreadPoolExecutor) -> None:
         self._free = clients
         self._threads = threads
 
     async def run(self, work: Callable[[docker.DockerClient], T]) -> T:
-        """At most as many at once as there are threads."""
+        """Run ``work`` in a thread. At most as many calls run at once as there are threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
 
     def _run(self, work: Callable[[docker.DockerClient], T]) -> T:
@@ -43,16 +43,16 @@ class Docker:
 
     @asynccontextmanager
     async def container(self, image: str, limits: SandboxLimits) -> AsyncIterator[Container]:
-        held = ExitStack()
+        stack = ExitStack()
         try:
-            yield await shielded(self.run(lambda client: held.enter_context(container(client, image, limits))))
+            yield await shielded(self.run(lambda client: stack.enter_context(container(client, image, limits))))
         finally:
-            await shielded(self.run(lambda _: held.close()))
+            await shielded(self.run(lambda _: stack.close()))
 
 
 @asynccontextmanager
 async def connect(docker_host: str | None, threads: int) -> AsyncIterator[Docker]:
-    """What still runs at the end is waited for, so that no container of it is left."""
+    """Connect to the daemon with ``threads`` clients. The end waits for running calls, so that no container is left."""
     clients = [docker.DockerClient(base_url=docker_host, timeout=API_TIMEOUT_S) for _ in range(threads)]
     try:
         with ThreadPoolExecutor(threads) as pool:
@@ -64,8 +64,8 @@ async def connect(docker_host: str | None, threads: int) -> AsyncIterator[Docker
 
 @contextmanager
 def container(client: docker.DockerClient, image: str, limits: SandboxLimits) -> Iterator[Container]:
-    """One that runs and does nothing."""
-    made = client.containers.create(
+    """Start an idle container and remove it at the end."""
+    target = client.containers.create(
         image,
         ["sleep", "infinity"],
         network_mode="none",
@@ -75,22 +75,22 @@ def container(client: docker.DockerClient, image: str, limits: SandboxLimits) ->
         labels={LABEL: str(os.getpid())},
     )
     try:
-        made.start()
-        yield made
+        target.start()
+        yield target
     finally:
-        made.remove(force=True)
+        target.remove(force=True)
 
 
-def exec_true(client: docker.DockerClient, made: Container) -> None:
-    execute(client, made, ["sh", "-c", "true"])
+def exec_true(client: docker.DockerClient, target: Container) -> None:
+    execute(client, target, ["sh", "-c", "true"])
 
 
-def execute(client: docker.DockerClient, made: Container, argv: Sequence[str]) -> None:
-    client.api.exec_start(client.api.exec_create(made.id, list(argv))["Id"])
+def execute(client: docker.DockerClient, target: Container, argv: Sequence[str]) -> None:
+    client.api.exec_start(client.api.exec_create(target.id, list(argv))["Id"])
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """A tar of plain files, as ``put_archive`` takes it."""
+    """Pack plain files as a tar for ``put_archive``."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, content in files.items():

@@ -1,7 +1,7 @@
-"""The baseline of ``episodes``: what one would write first, straight on the Docker SDK.
+"""The baseline of ``episodes``: a straightforward loop over the Docker SDK.
 
-A container in which the gold change is put and read back out, a second one that takes it and the tests and runs them,
-both removed. No checks, no deadlines, no limits on what comes back.
+One container applies the gold change and packs it. A second container takes the change and the tests, and runs the
+tests. Both are removed. There are no checks, deadlines or limits on the output.
 """
 
 import io
@@ -24,41 +24,46 @@ _REPORT = "/tmp/report.xml"
 
 
 def solve_once(client: docker.DockerClient, bundle: TaskBundle) -> float:
-    """Solve a task by its gold change; the seconds of its test command. Raises BenchError where the tests fail."""
+    """Solve a task by its gold change; return the seconds of its test command. Raises BenchError if the tests fail."""
     workspace, gold = bundle.task.workspace, bundle.gold
     if gold is None:
-        raise BenchError(f"task {bundle.task.id} has no gold change; name another with --task")
+        raise BenchError(f"task {bundle.task.id} has no gold change; choose another with --task")
     written = {file.path: file.content for file in gold.files if file.kind is ChangeKind.WRITE}
     deleted = [file.path for file in gold.files if file.kind is ChangeKind.DELETE]
     limits = SandboxLimits(memory_mib=bundle.task.memory_mib, cpus=bundle.task.cpus)
-    with container(client, bundle.task.image, limits) as worked_in:
-        worked_in.put_archive("/tmp", archive({"gold.tar": archive(written)}))
-        _run(worked_in, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)
-        _run(worked_in, f"tar -cf /tmp/change.tar {_words(written)}", workspace)
-        change = _fetched(worked_in, "/tmp/change.tar")
-    with container(client, bundle.task.image, limits) as graded_in:
-        graded_in.put_archive(workspace, change)
-        graded_in.put_archive(workspace, archive({path: file.content for path, file in bundle.tests.items()}))
-        _run(graded_in, f"rm -f {_words(deleted)} /tmp/none", workspace)
+    with container(client, bundle.task.image, limits) as work_container:
+        work_container.put_archive("/tmp", archive({"gold.tar": archive(written)}))
+        _run(work_container, f"tar -xf /tmp/gold.tar && rm -f /tmp/gold.tar {_words(deleted)}", workspace)
+        _run(work_container, f"tar -cf /tmp/change.tar {_words(written)}", workspace)
+        change = _read_file(work_container, "/tmp/change.tar")
+    with container(client, bundle.task.image, limits) as grading_container:
+        grading_container.put_archive(workspace, change)
+        grading_container.put_archive(workspace, archive({path: file.content for path, file in bundle.tests.items()}))
+        _run(grading_container, f"rm -f {_words(deleted)} /tmp/none", workspace)
         began = time.monotonic()
-        code, output = graded_in.exec_run(["sh", "-c", _test_command(bundle)], workdir=workspace, environment=TEST_ENV)
+        code, output = grading_container.exec_run(
+            ["sh", "-c", _test_command(bundle)], workdir=workspace, environment=TEST_ENV
+        )
         command_s = time.monotonic() - began
         if code not in (0, 1):
             raise BenchError(f"the tests of {bundle.task.id} did not run: {_text(output)}")
-        if not b"".join(graded_in.get_archive(_REPORT)[0]):
+        if not b"".join(grading_container.get_archive(_REPORT)[0]):
             raise BenchError(f"the tests of {bundle.task.id} wrote no report")
     return command_s
 
 
-def _run(made: Container, command: str, workdir: str) -> None:
-    code, output = made.exec_run(["sh", "-c", command], workdir=workdir)
+def _run(target: Container, command: str, workdir: str) -> None:
+    code, output = target.exec_run(["sh", "-c", command], workdir=workdir)
     if code != 0:
         raise BenchError(f"the Docker loop's {command[:80]!r} failed: {_text(output)}")
 
 
-def _fetched(made: Container, path: str) -> bytes:
-    """A file; by no ``exec_run``, of whose output the SDK loses what comes together with the head of the answer."""
-    packed, _ = made.get_archive(path)
+def _read_file(target: Container, path: str) -> bytes:
+    """Read a file from a container.
+
+    Not by ``exec_run``: the SDK loses output that arrives together with the head of the response.
+    """
+    packed, _ = target.get_archive(path)
     with tarfile.open(fileobj=io.BytesIO(b"".join(packed))) as got:
         file = got.extractfile(got.getmembers()[0])
         assert file is not None

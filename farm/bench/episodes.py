@@ -1,4 +1,4 @@
-"""``episodes``: oracle episodes of one task by the farm, and the same work by a bare loop over the Docker SDK."""
+"""``episodes``: oracle episodes of one task by the farm, compared with a bare loop over the Docker SDK."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,11 +33,11 @@ async def measure_episodes(
     concurrency: int,
     on_round: Callable[[int], None],
 ) -> tuple[Figure, ...]:
-    """``rounds`` times, in turn: ``concurrency`` episodes at once by the farm, then by the loop. The image is here.
+    """Alternate for ``rounds`` rounds: ``concurrency`` episodes at once by the farm, then by the loop.
 
-    As on a node, sandboxes to work in and to judge in are ready when an episode begins, others boot meanwhile, and what
-    happens is written down. One round before them warms both. Raises BenchError where an episode does not solve the
-    task.
+    The image must exist. As on a node, sandboxes for the policy and the grader are warm when an episode begins, others
+    boot in the meantime, and journals are written. A first round warms up both sides. Raises BenchError if an episode
+    does not solve the task.
     """
     services, numbers = NodeServices("bench", pool), count()
     async with connect(docker_host, concurrency) as docker, _journals() as journals:
@@ -59,7 +59,7 @@ async def measure_episodes(
 
 
 async def _overhead_s(episode: Awaitable[float]) -> float:
-    """All of an episode but its test command, whose seconds it gives."""
+    """Return the seconds of an episode without its test command, whose seconds ``episode`` returns."""
     began = time.monotonic()
     command_s = await episode
     return time.monotonic() - began - command_s

@@ -1,4 +1,4 @@
-"""``fork``: another sandbox on a copy of what one holds, beside a committed container and a start of what that gave."""
+"""``fork``: copy a running sandbox, compared with a container commit and a start of the committed image."""
 
 import os
 import time
@@ -20,48 +20,52 @@ from sandboxes.interface import MIB
 BASELINE = "docker_commit"
 FILES, FILE_BYTES = 100, MIB // 2
 IMAGE = "farm-fork-baseline"
-_PLACE = "/tmp/held"
+_DIRECTORY = "/tmp/held"
 _FORKS, _FIRST_FORKS, _DOCKER_FORKS = 5, 2, 1
 
 
 async def measure_fork(
     spec: SandboxSpec, runtime: Runtime, *, docker_host: str | None, rounds: int, on_round: Callable[[int], None]
 ) -> tuple[Figure, ...]:
-    """``rounds`` times, in turn: forks of a sandbox in which 50 MiB have just been written as new files, until the copy
-    has answered a call; the first forks of others, and of those of which nobody said that they will be forked; the same
-    of a container. Raises BenchError where a copy lacks what was written."""
-    contents = [os.urandom(FILE_BYTES) for _ in range(FILES)]
-    hands, numbers = BenchCalls(), count()
+    """Alternate for ``rounds`` rounds: fork a sandbox after writing 50 MiB of new files, until the copy has answered a
+    call.
 
-    def held() -> dict[str, bytes]:
-        """Under names that were never used: what is renamed over a file is written down at once, and a fork then finds
-        none of it left to write."""
-        place = f"{_PLACE}/{next(numbers)}"
+    The sides are further forks of one sandbox, first forks of sandboxes started with ``to_fork``, first forks of
+    sandboxes started without it, and commits of a container. Raises BenchError if a copy lacks the files.
+    """
+    contents = [os.urandom(FILE_BYTES) for _ in range(FILES)]
+    tool_calls, numbers = BenchCalls(), count()
+
+    def new_files() -> dict[str, bytes]:
+        """Return the files under new names: a rename over an existing file flushes it, and would leave the fork nothing
+        to write.
+        """
+        place = f"{_DIRECTORY}/{next(numbers)}"
         return {f"{place}/{number}": content for number, content in enumerate(contents)}
 
     async with (
         runtime.scope(replace(spec, to_fork=True)) as sandbox,
         docker_baseline.connect(docker_host, 1) as daemon,
-        daemon.container(spec.image, spec.limits) as made,
+        daemon.container(spec.image, spec.limits) as container,
     ):
 
         async def fork_of(source: Sandbox) -> float:
-            written = held()
+            written = new_files()
             for path, content in written.items():
                 await source.write_file(path, content, parents=True)
             began = time.perf_counter()
             copy = await source.fork()
             try:
-                await hands.run_true(copy)
+                await tool_calls.run_true(copy)
                 took_s = time.perf_counter() - began
-                if {f"{_PLACE}/{entry.path}" for entry in await copy.walk(_PLACE)} != written.keys():
-                    raise BenchError(f"sandbox {copy.id} is no copy of {source.id}")
+                if {f"{_DIRECTORY}/{entry.path}" for entry in await copy.walk(_DIRECTORY)} != written.keys():
+                    raise BenchError(f"sandbox {copy.id} lacks files of {source.id}, from which it was forked")
             finally:
                 await copy.remove()
             return took_s
 
         async def fork() -> float:
-            await sandbox.remove_path(_PLACE)
+            await sandbox.remove_path(_DIRECTORY)
             return await fork_of(sandbox)
 
         async def first_fork() -> float:
@@ -73,7 +77,7 @@ async def measure_fork(
                 return await fork_of(fresh)
 
         async def commit() -> float:
-            return await daemon.run(partial(_commit_s, made=made, spec=spec, held=held()))
+            return await daemon.run(partial(_commit_s, container=container, spec=spec, new_files=new_files()))
 
         forks, commits = Side(fork, _FORKS), Side(commit, _DOCKER_FORKS)
         firsts, unforeseen = Side(first_fork, _FIRST_FORKS), Side(unforeseen_fork, _FIRST_FORKS)
@@ -85,11 +89,13 @@ async def measure_fork(
     )
 
 
-def _commit_s(client: docker.DockerClient, made: Container, spec: SandboxSpec, held: Mapping[str, bytes]) -> float:
-    made.exec_run(["rm", "-rf", _PLACE])
-    made.put_archive("/", docker_baseline.archive(held))
+def _commit_s(
+    client: docker.DockerClient, container: Container, spec: SandboxSpec, new_files: Mapping[str, bytes]
+) -> float:
+    container.exec_run(["rm", "-rf", _DIRECTORY])
+    container.put_archive("/", docker_baseline.archive(new_files))
     began = time.perf_counter()
-    made.commit(IMAGE)
+    container.commit(IMAGE)
     try:
         with docker_baseline.container(client, IMAGE, spec.limits) as copy:
             docker_baseline.exec_true(client, copy)

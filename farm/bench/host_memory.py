@@ -1,4 +1,4 @@
-"""How much of the machine's memory is in use, page cache apart."""
+"""Measure the memory in use on the machine, without the page cache."""
 
 import asyncio
 import statistics
@@ -11,12 +11,12 @@ _STILL_STEPS, _STEPS = 4, 20
 
 
 def in_use_mib(meminfo: Path = Path("/proc/meminfo")) -> float:
-    """MemTotal - MemFree - Buffers - (Cached - Shmem), of proc_meminfo(5).
+    """Return MemTotal - MemFree - Buffers - (Cached - Shmem) of proc_meminfo(5).
 
-    Of the whole machine, since what a sandbox costs is spread: its processes, the kernel's memory for its namespaces,
-    mounts and control groups, a container's shim, the daemon that keeps its state. The page cache is left out, for it
-    is given up when somebody needs memory; Shmem, which the kernel counts as cache, is not. SReclaimable stays in:
-    directory entries and inodes in use by a living sandbox are part of it, and dropping caches freed a sixth of it.
+    The whole machine is measured, because the cost of a sandbox is distributed: its processes, the kernel's memory for
+    its namespaces, mounts and cgroups, a container's shim, and the daemon that keeps its state. The page cache is left
+    out, because it is reclaimable; Shmem, which the kernel counts as cache, is not. SReclaimable stays in: it holds
+    directory entries and inodes in use by a running sandbox, and dropping caches freed only a sixth of it.
     """
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in meminfo.open())}
     return (kib["MemTotal"] - kib["MemFree"] - kib["Buffers"] - kib["Cached"] + kib["Shmem"]) / 1024
@@ -25,9 +25,10 @@ def in_use_mib(meminfo: Path = Path("/proc/meminfo")) -> float:
 async def settled_mib(
     read: Callable[[], float] = in_use_mib, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> float:
-    """What is in use once it stands still, for what has ended is freed a while later; the median of its last second.
+    """Wait until the memory in use is stable, because the kernel frees memory late; return the median of the last
+    second.
 
-    Where others keep it moving it is not waited for longer than 5 s.
+    If other processes keep it changing, the wait ends after 5 s.
     """
     readings = [read()]
     while len(readings) < _STEPS and not _stand_still(readings):

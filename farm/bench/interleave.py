@@ -1,7 +1,4 @@
-"""Ways to do the same, measured in turn: a round of the one, a round of the other, and so on.
-
-So what the machine does beside the bench falls on all alike.
-"""
+"""Measure several sides in alternating rounds, so that other load on the machine affects all sides alike."""
 
 import asyncio
 import math
@@ -12,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 Act = Callable[[], Awaitable[float]]
-"""Do it once; the seconds of it that count."""
+"""Performs one operation and returns the seconds that count."""
 
 _STAT = Path("/proc/stat")
-_TICKS_PER_S = 100  # USER_HZ, the unit of /proc/stat on every machine
+_TICKS_PER_S = 100  # USER_HZ, the unit of /proc/stat
 _IDLE, _WAITING = 3, 4
 
 
 @dataclass(slots=True)
 class Side:
-    """One way, done ``times`` a round, ``concurrency`` at once, and what was seen of it."""
+    """One side of a comparison: ``times`` operations in a round, ``concurrency`` at once, and their measurements."""
 
     act: Act
     times: int
@@ -53,17 +50,17 @@ class Side:
 
     @property
     def per_s(self) -> float:
-        """Median of the rounds."""
+        """Operations per second, the median of the rounds."""
         return statistics.median(self.rates)
 
     @property
     def cpu_ms(self) -> float:
-        """Processor time of the whole machine for each, what has nothing to do with it too; median of the rounds."""
+        """CPU time of the whole machine for each operation, including unrelated load; the median of the rounds."""
         return 1000 * statistics.median(self.cpu_s)
 
 
 async def in_turn(sides: Sequence[Side], rounds: int, on_round: Callable[[int], None]) -> None:
-    """One round before ``rounds`` warms all and does not count. The error of a side is raised as it is."""
+    """Run a warm-up round and ``rounds`` measured rounds of all sides. An error of a side is raised unchanged."""
     for number in range(rounds + 1):
         for side in sides:
             try:
@@ -79,7 +76,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def machine_busy_s() -> float:
-    """Seconds that all processors together have worked since the machine started; NaN where it does not say."""
+    """Return the CPU seconds of all processors since boot; NaN if the machine does not report them."""
     try:
         ticks = [int(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
     except OSError:

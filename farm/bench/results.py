@@ -1,4 +1,4 @@
-"""What a benchmark gives: figures, each beside the baseline that was measured in the same run."""
+"""The results of a benchmark: figures, each beside the baseline that was measured in the same run."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ MIB = 1024 * 1024
 
 
 class BenchError(Exception):
-    """A benchmark could not measure what it promises; the message is one line."""
+    """A benchmark could not take a measurement. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``baseline`` is in the same unit; None where there is nothing to compare with."""
+    """One measured value. ``baseline`` is in the same unit; None if there is no baseline."""
 
     name: str
     value: float
@@ -39,7 +39,7 @@ class Machine:
 
     @staticmethod
     def here(runtime: str) -> "Machine":
-        """This machine; ``cores`` are those this process may use."""
+        """Describe this machine; ``cores`` are those that this process may use."""
         return Machine(
             cores=len(os.sched_getaffinity(0)),
             memory_mib=psutil.virtual_memory().total // MIB,
@@ -55,7 +55,7 @@ class BenchResult:
     figures: tuple[Figure, ...]
 
     def document(self) -> dict[str, Any]:
-        """As the command prints it."""
+        """Return the result as the command prints it."""
         return {
             "bench": self.bench,
             "machine": asdict(self.machine),

@@ -1,4 +1,6 @@
-"""``start``: from asking for a sandbox to the first answer of a tool, and whole lives at once."""
+"""``start``: the time from the request for a sandbox to its first tool result, and the throughput of whole
+lifecycles.
+"""
 
 import asyncio
 import time
@@ -24,15 +26,18 @@ _POOL_S = 30.0
 async def measure_start(
     spec: SandboxSpec, pool: WarmPool, *, docker_host: str | None, rounds: int, on_round: Callable[[int], None]
 ) -> tuple[Figure, ...]:
-    """``rounds`` times, in turn: starts one by one and whole lives at once, each by the farm and by the Docker SDK, and
-    starts from the pool, which boots another meanwhile. The image is here, and has ``sh`` and ``sleep``."""
-    hands = BenchCalls()
-    pooled_spec = replace(spec, env={"FARM_BENCH": "pooled"})  # of another kind, so that all others are cold
+    """Alternate for ``rounds`` rounds: single starts and concurrent lifecycles, by the farm and by the Docker SDK.
+
+    Another side starts from the warm pool, which boots a replacement in the meantime. The image must exist and have
+    ``sh`` and ``sleep``.
+    """
+    tool_calls = BenchCalls()
+    pooled_spec = replace(spec, env={"FARM_BENCH": "pooled"})  # a different spec, so that all other starts are cold
 
     async def start_of(kind: SandboxSpec) -> float:
         began = time.perf_counter()
         async with pool.scope(kind) as sandbox:
-            await hands.run_true(sandbox)
+            await tool_calls.run_true(sandbox)
             return time.perf_counter() - began
 
     async def start() -> float:
@@ -44,7 +49,7 @@ async def measure_start(
             handed_out = pool.handed_out
             took_s = await start_of(pooled_spec)
         if pool.handed_out == handed_out:
-            raise BenchError("the warm pool handed nothing out")
+            raise BenchError("the sandbox did not come from the warm pool")
         return took_s
 
     async with docker_baseline.connect(docker_host, CONCURRENCY) as daemon:
@@ -54,8 +59,8 @@ async def measure_start(
 
         def _start_and_exec(client: docker.DockerClient) -> float:
             began = time.perf_counter()
-            with docker_baseline.container(client, spec.image, spec.limits) as made:
-                docker_baseline.exec_true(client, made)
+            with docker_baseline.container(client, spec.image, spec.limits) as container:
+                docker_baseline.exec_true(client, container)
                 return time.perf_counter() - began
 
         cold, cold_docker = Side(start, _STARTS), Side(start_by_docker, _DOCKER_STARTS)
@@ -75,5 +80,5 @@ async def _fill(pool: WarmPool, spec: SandboxSpec) -> None:
     deadline = time.monotonic() + _POOL_S
     while pool.ready(spec) < _POOLED:
         if time.monotonic() > deadline:
-            raise BenchError(f"the warm pool was not full after {_POOL_S:g} s")
+            raise BenchError(f"the warm pool was not full after {_POOL_S:g} s; reduce the load on the machine")
         await asyncio.sleep(0.005)

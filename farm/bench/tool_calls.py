@@ -1,4 +1,4 @@
-"""Calls of tools as a policy makes them, timed."""
+"""Time tool calls in the form in which a policy makes them."""
 
 import json
 import time
@@ -18,48 +18,48 @@ TIMEOUT_S = 60.0
 
 
 class BenchCalls:
-    """A toolset, as ``Toolset.of`` makes it; a call that does not do what it should is a BenchError."""
+    """Calls tools of a toolset. Raises BenchError if a call fails."""
 
-    def __init__(self, *words: str, library: IndexStore | None = None) -> None:
-        self._tools = Toolset.of(words, index_store=library)
+    def __init__(self, *words: str, index_store: IndexStore | None = None) -> None:
+        self._tools = Toolset.of(words, index_store=index_store)
 
     async def run_true(self, sandbox: Sandbox) -> float:
-        """The ``bash`` tool with the command ``true``; the seconds it took."""
-        return await self.use(sandbox, "bash", _TRUE)
+        """Run ``true`` by the ``bash`` tool; return the seconds."""
+        return await self.time_call(sandbox, "bash", _TRUE)
 
-    async def use(self, sandbox: Sandbox, tool: str, arguments: str) -> float:
-        """One call with ``arguments`` as JSON; the seconds it took."""
+    async def time_call(self, sandbox: Sandbox, tool: str, arguments: str) -> float:
+        """Make one call with ``arguments`` as JSON; return the seconds."""
         began = time.perf_counter()
-        await self.hear(sandbox, tool, arguments)
+        await self.result_text(sandbox, tool, arguments)
         return time.perf_counter() - began
 
-    async def hear(self, sandbox: Sandbox, tool: str, arguments: str) -> str:
-        """What one call answers."""
+    async def result_text(self, sandbox: Sandbox, tool: str, arguments: str) -> str:
+        """Make one call and return the text of its result."""
         result = await self._tools.call(sandbox, tool, arguments, timeout_s=TIMEOUT_S)
-        return _content(sandbox, tool, result)
+        return _content_of(sandbox, tool, result)
 
-    async def use_at_once(self, sandbox: Sandbox, calls: Sequence[tuple[str, str]]) -> float:
-        """Calls (tool and arguments) of one turn, run as an episode runs them; the seconds they took together."""
+    async def time_concurrent(self, sandbox: Sandbox, calls: Sequence[tuple[str, str]]) -> float:
+        """Run calls (tool and arguments) of one turn as an episode does; return the seconds of all together."""
         results: list[ToolResult | None] = [None] * len(calls)
-        asked = [ToolCall(str(number), *call) for number, call in enumerate(calls)]
+        tool_calls = [ToolCall(str(number), *call) for number, call in enumerate(calls)]
         began = time.perf_counter()
-        await run_calls(self._tools, sandbox, asked, results, CallLimits(TIMEOUT_S))
+        await run_calls(self._tools, sandbox, tool_calls, results, CallLimits(TIMEOUT_S))
         took_s = time.perf_counter() - began
-        for call, result in zip(asked, results, strict=True):
+        for call, result in zip(tool_calls, results, strict=True):
             assert result is not None
-            _content(sandbox, call.name, result)
+            _content_of(sandbox, call.name, result)
         return took_s
 
 
-def written(**arguments: Any) -> str:
-    """Arguments as a policy writes them."""
+def to_json(**arguments: Any) -> str:
+    """Serialize arguments as a policy writes them."""
     return json.dumps(arguments)
 
 
-def _content(sandbox: Sandbox, tool: str, result: ToolResult) -> str:
+def _content_of(sandbox: Sandbox, tool: str, result: ToolResult) -> str:
     if result.error_kind is not None or result.exit_code not in (None, 0):
         raise BenchError(f"a call of {tool} failed in sandbox {sandbox.id}: {result.content[:200]}")
     return result.content
 
 
-_TRUE = written(command="true")
+_TRUE = to_json(command="true")

@@ -1,4 +1,4 @@
-"""``verify``: a test command as the farm runs it, beside the same one with tracebacks; and whether both judge alike."""
+"""``verify``: the farm's test command compared with the same command with tracebacks, in time and in verdicts."""
 
 import difflib
 import random
@@ -16,24 +16,29 @@ from sandboxes import Runtime
 from sandboxes.errors import PathError
 
 BASELINE = "with_tracebacks"
-MOST_WRONG = 6
-MOST_EXAMS = 16
+MAX_PARTIAL = 6
+MAX_GRADINGS = 16
 
 
 async def measure_verify(
     bundles: Sequence[TaskBundle], runtime: Runtime, *, rounds: int, on_task: Callable[[int], None]
 ) -> tuple[Figure, ...]:
-    """Of each task: nothing done, the gold change and parts of it are judged both ways, in turn, ``rounds`` times; each
-    pair by the same exam. Raises BenchError where the two verdicts differ in the reward, or in anything else unless
-    just the tests that they differ in come out one way and the other with tracebacks alone."""
+    """Grade changes of each task with and without tracebacks, alternating, ``rounds`` times.
+
+    The changes are the empty change, the gold change and partial gold changes; both gradings of a pair use the same
+    decoy tests. Raises BenchError if two verdicts differ in the reward. Other differences are an error unless exactly
+    the tests in which the verdicts differ are flaky with tracebacks alone.
+    """
     brief_s: list[float] = []
     full_s: list[float] = []
     judged = resolved = tests = flapping = 0
     for number, bundle in enumerate(bundles):
         if bundle.gold is None or bundle.task.verifier.report is not ReportFormat.PYTEST:
-            raise BenchError(f"{bundle.task.id}: only tasks of pytest whose solution is known can be compared")
+            raise BenchError(
+                f"{bundle.task.id} cannot be compared: it needs a gold change and a pytest report; choose others"
+            )
         old, baseline = await _pristine(bundle, bundle.gold, runtime)
-        changes = [Change(), bundle.gold, *_partial(bundle.gold, old)]
+        changes = [Change(), bundle.gold, *_partial_changes(bundle.gold, old)]
         for change in changes * rounds:
             judge = partial(_judge, bundle, change, runtime, baseline)
             seed = random.randrange(1 << 62)
@@ -42,12 +47,14 @@ async def measure_verify(
             full_s.append(full.command_s)
             brief_s.append(brief.command_s)
             judged, resolved = judged + 1, resolved + full.resolved
-            if _told(full) == _told(brief):
+            if _comparable(full) == _comparable(brief):
                 tests += len(full.outcomes)
-            elif full.reward == brief.reward and await _flap(judge, _apart(full, brief)):
+            elif full.reward == brief.reward and await _is_flaky(judge, _differing_tests(full, brief)):
                 flapping += 1
             else:
-                raise BenchError(f"{bundle.task.id}: {full.reason!r} with tracebacks, {brief.reason!r} without")
+                raise BenchError(
+                    f"verdicts of {bundle.task.id} differ: {full.reason!r} with tracebacks, {brief.reason!r} without"
+                )
         on_task(number)
     return (
         Figure("test_command_p50_s", statistics.median(brief_s), "s", statistics.median(full_s), BASELINE),
@@ -69,24 +76,27 @@ async def _judge(
         raise BenchError(f"{bundle.task.id}: {error}") from None
 
 
-def _apart(one: Verdict, other: Verdict) -> frozenset[str]:
-    """The expected tests of which one says that they passed, and the other not."""
+def _differing_tests(one: Verdict, other: Verdict) -> frozenset[str]:
+    """Return the expected tests that passed in exactly one of the verdicts."""
     return frozenset(one.missing) ^ frozenset(other.missing)
 
 
-async def _flap(judge: Callable[..., Awaitable[Verdict]], tests: frozenset[str]) -> bool:
-    """Whether tests, these among them, fail in some exams and not in others with tracebacks alone, as behind other
-    false tests they may: one that does may also change whether there is a second go, and what that tells."""
+async def _is_flaky(judge: Callable[..., Awaitable[Verdict]], tests: frozenset[str]) -> bool:
+    """Return whether a set of tests that includes ``tests`` is flaky across gradings with tracebacks.
+
+    A test may fail behind some decoy tests and pass behind others. A flaky test may also change whether tests are run a
+    second time, and the result of that run.
+    """
     failed: list[frozenset[str]] = []
-    while len(failed) < MOST_EXAMS:
+    while len(failed) < MAX_GRADINGS:
         failed.append(frozenset((await judge(random.randrange(1 << 62), tracebacks=True)).missing))
-        seen = frozenset.union(*failed) - frozenset.intersection(*failed)
-        if seen and tests <= seen:
+        flaky = frozenset.union(*failed) - frozenset.intersection(*failed)
+        if flaky and tests <= flaky:
             return True
     return False
 
 
-def _told(verdict: Verdict) -> tuple[object, ...]:
+def _comparable(verdict: Verdict) -> tuple[object, ...]:
     return verdict.reward, verdict.reason, dict(verdict.components), dict(verdict.outcomes)
 
 
@@ -100,22 +110,22 @@ async def _pristine(
         for file in gold.files:
             try:
                 old[file.path] = await sandbox.read_file(f"{workspace}/{file.path}")
-            except PathError:  # the gold change makes it
+            except PathError:  # created by the gold change
                 old[file.path] = b""
     return old, baseline
 
 
-def _partial(gold: Change, old: Mapping[str, bytes]) -> list[Change]:
-    """The gold change less one passage each, at most MOST_WRONG of them, spread over all."""
+def _partial_changes(gold: Change, old: Mapping[str, bytes]) -> list[Change]:
+    """Return the gold change without one passage each, at most MOST_WRONG variants, spread over all passages."""
     found = [change for file in gold.files for change in _without_passages(gold, file, old[file.path])]
-    return found[:: max(1, -(-len(found) // MOST_WRONG))]
+    return found[:: max(1, -(-len(found) // MAX_PARTIAL))]
 
 
 def _without_passages(gold: Change, file: FileChange, old: bytes) -> Iterator[Change]:
     if file.kind is not ChangeKind.WRITE:
         return
     before, after = old.splitlines(keepends=True), file.content.splitlines(keepends=True)
-    for what, first, last, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if what != "equal":
+    for tag, first, last, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
             content = b"".join([*after[:start], *before[first:last], *after[end:]])
             yield Change(tuple(replace(one, content=content) if one is file else one for one in gold.files))

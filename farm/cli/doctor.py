@@ -348,7 +348,7 @@ def _word_vectors(_: Config) -> CheckResult:
     from sandboxes.search.embeddings.select import REMEDY, default_table
 
     if not default_table().is_dir():
-        return CheckResult("word vectors", CheckMark.WARN, "none: codebase_search goes by shared words alone", REMEDY)
+        return CheckResult("word vectors", CheckMark.WARN, "none: codebase_search uses shared words only", REMEDY)
     return CheckResult("word vectors", CheckMark.OK, str(default_table()))
 
 

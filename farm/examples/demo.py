@@ -1,4 +1,4 @@
-"""The demo of the quickstart: the gold solution and doing nothing on every task, pulled by the sample learner."""
+"""Run the quickstart's demo: the oracle and the nop policy on every task, with the sample learner as consumer."""
 
 import argparse
 import sys
@@ -24,7 +24,10 @@ EXPECTED = {"oracle": 1.0, "nop": 0.0}
 
 
 def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
-    """Run both policies, let the sample learner drain them, print what came of it. True when every reward is right."""
+    """Run both policies, let the sample learner drain the runs, and print the results.
+
+    True if every reward is correct.
+    """
     began = time.monotonic()
     runs: dict[str, str] = {}
     try:
@@ -38,10 +41,10 @@ def demo(farm: FarmClient, taskset: Path, group_size: int) -> bool:
     heads = {policy: list(farm.rollouts(run_id)) for policy, run_id in runs.items()}
     table_console.print(_table(heads))
     for policy, run_id in runs.items():
-        got = learn(farm, run_id, "sample-learner", say=lambda line: None)
+        learned = learn(farm, run_id, "sample-learner", on_line=lambda line: None)
         table_console.print(
-            f"sample learner, {policy}: {got['groups']} groups with {got['rollouts']} rollouts leased and acked, "
-            f"mean reward {got['reward_mean']}, stream {got['stream']}"
+            f"sample learner, {policy}: {learned['groups']} groups with {learned['rollouts']} rollouts leased and "
+            f"acked, mean reward {learned['reward_mean']}, stream {learned['stream']}"
         )
     table_console.print(f"{time.monotonic() - began:.1f} s in all")
     wrong = faults(heads)
@@ -54,8 +57,8 @@ def _table(heads: Mapping[str, Sequence[RolloutHead]]) -> Table:
     table = Table("policy", "task", title="what the farm did", title_justify="left", box=None, pad_edge=False)
     for name in ("episodes", "solved", "reward", "not judged", "seconds each"):
         table.add_column(name, justify="right")
-    for policy, seen in heads.items():
-        for task_id, totals in totals_by_task(seen).items():
+    for policy, rollouts in heads.items():
+        for task_id, totals in totals_by_task(rollouts).items():
             mean = f"{totals.reward / totals.judged:.2f}" if totals.judged else "-"
             unjudged = totals.episodes - totals.judged
             counts = (str(totals.episodes), str(totals.solved), mean)
@@ -65,12 +68,12 @@ def _table(heads: Mapping[str, Sequence[RolloutHead]]) -> Table:
 
 
 def faults(heads: Mapping[str, Sequence[RolloutHead]]) -> list[str]:
-    """What is wrong, a line for each episode that was not judged or whose reward is not what it must be."""
+    """Return one line for each episode that was not judged or has an unexpected reward."""
     lines = []
-    for policy, seen in heads.items():
-        if not seen:
+    for policy, rollouts in heads.items():
+        if not rollouts:
             lines.append(f"{policy}: no episode at all")
-        for head in seen:
+        for head in rollouts:
             if head.reward is None:
                 why = f"{head.error.origin}: {head.error.message}" if head.error else head.stop_reason
                 lines.append(f"{policy} {head.task_id}: not judged: {why}")
@@ -84,28 +87,28 @@ def _follow(farm: FarmClient, runs: dict[str, str]) -> None:
     with Progress(*columns, console=progress_console) as progress:
         for policy, run_id in runs.items():
             bar = progress.add_task(policy, total=None)
-            for seen in farm.wait_run(run_id, poll_s=0.2):
-                progress.update(bar, total=seen.summary.expected, completed=seen.summary.accepted)
+            for state in farm.wait_run(run_id, poll_s=0.2):
+                progress.update(bar, total=state.summary.expected, completed=state.summary.accepted)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("taskset", type=Path)
     parser.add_argument("--group-size", type=int, default=4)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
         with connected(load_config()) as farm:
-            right = demo(farm, given.taskset.resolve(), given.group_size)
+            is_correct = demo(farm, arguments.taskset.resolve(), arguments.group_size)
     except (CliError, ConfigError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("error: interrupted\n")
         return 130
-    if not right:
-        remedy = "to look closer: deploy/quickstart.sh --keep, then .venv/bin/farm rollouts list"
-        sys.stderr.write(f"error: not every episode was rewarded as it must be (oracle 1, nop 0); {remedy}\n")
-    return 0 if right else 1
+    if not is_correct:
+        remedy = "to inspect them: deploy/quickstart.sh --keep, then .venv/bin/farm rollouts list"
+        sys.stderr.write(f"error: some episodes have an unexpected reward (oracle must get 1, nop 0); {remedy}\n")
+    return 0 if is_correct else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the toolbox that every sandbox finds at /.farm, and prints where it is: build.sh [STATE_DIR]
+# Build the toolbox that is mounted at /.farm in every sandbox, and print its path: build.sh [STATE_DIR]
 # Needs the packages make, musl-tools, gcc, libc6-dev, bash-static, busybox-static and ripgrep.
 set -eu
 cd "$(dirname "$0")/../.."

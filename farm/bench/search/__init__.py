@@ -1,1 +1,1 @@
-"""``farm bench search``: how well and how fast code is found, beside other rankers."""
+"""``farm bench search``: the quality and speed of code search, compared with other rankers."""

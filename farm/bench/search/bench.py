@@ -1,4 +1,4 @@
-"""``search``: how well and how fast code is found, beside ripgrep and plain BM25 over the same chunks."""
+"""``search``: the quality and speed of code search, compared with ripgrep and plain BM25 over the same chunks."""
 
 import asyncio
 import json
@@ -22,11 +22,11 @@ from sandboxes.search.sandbox_index import SandboxIndex
 from sandboxes.tools import Toolset
 from sandboxes.tools.packs.codebase_search import CodebaseSearch
 
-Say = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 CHUNKS = 10_000
 _CASES = 60
-"""Questions of each package at most, so that none decides alone."""
+"""Maximum questions of each package, so that no package dominates."""
 
 _LARGEST = 512 * 1024
 _TICK_S = 0.001
@@ -34,33 +34,36 @@ _WARM_UP = 3
 
 
 async def measure_search(
-    spec: SandboxSpec, runtime: Runtime, *, state_dir: Path, quality: bool, rounds: int, on_progress: Say
+    spec: SandboxSpec, runtime: Runtime, *, state_dir: Path, quality: bool, rounds: int, on_progress: OnProgress
 ) -> tuple[Figure, ...]:
-    """Quality, unless it is not asked for, over source distributions, fetched once; then speed over ``CHUNKS`` chunks
-    of them, in a sandbox."""
+    """Measure quality, if requested, over source distributions, then speed over ``CHUNKS`` chunks of them
+    in a sandbox.
+    """
     embedder = await asyncio.to_thread(ensure_words, on_progress)
-    packages = await asyncio.to_thread(_fetched, state_dir, on_progress)
+    packages = await asyncio.to_thread(_download_releases, state_dir, on_progress)
     judged = await asyncio.to_thread(_quality_figures, packages, embedder, on_progress) if quality else ()
     return judged + await _speed_figures(spec, runtime, packages, rounds, on_progress)
 
 
-def ensure_words(on_progress: Say) -> Embedder:
-    """The farm's own, made here where the machine lacks it."""
+def ensure_words(on_progress: OnProgress) -> Embedder:
+    """Load the farm's own embedder; build its table if it is missing. Raises BenchError."""
     try:
         ensure_table(default_table(), lambda done, of: on_progress("the table of word vectors", done, of))
     except DistilError as error:
         raise BenchError(str(error)) from None
     embedder = load_embedder(WORDS)
     if embedder is None:
-        raise BenchError(f"{default_table()} cannot be read; remove it, it is made anew")
+        raise BenchError(f"{default_table()} cannot be read; remove it and run the benchmark again")
     return embedder
 
 
 # Quality
 
 
-def _fetched(state_dir: Path, on_progress: Say) -> dict[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]]:
-    """Release → the texts of the older and of the newer source distribution."""
+def _download_releases(
+    state_dir: Path, on_progress: OnProgress
+) -> dict[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Download the packages; return release → texts of the older and of the newer source distribution."""
     found = {}
     for number, release in enumerate(RELEASES):
         on_progress(f"sources of {release.package}", number, len(RELEASES))
@@ -79,24 +82,28 @@ def _texts(release: PackageRelease, pinned: tuple[str, str], state_dir: Path) ->
 
 
 def _quality_figures(
-    packages: Mapping[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]], embedder: Embedder, on_progress: Say
+    packages: Mapping[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]],
+    embedder: Embedder,
+    on_progress: OnProgress,
 ) -> tuple[Figure, ...]:
     docstrings = [docstring_suite(each.package, old, _CASES) for each, (old, _) in packages.items()]
     releases = [release_suite(each.package, old, new, each.new[0], _CASES) for each, (old, new) in packages.items()]
     return (
-        *_named("", _judged("docstrings of", docstrings, embedder, on_progress), docstrings),
-        *_named("changes_", _judged("changes of", releases, embedder, on_progress), releases),
+        *_quality_figures_of("", _measure_quality("docstrings of", docstrings, embedder, on_progress), docstrings),
+        *_quality_figures_of("changes_", _measure_quality("changes of", releases, embedder, on_progress), releases),
     )
 
 
-def _judged(what: str, suites: Sequence[Suite], embedder: Embedder, on_progress: Say) -> Mapping[str, Quality]:
+def _measure_quality(
+    label: str, suites: Sequence[Suite], embedder: Embedder, on_progress: OnProgress
+) -> Mapping[str, Quality]:
     return qualities(
-        suites, embedder, lambda number: on_progress(f"{what} {suites[number].package}", number, len(suites))
+        suites, embedder, lambda number: on_progress(f"{label} {suites[number].package}", number, len(suites))
     )
 
 
-def _named(prefix: str, found: Mapping[str, Quality], suites: Sequence[Suite]) -> tuple[Figure, ...]:
-    """The hybrid is set beside the best of the others."""
+def _quality_figures_of(prefix: str, found: Mapping[str, Quality], suites: Sequence[Suite]) -> tuple[Figure, ...]:
+    """Return figures in which the hybrid ranker is compared with the best of the others."""
     figures = [Figure(f"{prefix}questions", sum(len(suite.cases) for suite in suites), "")]
     for measure in ("ndcg", "mrr"):
         values = {name: asdict(quality)[measure] for name, quality in found.items()}
@@ -114,18 +121,18 @@ async def _speed_figures(
     runtime: Runtime,
     packages: Mapping[PackageRelease, tuple[Mapping[str, str], Mapping[str, str]]],
     rounds: int,
-    on_progress: Say,
+    on_progress: OnProgress,
 ) -> tuple[Figure, ...]:
     files = {f"{each.package}/{path}": text for each, (old, _) in packages.items() for path, text in old.items()}
     questions = [case.question for each, (old, _) in packages.items() for case in docstring_suite("", old, 5).cases]
-    async with IndexStore(None) as library:
-        files = await _cut_to_size(library, {path: text for path, text in files.items() if path.endswith(".py")})
-        indexing = [await _index_again(library, files, on_progress, number, rounds) for number in range(rounds)]
+    async with IndexStore(None) as index_store:
+        files = await _cut_to_size(index_store, {path: text for path, text in files.items() if path.endswith(".py")})
+        indexing = [await _index_again(index_store, files, on_progress, number, rounds) for number in range(rounds)]
         on_progress("a sandbox", 0, 1)
         async with runtime.scope(spec) as one, runtime.scope(spec) as other:
             for sandbox in (one, other):
                 await _fill(sandbox, files)
-            found = await _in_sandboxes(library, one, other, sorted(files), questions, on_progress)
+            found = await _in_sandboxes(index_store, one, other, sorted(files), questions, on_progress)
     chunks_per_s, stalls_ms = zip(*indexing, strict=True)
     return (
         Figure("chunks_per_s", statistics.median(chunks_per_s), "1/s"),
@@ -134,9 +141,9 @@ async def _speed_figures(
     )
 
 
-async def _cut_to_size(library: IndexStore, files: Mapping[str, str]) -> dict[str, str]:
-    """The first files that make ``CHUNKS`` chunks together."""
-    index = await library.index(sources(files))
+async def _cut_to_size(index_store: IndexStore, files: Mapping[str, str]) -> dict[str, str]:
+    """Return the first files that have ``CHUNKS`` chunks together."""
+    index = await index_store.index(sources(files))
     chunks: dict[str, int] = dict.fromkeys(files, 0)
     for segment in index.segments:
         for file in segment.files:
@@ -151,15 +158,15 @@ async def _cut_to_size(library: IndexStore, files: Mapping[str, str]) -> dict[st
 
 
 async def _index_again(
-    library: IndexStore, files: Mapping[str, str], on_progress: Say, number: int, rounds: int
+    index_store: IndexStore, files: Mapping[str, str], on_progress: OnProgress, number: int, rounds: int
 ) -> tuple[float, float]:
-    """Chunks a second, and the longest time in milliseconds that this process did nothing else meanwhile."""
+    """Return the chunks indexed per second, and the longest stall of the event loop in milliseconds."""
     on_progress("indexing", number, rounds)
     salted = sources({**files, "salt.py": f"salt = {number}\n"})
     stalls = [0.0]
     watch = asyncio.create_task(_watch_loop(stalls))
     began = time.perf_counter()
-    index = await library.index(salted)
+    index = await index_store.index(salted)
     took_s = time.perf_counter() - began
     watch.cancel()
     return sum(len(segment) for segment in index.segments) / took_s, max(stalls) * 1000
@@ -178,20 +185,27 @@ async def _fill(sandbox: Sandbox, files: Mapping[str, str]) -> None:
 
 
 async def _in_sandboxes(
-    library: IndexStore, one: Sandbox, other: Sandbox, paths: Sequence[str], questions: Sequence[str], on_progress: Say
+    index_store: IndexStore,
+    one: Sandbox,
+    other: Sandbox,
+    paths: Sequence[str],
+    questions: Sequence[str],
+    on_progress: OnProgress,
 ) -> dict[str, list[float]]:
-    """Seconds: whole calls of the tool, looks after one file was edited, and the first look in another sandbox of the
-    same tree."""
-    tools = Toolset([CodebaseSearch(30_000, library)])
-    view, second = (SandboxIndex(library, sandbox, sandbox.workdir) for sandbox in (one, other))
+    """Return seconds by figure: whole tool calls, refreshes after an edit, and the first refresh in another sandbox.
+
+    The other sandbox holds the same tree.
+    """
+    tools = Toolset([CodebaseSearch(30_000, index_store)])
+    view, second = (SandboxIndex(index_store, sandbox, sandbox.workdir) for sandbox in (one, other))
     await view.refresh()
     firsts = [await _timed(second.refresh())]
     calls, edits = [], []
     for number, question in enumerate(questions):
         on_progress("questions", number, len(questions))
-        asked = json.dumps({"query": question})
-        await tools.call(one, "codebase_search", asked, timeout_s=60)  # which sees the last edit
-        calls.append(await _timed(tools.call(one, "codebase_search", asked, timeout_s=60)))
+        arguments = json.dumps({"query": question})
+        await tools.call(one, "codebase_search", arguments, timeout_s=60)  # indexes the last edit
+        calls.append(await _timed(tools.call(one, "codebase_search", arguments, timeout_s=60)))
         path = f"{one.workdir}/{paths[number * 7919 % len(paths)]}"
         await one.write_file(path, await one.read_file(path) + b"\n# edited\n")
         edits.append(await _timed(view.refresh()))

@@ -1,7 +1,7 @@
-"""Questions about real code whose answers are known: docstrings and their functions, changelogs and what changed.
+"""Questions about real code with known answers: docstrings and their functions, changelog entries and changed files.
 
-Of source distributions, so nothing of them is stored here. What is asked is never in what is searched: docstrings are
-taken out of the text, and a changelog is that of the next release.
+The sources are downloaded source distributions, so none are stored here. The searched text never contains the question:
+docstrings are removed, and a changelog is that of the next release.
 """
 
 import ast
@@ -27,7 +27,7 @@ _MARKUP = re.compile(r":[\w:]+:`|[`*]+|\(?#\d+\)?|<[^>]*>|https?://\S+|\bgh-\d+\
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``answers``: definitions as (path, dotted name), or files as (path, ""). Any of them is right."""
+    """One question. ``answers``: definitions as (path, dotted name), or files as (path, ""); any of them is correct."""
 
     question: str
     answers: frozenset[tuple[str, str]]
@@ -41,25 +41,25 @@ class Suite:
 
 
 def docstring_suite(package: str, files: Files, most: int) -> Suite:
-    """The first paragraph of a docstring asks for its function, in sources without any docstring."""
+    """Build questions from docstrings: the first paragraph asks for its function, in sources without any docstring."""
     stripped: dict[str, str] = {}
-    asked: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    answers_by_question: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for path, text in files.items():
         if not path.endswith(".py"):
             continue
-        tree = _parsed(text)
+        tree = _parse(text)
         if tree is None:
             continue
         stripped[path] = without_docstrings(text, tree)
         if not _TESTS.search(path):
             for name, question in _documented(tree, ""):
-                asked[question].add((path, name))
-    cases = [Case(question, frozenset(answers)) for question, answers in asked.items()]
+                answers_by_question[question].add((path, name))
+    cases = [Case(question, frozenset(answers)) for question, answers in answers_by_question.items()]
     return Suite(package, stripped, _sample(cases, most))
 
 
 def release_suite(package: str, old: Files, new: Files, version: str, most: int) -> Suite:
-    """Each entry of a release's changelog asks for the files outside the tests that the release changed."""
+    """Build questions from a changelog: each entry asks for the files, tests excluded, that the release changed."""
     changed = frozenset(
         (path, "")
         for path, text in new.items()
@@ -70,17 +70,17 @@ def release_suite(package: str, old: Files, new: Files, version: str, most: int)
 
 
 def without_docstrings(text: str, tree: ast.Module) -> str:
-    """The same lines, with an empty string where a docstring was."""
+    """Return the same lines with an empty string in place of each docstring."""
     lines = text.split("\n")
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if ast.get_docstring(node, clean=False) is None:
             continue
-        said = node.body[0]
-        first, last = said.lineno - 1, (said.end_lineno or said.lineno) - 1
-        head = lines[first].encode()[: said.col_offset].decode()
-        tail = lines[last].encode()[said.end_col_offset or 0 :].decode()
+        docstring = node.body[0]
+        first, last = docstring.lineno - 1, (docstring.end_lineno or docstring.lineno) - 1
+        head = lines[first].encode()[: docstring.col_offset].decode()
+        tail = lines[last].encode()[docstring.end_col_offset or 0 :].decode()
         lines[first : last + 1] = [head + '""' + tail, *[""] * (last - first)]
     return "\n".join(lines)
 
@@ -90,22 +90,22 @@ def _documented(node: ast.AST, within: str) -> Iterator[tuple[str, str]]:
         if isinstance(inner, ast.ClassDef):
             yield from _documented(inner, f"{within}{inner.name}.")
         elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-            said = " ".join((ast.get_docstring(inner) or "").split("\n\n")[0].split())
-            if 4 <= len(_WORDS.findall(said)) <= 60:
-                yield within + inner.name, said
+            text = " ".join((ast.get_docstring(inner) or "").split("\n\n")[0].split())
+            if 4 <= len(_WORDS.findall(text)) <= 60:
+                yield within + inner.name, text
 
 
 def _entries(new: Files, old: Files, version: str) -> Iterator[str]:
     for path, text in new.items():
         if _CHANGELOG.search(path) and text != old.get(path):
             for entry in _bullets(_section(text.split("\n"), version)):
-                said = " ".join(_MARKUP.sub(" ", entry).split())
-                if 5 <= len(_WORDS.findall(said)) <= 120:
-                    yield said
+                text = " ".join(_MARKUP.sub(" ", entry).split())
+                if 5 <= len(_WORDS.findall(text)) <= 120:
+                    yield text
 
 
 def _section(lines: Sequence[str], version: str) -> Sequence[str]:
-    """What stands below the heading of a version, up to the next version's."""
+    """Return the lines below the heading of a version, up to the next version's."""
     wanted = re.compile(_VERSION.format(re.escape(version.removesuffix(".0"))))
     headings = [
         number
@@ -140,12 +140,12 @@ def _bullets(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _essence(text: str) -> str:
-    """A file but for its version numbers, comments and layout."""
-    tree = _parsed(text)
+    """Return a file's content without version numbers, comments and layout."""
+    tree = _parse(text)
     return _ANY_VERSION.sub("", ast.dump(tree) if tree else text)
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -155,5 +155,5 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _sample(cases: Sequence[Case], most: int) -> list[Case]:
-    """The same ones every time, of all parts of the package."""
+    """Select cases deterministically from all parts of the package."""
     return sorted(cases, key=lambda case: hashlib.sha256(case.question.encode()).digest())[:most]

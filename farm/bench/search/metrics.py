@@ -1,4 +1,4 @@
-"""How well rankers find what is known to be right: NDCG and MRR over the first ten."""
+"""Measure rankers by NDCG and MRR over the first ten results."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ from sandboxes.search.index.segment import SourceFile, build
 RIPGREP, BM25, CODE_BM25, HYBRID = "ripgrep", "bm25", "code_bm25", "hybrid"
 FIRST = 10
 _DEEP = 100
-"""Chunks that are looked at for the first ten files."""
+"""Chunks that are read to get the first ten files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,17 @@ Answer = tuple[str, str]
 
 
 def judged(ranked: Sequence[Answer], answers: frozenset[Answer]) -> Quality:
-    """Of the first ten. NDCG with gain 1 for each right one, over that of the best order there is (Järvelin and
-    Kekäläinen)."""
+    """Return NDCG and MRR of the first ten results.
+
+    Each correct result has gain 1; NDCG is relative to the best possible order (Järvelin and Kekäläinen).
+    """
     right = [at for at, answer in enumerate(ranked[:FIRST]) if answer in answers]
     ideal = sum(1 / math.log2(at + 2) for at in range(min(len(answers), FIRST)))
     return Quality(sum(1 / math.log2(at + 2) for at in right) / ideal, 1 / (right[0] + 1) if right else 0.0)
 
 
 def qualities(suites: Sequence[Suite], embedder: Embedder, on_suite: Callable[[int], None]) -> Mapping[str, Quality]:
-    """Ranker → the mean over all questions of all suites. All rank the same chunks."""
+    """Return ranker → mean quality over all questions of all suites. All rankers rank the same chunks."""
     found: dict[str, list[Quality]] = {name: [] for name in (RIPGREP, BM25, CODE_BM25, HYBRID)}
     for number, suite in enumerate(suites):
         on_suite(number)

@@ -1,4 +1,4 @@
-"""The real packages that the search is measured on: two consecutive releases of each, fetched and never stored here."""
+"""Packages for the search benchmark: two consecutive releases of each, downloaded and never stored here."""
 
 from dataclasses import dataclass
 

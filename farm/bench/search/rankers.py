@@ -1,4 +1,4 @@
-"""Ways to rank chunks for a question: those that the farm's search is measured against, and its own."""
+"""Rankers of chunks for a question: the farm's own and the ones that it is compared with."""
 
 import math
 import re
@@ -17,14 +17,14 @@ from sandboxes.search.ranking import Hit, Part, Question, search
 from sandboxes.search.terms import STOP
 
 Ranker = Callable[[str, int], Sequence[Hit]]
-"""Question and limit → the best chunks, best first."""
+"""Returns the best chunks for a question, best first, up to a limit."""
 
 _WORDS = re.compile(r"\w+")
 _K1, _B = 1.5, 0.75
 
 
 def by_ripgrep(root: Path, segment: IndexSegment) -> Ranker:
-    """Chunks by how many different words of the question ripgrep finds in them, then by how often it finds any."""
+    """Rank chunks by the number of different words of the question that ripgrep finds in them, then by the matches."""
     rows = _rows_by_path(segment)
 
     def rank(question: str, limit: int) -> Sequence[Hit]:
@@ -42,7 +42,7 @@ def by_ripgrep(root: Path, segment: IndexSegment) -> Ranker:
 
 
 def by_plain_bm25(files: Mapping[str, str], segment: IndexSegment) -> Ranker:
-    """The textbook's BM25 over the words of each chunk in lower case."""
+    """Rank chunks by textbook BM25 over lower-case words."""
     lines = {path: text.split("\n") for path, text in files.items()}
     posted: dict[str, list[tuple[int, int]]] = defaultdict(list)
     lengths = []
@@ -68,7 +68,7 @@ def by_plain_bm25(files: Mapping[str, str], segment: IndexSegment) -> Ranker:
 
 
 def by_index(segment: IndexSegment, embedder: Embedder | None) -> Ranker:
-    """The farm's own: without an embedder by words alone."""
+    """Rank chunks by the farm's own search; without an embedder by shared words alone."""
     part = Part(segment, np.ones(len(segment), np.bool_))
     return lambda question, limit: search(Question.of(question, embedder), [part], limit)
 
@@ -92,7 +92,7 @@ def _ripgrep(root: Path, words: Sequence[str]) -> Iterator[tuple[str, int, str]]
 
 
 def _rows_by_path(segment: IndexSegment) -> Mapping[str, tuple[list[int], list[int]]]:
-    """Path → the first lines of its chunks and their rows."""
+    """Return path → the first lines of its chunks and their rows."""
     rows: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for row, file in enumerate(segment.files):
         firsts, numbers = rows[segment.paths[file]]

@@ -87,7 +87,7 @@ async def test_a_sample_learner_acks_what_it_has_used_and_not_before(store: Stor
 
     def work(farm: FarmClient) -> tuple[list[int], int]:
         acked_at_use: list[int] = []
-        learn(farm, "run-a", "c", say=lambda line: acked_at_use.append(farm.run("run-a").summary.groups_acked))
+        learn(farm, "run-a", "c", on_line=lambda line: acked_at_use.append(farm.run("run-a").summary.groups_acked))
         return acked_at_use, farm.run("run-a").summary.groups_acked
 
     assert await using(url, work) == ([0, 0], 2)
