@@ -109,7 +109,7 @@ def children_of_farms(state_dir: str) -> list[str]:
             ["images", "list"],
             {"FARM_DOCKER_HOST": "unix:///nonexistent/d"},
             1,
-            "Docker is not running: there is no /no",
+            "Docker is not running: /no",
         ),
         (["up"], {"FARM_STATE_DIR": "/proc/farm"}, 1, "FARM_STATE_DIR"),
         (["up", "--detach"], {"FARM_STATE_DIR": "/etc/passwd"}, 1, "state_dir /etc/passwd"),

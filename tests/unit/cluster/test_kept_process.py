@@ -76,7 +76,7 @@ async def test_keeping_goes_on_if_the_state_cannot_be_noted(
         assert second is not None
         assert psutil.pid_exists(second)
     assert not psutil.pid_exists(second)
-    assert "the state of the gateway is not noted" in caplog.text
+    assert "the state of the gateway could not be written" in caplog.text
 
 
 async def test_a_first_start_that_fails_is_an_error(kept: tuple[KeptProcess, Changes], tmp_path: Path) -> None:

@@ -138,14 +138,14 @@ def test_of_each_pack_there_is_what_only_reads(pack: str, names: set[str]) -> No
 
 @pytest.mark.parametrize("words", [["codex"], ["bash", "submit"]])
 def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) -> None:
-    with pytest.raises(SpecError, match="only reads"):
+    with pytest.raises(SpecError, match="no tool is read-only among"):
         Toolset.of(words).only_reading(Answer())
 
 
 def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
     assert len(prepare_taskset(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
-    with pytest.raises(TasksetError, match="holds retrieval tasks, and none of shell, apply_patch, update_plan only"):
+    with pytest.raises(TasksetError, match="holds retrieval tasks, and no tool is read-only among shell, apply_patch, update_plan"):
         prepare_taskset(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
