@@ -145,7 +145,7 @@ def test_without_a_tool_that_reads_there_is_no_such_toolset(words: list[str]) ->
 def test_a_run_that_gives_such_tasks_no_reader_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
     write_task(tmp_path / "set", task_DOT_toml=TOML)
     assert len(prepare_taskset(tmp_path / "set", ["swe-agent"], state_dir=tmp_path)) == 1
-    with pytest.raises(TasksetError, match="holds retrieval tasks, and no tool is read-only among shell, apply_patch, update_plan"):
+    with pytest.raises(TasksetError, match="retrieval tasks, and no tool is read-only among shell, apply_patch"):
         prepare_taskset(tmp_path / "set", ["codex"], state_dir=tmp_path)
 
 
